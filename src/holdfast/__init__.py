@@ -1,0 +1,1 @@
+"""Holdfast: the server for stateful LLM agents that people can stop, approve and trust."""

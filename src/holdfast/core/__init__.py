@@ -1,0 +1,1 @@
+"""Decides. No I/O, no clock, no randomness, no async: values in, values out."""

@@ -1,0 +1,123 @@
+"""Folds what a vendor streams into the parts of one reply. The only accumulator there is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.messages import OmittedReasoning, Parts, Reasoning, RedactedReasoning, Text, ToolCall
+from holdfast.core.usage import Usage
+
+FinishReason = Literal["stop", "tool_calls", "length"]
+
+
+class TextDelta(msgspec.Struct, frozen=True):
+    text: str
+
+
+class ReasoningDelta(msgspec.Struct, frozen=True):
+    text: str
+    signature: str | None = None
+
+
+class RedactedDelta(msgspec.Struct, frozen=True):
+    data: str
+
+
+class OmittedDelta(msgspec.Struct, frozen=True):
+    signature: str | None = None
+
+
+class CallDelta(msgspec.Struct, frozen=True):
+    """`index` tells parallel calls apart; id and name come with the first fragment of a call."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+class UsageDelta(msgspec.Struct, frozen=True):
+    usage: Usage
+
+
+class Finish(msgspec.Struct, frozen=True):
+    reason: FinishReason
+
+
+Delta = TextDelta | ReasoningDelta | RedactedDelta | OmittedDelta | CallDelta | UsageDelta | Finish
+
+
+class Reply(msgspec.Struct, frozen=True):
+    parts: Parts
+    finish: FinishReason | None  # None: the reply was cut off
+    usage: Usage | None
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def spoken(self) -> Parts:
+        """All but the tool calls: what is kept of a reply that was cut off."""
+        return tuple(part for part in self.parts if not isinstance(part, ToolCall))
+
+
+class ReplyFolder:
+    """Order of parts is the order in which they began; calls come last, in index order."""
+
+    def __init__(self) -> None:
+        self._spoken: list[list[str] | RedactedReasoning | OmittedReasoning] = []
+        self._kinds: list[Literal["text", "reasoning", "other"]] = []
+        self._signatures: dict[int, str] = {}
+        self._calls: dict[int, tuple[str, str, list[str]]] = {}
+        self._finish: FinishReason | None = None
+        self._usage: Usage | None = None
+
+    def add(self, delta: Delta) -> None:
+        match delta:
+            case TextDelta(text):
+                self._append("text", text)
+            case ReasoningDelta(text, signature):
+                self._append("reasoning", text)
+                if signature:
+                    self._signatures[len(self._spoken) - 1] = signature
+            case RedactedDelta(data):
+                self._place(RedactedReasoning(data))
+            case OmittedDelta(signature):
+                self._place(OmittedReasoning(signature))
+            case CallDelta(index, id, name, arguments):
+                known = self._calls.get(index, ("", "", []))
+                known[2].append(arguments)
+                self._calls[index] = (known[0] or id or "", known[1] or name or "", known[2])
+            case UsageDelta(usage):
+                self._usage = usage
+            case Finish(reason):
+                self._finish = reason
+
+    def reply(self) -> Reply:
+        spoken = tuple(self._part(index) for index in range(len(self._spoken)))
+        calls = tuple(
+            ToolCall(call_id, name, "".join(pieces)) for _, (call_id, name, pieces) in sorted(self._calls.items())
+        )
+        return Reply(spoken + calls, self._finish, self._usage)
+
+    def _append(self, kind: Literal["text", "reasoning"], text: str) -> None:
+        last = self._spoken[-1] if self._spoken else None
+        if isinstance(last, list) and self._kinds[-1] == kind:
+            last.append(text)
+        else:
+            self._spoken.append([text])
+            self._kinds.append(kind)
+
+    def _place(self, part: RedactedReasoning | OmittedReasoning) -> None:
+        self._spoken.append(part)
+        self._kinds.append("other")
+
+    def _part(self, index: int) -> Text | Reasoning | RedactedReasoning | OmittedReasoning:
+        held = self._spoken[index]
+        if not isinstance(held, list):
+            return held
+        text = "".join(held)
+        return Text(text) if self._kinds[index] == "text" else Reasoning(text, self._signatures.get(index))

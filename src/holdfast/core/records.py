@@ -1,0 +1,218 @@
+"""The ordinary records: agents, blocks, tools, threads, runs, steps. A table row and a wire shape are projections of one.
+
+Times are microseconds since the epoch, UTC; durations are nanoseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.tool_rules import Rule
+from holdfast.core.usage import Usage
+
+RunStatus = Literal["created", "running", "completed", "failed", "cancelled"]
+StepStatus = Literal["pending", "success", "failed", "cancelled"]
+StopReason = Literal[
+    "end_turn",
+    "error",
+    "llm_api_error",
+    "invalid_llm_response",
+    "invalid_tool_call",
+    "max_steps",
+    "max_tokens_exceeded",
+    "no_tool_call",
+    "tool_rule",
+    "cancelled",
+    "insufficient_credits",
+    "requires_approval",
+    "context_window_overflow_in_system_prompt",
+]
+STATUS_OF_STOP: dict[str, RunStatus] = {
+    "end_turn": "completed",
+    "tool_rule": "completed",
+    "max_steps": "completed",
+    "requires_approval": "completed",
+    "cancelled": "cancelled",
+}  # every other stop reason means failed
+ToolKind = Literal["custom", "builtin"]
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    tool_type: str  # wire value: custom, letta_core, letta_memory_core, …
+    description: str
+    json_schema: dict[str, Any]  # {name, description, parameters}
+    source_code: str | None = None
+    source_type: str = "python"
+    args_json_schema: dict[str, Any] | None = None
+    tags: tuple[str, ...] = ()
+    return_char_limit: int = 50_000
+    pip_requirements: list[dict[str, Any]] | None = None
+    npm_requirements: list[dict[str, Any]] | None = None
+    default_requires_approval: bool | None = None
+    enable_parallel_execution: bool = False
+    retry_safe: bool = False
+    metadata: dict[str, Any] = {}
+    project_id: str | None = None
+    version: int = 1  # grows whenever source or schema change; a hold remembers it
+    created_us: int = 0
+    updated_us: int = 0
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    label: str
+    value: str = ""
+    limit: int = 100_000
+    description: str | None = None
+    read_only: bool = False
+    metadata: dict[str, Any] = {}
+    tags: tuple[str, ...] = ()
+    hidden: bool | None = None
+    is_template: bool = False
+    template_name: str | None = None
+    project_id: str | None = None
+    version: int = 1
+    created_us: int = 0
+    updated_us: int = 0
+
+
+class CompactionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    mode: Literal["sliding_window", "all", "self_compact_all", "self_compact_sliding_window"] = "sliding_window"
+    sliding_window_percentage: float = 0.30
+    clip_chars: int | None = 50_000
+    model: str | None = None  # None: the agent's own
+    prompt: str | None = None  # None: the mode's own
+    prompt_acknowledgement: bool = False
+    model_settings: dict[str, Any] | None = None
+
+
+class ModelChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which model, and how it is to be called."""
+
+    handle: str
+    context_window: int
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    parallel_tool_calls: bool = False
+    response_format: dict[str, Any] | None = None
+    settings: dict[str, Any] = {}  # model_settings as sent, for echoing and for the vendor
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    agent_type: str
+    system: str
+    model: ModelChoice
+    embedding: str | None = None
+    embedding_config: dict[str, Any] | None = None
+    description: str | None = None
+    metadata: dict[str, Any] | None = None
+    tool_rules: tuple[Rule, ...] = ()
+    compaction: CompactionSettings = CompactionSettings()
+    timezone: str = "UTC"
+    message_buffer_autoclear: bool = False
+    enable_sleeptime: bool | None = None
+    max_files_open: int | None = None
+    per_file_view_window_char_limit: int | None = None
+    hidden: bool | None = None
+    project_id: str | None = None
+    template_id: str | None = None
+    base_template_id: str | None = None
+    last_stop_reason: StopReason | None = None
+    last_run_completion_us: int | None = None
+    last_run_duration_ns: int | None = None
+    created_us: int = 0
+    updated_us: int = 0
+
+
+class Thread(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent's default history (its id is the agent's) or a named conversation (`conv-…`)."""
+
+    id: str
+    agent_id: str
+    summary: str | None = None
+    description: str | None = None
+    model: str | None = None
+    model_settings: dict[str, Any] | None = None
+    context_window_limit: int | None = None
+    isolated_block_ids: tuple[str, ...] = ()
+    hidden: bool | None = None
+    archived_us: int | None = None
+    created_us: int = 0
+    updated_us: int = 0
+    last_message_us: int | None = None
+    last_run_completion_us: int | None = None
+
+    @property
+    def is_default(self) -> bool:
+        return self.id == self.agent_id
+
+    @property
+    def conversation_id(self) -> str | None:
+        return None if self.is_default else self.id
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    agent_id: str
+    thread_id: str
+    status: RunStatus
+    background: bool = False
+    stop_reason: StopReason | None = None
+    metadata: dict[str, Any] = {}
+    request_config: dict[str, Any] = {}
+    request_key: str | None = None
+    callback_url: str | None = None
+    callback_sent_us: int | None = None
+    callback_status_code: int | None = None
+    callback_error: str | None = None
+    created_us: int = 0
+    started_us: int | None = None
+    completed_us: int | None = None
+    ttft_ns: int | None = None
+    total_duration_ns: int | None = None
+    lease: int = 0
+    lease_owner: str | None = None
+    lease_expires_us: int | None = None
+    cancel_asked_us: int | None = None
+
+    @property
+    def conversation_id(self) -> str | None:
+        return None if self.thread_id == self.agent_id else self.thread_id
+
+    @property
+    def is_active(self) -> bool:
+        return self.status in ("created", "running")
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One model call and the tools it caused."""
+
+    id: str
+    run_id: str
+    agent_id: str
+    number: int
+    status: StepStatus
+    model_handle: str
+    context_window_limit: int
+    provider_name: str = ""
+    provider_category: str = "base"
+    model_endpoint: str | None = None
+    usage: Usage = Usage()
+    stop_reason: StopReason | None = None
+    error_type: str | None = None
+    error_data: dict[str, Any] | None = None
+    feedback: str | None = None
+    tags: tuple[str, ...] = ()
+    trace_id: str | None = None
+    created_us: int = 0
+    step_start_ns: int | None = None
+    llm_request_start_ns: int | None = None
+    llm_request_ns: int | None = None
+    tool_execution_ns: int | None = None
+    step_ns: int | None = None

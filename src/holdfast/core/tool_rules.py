@@ -1,0 +1,196 @@
+"""Which tools may or must be called next, and when a call ends the turn.
+
+A pure function of the agent's rules, the attached tools and the calls already made in this run. Several restricting
+rules intersect; if nothing is left, nothing is offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+
+class RuleBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    tool_name: str
+    prompt_template: str | None = None
+
+
+class RunFirst(RuleBase, frozen=True, tag="run_first"):
+    args: dict[str, Any] | None = None
+
+
+class ChildArguments(msgspec.Struct, frozen=True):
+    name: str
+    args: dict[str, Any] | None = None
+
+
+class Children(RuleBase, frozen=True, tag="constrain_child_tools"):
+    children: tuple[str, ...]
+    child_arg_nodes: tuple[ChildArguments, ...] | None = None
+
+
+class Conditional(RuleBase, frozen=True, tag="conditional"):
+    child_output_mapping: dict[str, str]
+    default_child: str | None = None
+    require_output_mapping: bool = False
+
+
+class Parent(RuleBase, frozen=True, tag="parent_last_tool"):
+    children: tuple[str, ...]
+
+
+class MaxCount(RuleBase, frozen=True, tag="max_count_per_step"):
+    max_count_limit: int
+
+
+class ExitLoop(RuleBase, frozen=True, tag="exit_loop"):
+    pass
+
+
+class ContinueLoop(RuleBase, frozen=True, tag="continue_loop"):
+    pass
+
+
+class RequiredBeforeExit(RuleBase, frozen=True, tag="required_before_exit"):
+    pass
+
+
+class RequiresApproval(RuleBase, frozen=True, tag="requires_approval"):
+    pass
+
+
+Rule = (
+    RunFirst
+    | Children
+    | Conditional
+    | Parent
+    | MaxCount
+    | ExitLoop
+    | ContinueLoop
+    | RequiredBeforeExit
+    | RequiresApproval
+)
+
+
+class Called(msgspec.Struct, frozen=True):
+    """A call that was carried out in this run, and what it returned."""
+
+    name: str
+    returned: str
+
+
+class Choice(msgspec.Struct, frozen=True):
+    allowed: tuple[str, ...]
+    forced: bool  # the model must call one of them
+    prefilled: dict[str, dict[str, Any]] = {}
+
+
+def choose(rules: Sequence[Rule], attached: Sequence[str], history: Sequence[Called]) -> Choice:
+    allowed, forced, prefilled = list(attached), False, dict[str, dict[str, Any]]()
+    firsts = [rule for rule in rules if isinstance(rule, RunFirst)]
+    if firsts and not history:
+        allowed = _keep(allowed, [rule.tool_name for rule in firsts])
+        forced = True
+        prefilled |= {rule.tool_name: rule.args for rule in firsts if rule.args}
+    for rule in rules:
+        only = _only_next(rule, history)
+        if only is not None:
+            allowed = _keep(allowed, only)
+            forced = True
+            if isinstance(rule, Children):
+                prefilled |= {node.name: node.args for node in rule.child_arg_nodes or () if node.args}
+        hidden = _hidden(rule, history)
+        allowed = [name for name in allowed if name not in hidden]
+    return Choice(tuple(allowed), forced and bool(allowed), prefilled)
+
+
+def needs_approval(rules: Iterable[Rule], tool_name: str) -> bool:
+    return any(isinstance(rule, RequiresApproval) and rule.tool_name == tool_name for rule in rules)
+
+
+def ends_turn(rules: Iterable[Rule], tool_name: str) -> bool:
+    return any(isinstance(rule, ExitLoop) and rule.tool_name == tool_name for rule in rules)
+
+
+def uncalled_required(rules: Iterable[Rule], attached: Iterable[str], history: Iterable[Called]) -> tuple[str, ...]:
+    called = {call.name for call in history}
+    present = set(attached)
+    required = (rule.tool_name for rule in rules if isinstance(rule, RequiredBeforeExit))
+    return tuple(name for name in dict.fromkeys(required) if name in present and name not in called)
+
+
+def allows_parallel_calls(rules: Iterable[Rule]) -> bool:
+    """Every rule but approval speaks of one call after another."""
+    return all(isinstance(rule, RequiresApproval) for rule in rules)
+
+
+def explain(rules: Iterable[Rule]) -> str:
+    """The rules as the model is told them; empty when there is nothing to tell."""
+    return "\n".join(line for rule in rules if (line := _sentence(rule)))
+
+
+def _only_next(rule: Rule, history: Sequence[Called]) -> Sequence[str] | None:
+    """The tools this rule limits the next call to, or None when it has no say now."""
+    last = history[-1] if history else None
+    if last is None or last.name != rule.tool_name:
+        return None
+    match rule:
+        case Children() | Parent():
+            return rule.children
+        case Conditional():
+            return _conditional_children(rule, last.returned)
+        case _:
+            return None
+
+
+def _conditional_children(rule: Conditional, returned: str) -> Sequence[str] | None:
+    for key, child in rule.child_output_mapping.items():
+        if _same_value(key, returned):
+            return (child,)
+    if rule.require_output_mapping:
+        return ()
+    return (rule.default_child,) if rule.default_child else None
+
+
+def _hidden(rule: Rule, history: Sequence[Called]) -> Sequence[str]:
+    match rule:
+        case Parent() if not history or history[-1].name != rule.tool_name:
+            return rule.children
+        case MaxCount() if sum(call.name == rule.tool_name for call in history) >= rule.max_count_limit:
+            return (rule.tool_name,)
+        case _:
+            return ()
+
+
+def _same_value(key: str, returned: str) -> bool:
+    """Keys arrive as text; a boolean or a number equals any spelling of itself."""
+    if key == returned:
+        return True
+    if key.lower() in ("true", "false"):
+        return key.lower() == returned.strip().lower()
+    try:
+        return float(key) == float(returned)
+    except ValueError:
+        return False
+
+
+def _keep(allowed: Iterable[str], only: Sequence[str]) -> list[str]:
+    return [name for name in allowed if name in only]
+
+
+def _sentence(rule: Rule) -> str | None:
+    match rule:
+        case RunFirst():
+            return f"- {rule.tool_name} must be the first tool you call."
+        case Children():
+            return f"- After {rule.tool_name} you must call one of: {', '.join(rule.children)}."
+        case Parent():
+            return f"- {', '.join(rule.children)} may be called only right after {rule.tool_name}."
+        case ContinueLoop():
+            return f"- Calling {rule.tool_name} does not end your turn."
+        case ExitLoop():
+            return f"- Calling {rule.tool_name} ends your turn."
+        case _:
+            return None

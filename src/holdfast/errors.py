@@ -1,0 +1,245 @@
+"""Every exception Holdfast raises on purpose.
+
+HoldfastError
+├─ RequestError        the caller's: becomes an HTTP answer that says what to do
+│  ├─ NotFound               404
+│  ├─ Invalid                400
+│  ├─ Unprocessable          422
+│  ├─ Unauthorized           401
+│  ├─ Gone                   410
+│  ├─ TooLarge               413
+│  ├─ NotAllowed             405
+│  ├─ Unsupported            501
+│  └─ Conflict               409
+│     ├─ Busy                     another run holds the thread
+│     ├─ PendingApproval          a call waits for a decision
+│     └─ NothingToCancel
+├─ ModelError          the vendor's: ends the run as failed
+│  ├─ RateLimited            429
+│  ├─ Overloaded             503
+│  ├─ ModelTimedOut          504
+│  ├─ AuthRejected           401
+│  ├─ QuotaExceeded          402
+│  ├─ Refused                400
+│  ├─ ContextTooLong         400   compacted and retried first
+│  ├─ SystemPromptTooLong    400
+│  ├─ EmptyReply             500
+│  ├─ BadReply               400   unparsable
+│  └─ ModelUnavailable       500   connection lost, 5xx, cut stream
+├─ ToolError           the tool's: becomes a tool return, never an HTTP error
+│  ├─ ToolFailed
+│  ├─ ToolTimedOut
+│  └─ SandboxLost
+├─ RunInterrupted      nobody's: control flow, never logged as an error
+│  ├─ LeaseLost
+│  └─ ShuttingDown
+└─ BugError            ours: 500, loud
+   └─ IllegalEvent
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HoldfastError(Exception):
+    """Base of all; the message is a sentence for the reader it is meant for."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class RequestError(HoldfastError):
+    status: ClassVar[int] = 400
+    # letta-client retries every 409, 429 and 5xx by itself; a retry cannot help where this is False.
+    retry_helps: ClassVar[bool] = False
+
+    def body(self) -> dict[str, object]:
+        return {"detail": self.message}
+
+
+class NotFound(RequestError):
+    status = 404
+
+
+class Invalid(RequestError):
+    status = 400
+
+
+class Unprocessable(RequestError):
+    status = 422
+
+    def __init__(self, message: str, examples: list[str] | None = None) -> None:
+        super().__init__(message)
+        self.examples = examples
+
+    def body(self) -> dict[str, object]:
+        shown: dict[str, object] = {"trace_id": "", "detail": self.message}
+        if self.examples:
+            shown["examples"] = self.examples
+        return shown
+
+
+class Unauthorized(RequestError):
+    status = 401
+
+
+class Gone(RequestError):
+    status = 410
+
+
+class TooLarge(RequestError):
+    status = 413
+
+
+class NotAllowed(RequestError):
+    status = 405
+
+
+class Unsupported(RequestError):
+    status = 501
+
+
+class Conflict(RequestError):
+    status = 409
+
+
+class Busy(Conflict):
+    retry_helps = True
+
+    def __init__(self, run_id: str | None) -> None:
+        which = f" (run_id={run_id})" if run_id else ""
+        wait = "it" if run_id else "the current request"
+        super().__init__(
+            f"CONFLICT: Cannot send a new message: Another request{which} is currently being processed for this "
+            f"conversation. Please wait for {wait} to complete."
+        )
+        self.run_id = run_id
+
+    def body(self) -> dict[str, object]:
+        return {"detail": self.message} | ({"run_id": self.run_id} if self.run_id else {})
+
+
+class PendingApproval(Conflict):
+    def __init__(self, request_id: str) -> None:
+        super().__init__(
+            "CONFLICT: Cannot send a new message: The agent is waiting for approval on a tool call. "
+            "Please approve or deny the pending request before continuing."
+        )
+        self.request_id = request_id
+
+    def body(self) -> dict[str, object]:
+        return {
+            "detail": {"code": "PENDING_APPROVAL", "message": self.message, "pending_request_id": self.request_id}
+        }
+
+
+class NothingToCancel(Conflict):
+    pass
+
+
+class ModelError(HoldfastError):
+    """`wire_type` is the SSE error_type; `summary` the sentence shown to clients; the message is the vendor's text."""
+
+    status: ClassVar[int] = 500
+    wire_type: ClassVar[str] = "llm_error"
+    http_type: ClassVar[str | None] = "llm_error"
+    stop_reason: ClassVar[str] = "llm_api_error"
+    summary: ClassVar[str] = "An error occurred with the LLM request."
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class RateLimited(ModelError):
+    status, wire_type, http_type = 429, "llm_rate_limit", "llm_rate_limit"
+    summary = "Rate limit exceeded for LLM model provider. Please wait before making another request."
+    retryable = True
+
+
+class Overloaded(ModelError):
+    status, http_type = 503, None
+    retryable = True
+
+
+class ModelTimedOut(ModelError):
+    status, wire_type, http_type = 504, "llm_timeout", "llm_timeout"
+    summary = "The LLM request timed out. Please try again."
+
+
+class AuthRejected(ModelError):
+    status, wire_type, http_type = 401, "llm_authentication", "llm_authentication"
+    summary = "Authentication failed with the LLM model provider."
+
+
+class QuotaExceeded(ModelError):
+    status, http_type = 402, "llm_insufficient_credits"
+
+
+class Refused(ModelError):
+    status, http_type = 400, "llm_bad_request"
+
+
+class ContextTooLong(ModelError):
+    status, wire_type, http_type, stop_reason = 400, "internal_error", None, "error"
+
+
+class SystemPromptTooLong(ModelError):
+    status, http_type = 400, None
+    wire_type = stop_reason = "context_window_overflow_in_system_prompt"
+    summary = (
+        "The system prompt alone does not fit the context window: shorten the instructions, memory blocks or tools."
+    )
+
+
+class EmptyReply(ModelError):
+    wire_type, stop_reason = "llm_empty_response", "invalid_llm_response"
+    summary = "LLM returned an empty response."
+
+
+class BadReply(ModelError):
+    status, wire_type, http_type, stop_reason = 400, "internal_error", None, "invalid_llm_response"
+    summary = "The model's response could not be understood."
+
+
+class ModelUnavailable(ModelError):
+    retryable = True
+
+
+class ToolError(HoldfastError):
+    pass
+
+
+class ToolFailed(ToolError):
+    pass
+
+
+class ToolTimedOut(ToolError):
+    pass
+
+
+class SandboxLost(ToolError):
+    pass
+
+
+class RunInterrupted(HoldfastError):
+    pass
+
+
+class LeaseLost(RunInterrupted):
+    pass
+
+
+class ShuttingDown(RunInterrupted):
+    pass
+
+
+class BugError(HoldfastError):
+    pass
+
+
+class IllegalEvent(BugError):
+    pass

@@ -1,0 +1,1 @@
+"""Vendors. Each file: request out, deltas in."""

@@ -1,0 +1,75 @@
+"""The one seam to a model: a request goes out, deltas come in. Blocking callers collect the same stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from holdfast.core.deltas import Delta
+from holdfast.core.messages import Turn
+
+
+class ToolSchema(msgspec.Struct, frozen=True):
+    name: str
+    description: str
+    parameters: dict[str, Any]  # JSON schema of the arguments object
+
+
+class NamedTool(msgspec.Struct, frozen=True):
+    name: str
+
+
+ToolChoice = Literal["auto", "required", "none"] | NamedTool
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a vendor needs. `turns` never contains the system prompt and is always well-formed."""
+
+    handle: str  # "provider/model"
+    system: str
+    turns: tuple[Turn, ...]
+    tools: tuple[ToolSchema, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = False
+    context_window: int = 128_000
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    response_format: dict[str, Any] | None = None
+    settings: dict[str, Any] = {}  # the agent's model_settings, for what is peculiar to one vendor
+    user: str | None = None  # the agent id, for vendors that want one
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    handle: str
+    name: str
+    provider_name: str
+    provider_type: str
+    context_window: int
+    endpoint: str | None = None
+    max_output_tokens: int | None = None
+
+
+class Model(Protocol):
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
+        """Raises a ModelError. Closing the generator, or cancelling its reader, closes the vendor's socket."""
+        ...
+
+    def payload(self, request: ModelRequest) -> dict[str, Any]:
+        """What would be sent, for previews and traces. No I/O."""
+        ...
+
+
+class Catalog(Protocol):
+    """Which models there are. Unknown handles raise NotFound."""
+
+    async def models(self) -> list[ModelInfo]: ...
+
+    async def embedding_models(self) -> list[dict[str, Any]]: ...
+
+    async def find(self, handle: str) -> ModelInfo: ...
+
+    def open(self, info: ModelInfo) -> Model: ...
+
+    async def aclose(self) -> None: ...

@@ -1,0 +1,1 @@
+"""All SQL. Functions take a transaction; none commits."""

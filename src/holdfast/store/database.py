@@ -1,0 +1,1 @@
+"""Opens a database and runs transactions on it. (interface first; drivers below)"""

@@ -1,0 +1,1 @@
+"""What an agent can call, and where it runs."""
