@@ -33,6 +33,8 @@ HoldfastError
 ├─ RunInterrupted      nobody's: control flow, never logged as an error
 │  ├─ LeaseLost
 │  └─ ShuttingDown
+├─ ConfigError         the operator's: refuses to start; 500 with its sentence when met later
+│  └─ WrongKey               a stored secret cannot be opened
 └─ BugError            ours: 500, loud
    └─ IllegalEvent
 """
@@ -118,7 +120,10 @@ class Busy(Conflict):
         self.run_id = run_id
 
     def body(self) -> dict[str, object]:
-        return {"detail": self.message} | ({"run_id": self.run_id} if self.run_id else {})
+        shown: dict[str, object] = {"detail": self.message}
+        if self.run_id:
+            shown["run_id"] = self.run_id
+        return shown
 
 
 class PendingApproval(Conflict):
@@ -130,9 +135,7 @@ class PendingApproval(Conflict):
         self.request_id = request_id
 
     def body(self) -> dict[str, object]:
-        return {
-            "detail": {"code": "PENDING_APPROVAL", "message": self.message, "pending_request_id": self.request_id}
-        }
+        return {"detail": {"code": "PENDING_APPROVAL", "message": self.message, "pending_request_id": self.request_id}}
 
 
 class NothingToCancel(Conflict):
@@ -234,6 +237,14 @@ class LeaseLost(RunInterrupted):
 
 
 class ShuttingDown(RunInterrupted):
+    pass
+
+
+class ConfigError(HoldfastError):
+    pass
+
+
+class WrongKey(ConfigError):
     pass
 
 

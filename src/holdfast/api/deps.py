@@ -1,0 +1,49 @@
+"""What the routes may reach: the one object that wiring built, and who is asking."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends, Request
+
+from holdfast import ids
+from holdfast.errors import Invalid
+from holdfast.llm.base import Catalog
+from holdfast.secretbox import SecretBox
+from holdfast.settings import Settings
+from holdfast.tools.base import Sandbox
+
+
+class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
+    """The assembled server. Routes pass it, or parts of it, to actions."""
+
+    settings: Settings
+    secretbox: SecretBox
+    catalog: Catalog
+    sandbox: Sandbox
+    database: Any
+    worker: Any
+    streams: Any
+    clock: Any
+
+
+# Both are `async` because FastAPI runs plain functions in a thread, which costs more than they do.
+async def _assembled(request: Request) -> Holdfast:
+    return request.app.state.holdfast
+
+
+async def _actor(request: Request) -> str:
+    return actor_named(request.headers.get("user_id"))
+
+
+def actor_named(header: str | None) -> str:
+    if not header:
+        return ids.DEFAULT_USER
+    if not ids.is_id("user", header):
+        raise Invalid(f"The user_id header must look like {ids.DEFAULT_USER}, not {header!r}.")
+    return header
+
+
+Deps = Annotated[Holdfast, Depends(_assembled)]
+Actor = Annotated[str, Depends(_actor)]

@@ -1,0 +1,21 @@
+"""Query parameters that many routes share. Cursors are ids, exclusive, and relative to the order asked for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from fastapi import Query
+
+MAX_LIMIT: Final = 1000
+INT64_MAX: Final = 2**63 - 1
+
+# Pages differ in their default, so it is given in the signature: `limit: Limit = 50`.
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many items a page may hold.")]
+Before = Annotated[str | None, Query(description="Only items before this id, in the order asked for.")]
+After = Annotated[str | None, Query(description="Only items after this id, in the order asked for.")]
+Order = Annotated[Literal["asc", "desc"], Query(description="`asc` is oldest first, `desc` newest first.")]
+OrderBy = Annotated[Literal["created_at"], Query(description="The field that decides the order.")]
+
+# Databases keep 64 bits; larger numbers are refused at the door.
+Int64 = Annotated[int, Query(ge=-INT64_MAX - 1, le=INT64_MAX)]
+Count = Annotated[int, Query(ge=0, le=INT64_MAX)]

@@ -1,0 +1,321 @@
+"""One frozen Settings, read once from the environment and passed in. `VARIABLES` is the whole list, for code and docs.
+
+Where an old deployment has a name for the same thing, that name is honoured after ours.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+import platformdirs
+
+from holdfast.errors import ConfigError
+
+OFFLINE_MODEL: Final = "holdfast/offline"
+DATABASE_SCHEMES: Final = ("postgresql://", "postgres://", "sqlite:///")
+
+# Any of these enables a provider; the rest of PROVIDER_VARIABLES only tunes one.
+ENABLING_VARIABLES: Final = frozenset(
+    {
+        "OPENAI_API_KEY",
+        "ANTHROPIC_API_KEY",
+        "GEMINI_API_KEY",
+        "GOOGLE_CLOUD_PROJECT",
+        "OLLAMA_BASE_URL",
+        "VLLM_API_BASE",
+        "SGLANG_API_BASE",
+        "LMSTUDIO_BASE_URL",
+        "AZURE_API_KEY",
+        "AWS_ACCESS_KEY_ID",
+        "OPENROUTER_API_KEY",
+        "GROQ_API_KEY",
+        "TOGETHER_API_KEY",
+        "DEEPSEEK_API_KEY",
+        "XAI_API_KEY",
+        "ZAI_API_KEY",
+        "MINIMAX_API_KEY",
+        "BASETEN_API_KEY",
+        "FIREWORKS_API_KEY",
+    }
+)
+PROVIDER_VARIABLES: Final = ENABLING_VARIABLES | frozenset(
+    {
+        "OPENAI_BASE_URL",
+        "OPENAI_API_BASE",
+        "ANTHROPIC_BASE_URL",
+        "ANTHROPIC_SONNET_1M",
+        "ANTHROPIC_OPUS_1M",
+        "ANTHROPIC_MAX_RETRIES",
+        "GEMINI_BASE_URL",
+        "GOOGLE_CLOUD_LOCATION",
+        "VLLM_HANDLE_BASE",
+        "SGLANG_HANDLE_BASE",
+        "AZURE_BASE_URL",
+        "AZURE_API_VERSION",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_DEFAULT_REGION",
+        "OPENROUTER_HANDLE_BASE",
+        "OPENROUTER_REFERER",
+        "OPENROUTER_TITLE",
+        "ZAI_BASE_URL",
+        "GLOBAL_MAX_CONTEXT_WINDOW_LIMIT",
+    }
+)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 8283
+    database_url: str | None = None
+    api_key: str | None = None
+    encryption_key: str | None = None
+    max_body_bytes: int = 32 * 1024 * 1024
+    acceptable_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    default_model: str | None = None
+    default_embedding: str | None = None
+    model_timeout_s: float = 60.0
+    model_stream_timeout_s: float = 600.0
+    keepalive_s: float = 20.0
+    queue_wait_s: float = 20.0
+    lease_ttl_s: float = 15.0
+    drain_s: float = 10.0
+    frame_retention_s: float = 3 * 3600.0
+    tool_timeout_s: float = 180.0
+    mcp_connect_timeout_s: float = 30.0
+    mcp_list_timeout_s: float = 30.0
+    mcp_call_timeout_s: float = 60.0
+    mcp_stdio: bool = False
+    log_level: str = "INFO"
+    providers: Mapping[str, str] = {}
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        values: dict[str, Any] = {"data_dir": Path(platformdirs.user_data_dir("holdfast", appauthor=False))}
+        for variable in VARIABLES:
+            values |= variable.read(environment)
+        providers = {name: environment[name] for name in sorted(PROVIDER_VARIABLES) if environment.get(name)}
+        if not ENABLING_VARIABLES & providers.keys():
+            values.setdefault("default_model", OFFLINE_MODEL)
+        return cls(**values, providers=providers)
+
+    @property
+    def sqlite_path(self) -> Path | None:
+        """Where the database file is; None when the database is PostgreSQL."""
+        if self.database_url is None:
+            return self.data_dir / "holdfast.db"
+        head, found, tail = self.database_url.partition("sqlite:///")
+        return Path(tail) if found and not head else None
+
+    @property
+    def is_local(self) -> bool:
+        return is_loopback(self.host)
+
+    def require_safe_binding(self) -> None:
+        """Everybody who can reach the port can run tools on this machine."""
+        if self.api_key is None and not self.is_local:
+            raise ConfigError(
+                f"Refusing to listen on {self.host} without an API key, because anyone who can reach that address "
+                f"could run code here: set HOLDFAST_API_KEY (LETTA_SERVER_PASSWORD is honoured too), or listen on "
+                f"127.0.0.1."
+            )
+
+    def __repr__(self) -> str:
+        # Settings end up in logs and tracebacks; keys must not.
+        return f"Settings(data_dir={str(self.data_dir)!r}, host={self.host!r}, port={self.port}, …)"
+
+
+class Variable(msgspec.Struct, frozen=True):
+    field: str
+    names: tuple[str, ...]  # the first that is set and not empty counts
+    parse: Callable[[str], object]
+    meaning: str
+
+    def read(self, environment: Mapping[str, str]) -> dict[str, object]:
+        for name in self.names:
+            if text := environment.get(name, "").strip():
+                try:
+                    return {self.field: self.parse(text)}
+                except ValueError as error:
+                    raise ConfigError(f"{name} {error}.") from error
+        return {}
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise ValueError(f"must be a whole number from {low} to {high}, not {text!r}")
+        return int(text)
+
+    return parse
+
+
+def _seconds(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not low <= value <= high:
+            raise ValueError(f"must be a number of seconds from {low:g} to {high:g}, not {text!r}")
+        return value
+
+    return parse
+
+
+def _truth(text: str) -> bool:
+    match text.lower():
+        case "true" | "1" | "yes" | "on":
+            return True
+        case "false" | "0" | "no" | "off":
+            return False
+        case _:
+            raise ValueError(f"must be true or false, not {text!r}")
+
+
+def _untruth(text: str) -> bool:
+    return not _truth(text)
+
+
+def _comma_list(text: str) -> tuple[str, ...]:
+    return tuple(entry.strip() for entry in text.split(",") if entry.strip())
+
+
+def _allowed_hosts(text: str) -> tuple[str, ...]:
+    entries = _comma_list(text.lower())
+    for entry in entries:
+        if "://" in entry:
+            raise ValueError(f"must list hosts or networks such as 10.0.0.0/8, not URLs; found {entry!r}")
+        if "/" in entry:
+            try:
+                ipaddress.ip_network(entry, strict=False)
+            except ValueError:
+                raise ValueError(f"holds {entry!r}, which is not a network such as 10.0.0.0/8") from None
+    return entries
+
+
+def _handle(text: str) -> str:
+    provider, slash, model = text.partition("/")
+    if not (provider and slash and model):
+        raise ValueError(f"must be a handle such as openai/gpt-4o, not {text!r}")
+    return text
+
+
+def _database_url(text: str) -> str:
+    # The value may hold a password, so it is not repeated.
+    if not text.startswith(DATABASE_SCHEMES):
+        raise ValueError("must start with postgresql:// or sqlite:///")
+    return text
+
+
+def _log_level(text: str) -> str:
+    level = text.upper()
+    if level not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
+        raise ValueError(f"must be DEBUG, INFO, WARNING, ERROR or CRITICAL, not {text!r}")
+    return level
+
+
+def _directory(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+_DAY: Final = 86_400.0
+
+VARIABLES: Final[tuple[Variable, ...]] = (
+    Variable("data_dir", ("HOLDFAST_DATA_DIR", "LETTA_DIR"), _directory, "Where the database and the key file live."),
+    Variable("host", ("HOLDFAST_HOST",), str, "The address to listen on."),
+    Variable("port", ("HOLDFAST_PORT",), _whole(0, 65_535), "The port to listen on; 0 takes any free one."),
+    Variable("database_url", ("HOLDFAST_DATABASE_URL",), _database_url, "PostgreSQL; unset means SQLite."),
+    Variable("api_key", ("HOLDFAST_API_KEY", "LETTA_SERVER_PASSWORD"), str, "Required of every request when set."),
+    Variable(
+        "encryption_key",
+        ("HOLDFAST_ENCRYPTION_KEY", "LETTA_ENCRYPTION_KEY"),
+        str,
+        "Seals stored secrets instead of the key file in the data directory.",
+    ),
+    Variable("max_body_bytes", ("HOLDFAST_MAX_BODY_BYTES",), _whole(1024, 2**32), "The largest request accepted."),
+    Variable(
+        "acceptable_origins",
+        ("HOLDFAST_ACCEPTABLE_ORIGINS", "ACCEPTABLE_ORIGINS"),
+        _comma_list,
+        "Web origins, besides this machine, whose pages may call the API.",
+    ),
+    Variable(
+        "allowed_hosts",
+        ("HOLDFAST_ALLOWED_HOSTS",),
+        _allowed_hosts,
+        "Private hosts or networks that webhooks and image URLs may reach.",
+    ),
+    Variable(
+        "default_model",
+        ("HOLDFAST_DEFAULT_MODEL", "LETTA_DEFAULT_LLM_HANDLE"),
+        _handle,
+        "The model of an agent that names none; the offline model when no provider is configured.",
+    ),
+    Variable(
+        "default_embedding",
+        ("HOLDFAST_DEFAULT_EMBEDDING", "LETTA_DEFAULT_EMBEDDING_HANDLE"),
+        _handle,
+        "The embedding model of an agent that names none.",
+    ),
+    Variable(
+        "model_timeout_s",
+        ("HOLDFAST_MODEL_TIMEOUT_S", "LETTA_LLM_REQUEST_TIMEOUT_SECONDS"),
+        _seconds(1, 1800),
+        "How long a model may stay silent before its first byte.",
+    ),
+    Variable(
+        "model_stream_timeout_s",
+        ("HOLDFAST_MODEL_STREAM_TIMEOUT_S", "LETTA_LLM_STREAM_TIMEOUT_SECONDS"),
+        _seconds(1, 1800),
+        "How long a whole reply may take.",
+    ),
+    Variable(
+        "keepalive_s",
+        ("HOLDFAST_KEEPALIVE_S", "LETTA_KEEPALIVE_INTERVAL"),
+        _seconds(0.05, 3600),
+        "The longest silence on an event stream.",
+    ),
+    Variable(
+        "queue_wait_s",
+        ("HOLDFAST_QUEUE_WAIT_S",),
+        _seconds(0, 600),
+        "How long a blocking message waits for a busy conversation before it is answered 409.",
+    ),
+    Variable("lease_ttl_s", ("HOLDFAST_LEASE_TTL_S",), _seconds(0.1, 600), "After this a dead worker's runs move on."),
+    Variable("drain_s", ("HOLDFAST_DRAIN_S",), _seconds(0, 600), "How long a stopping server lets requests finish."),
+    Variable(
+        "frame_retention_s",
+        ("HOLDFAST_FRAME_RETENTION_S",),
+        _seconds(60, 365 * _DAY),
+        "How long a finished stream can be replayed.",
+    ),
+    Variable(
+        "tool_timeout_s",
+        ("HOLDFAST_TOOL_TIMEOUT_S", "TOOL_SANDBOX_TIMEOUT"),
+        _seconds(0.1, _DAY),
+        "How long a custom tool may run.",
+    ),
+    Variable(
+        "mcp_connect_timeout_s", ("MCP_CONNECT_TO_SERVER_TIMEOUT",), _seconds(0.1, 3600), "To reach an MCP server."
+    ),
+    Variable("mcp_list_timeout_s", ("MCP_LIST_TOOLS_TIMEOUT",), _seconds(0.1, 3600), "To list an MCP server's tools."),
+    Variable("mcp_call_timeout_s", ("MCP_EXECUTE_TOOL_TIMEOUT",), _seconds(0.1, _DAY), "For one call of an MCP tool."),
+    Variable("mcp_stdio", ("MCP_DISABLE_STDIO",), _untruth, "`false` allows MCP servers that are local commands."),
+    Variable("log_level", ("HOLDFAST_LOG_LEVEL", "LETTA_LOGGING_LOG_LEVEL"), _log_level, "How much is logged."),
+)
