@@ -1,0 +1,169 @@
+"""The system prompt: an agent's instructions with its memory blocks, tool rules and bookkeeping filled in.
+
+The same inputs give the same bytes, and nothing in it changes by itself (there is no current date), so that a vendor's
+prefix cache keeps serving it. `digest` tells whether a stored prompt is still what would be compiled now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.core import prompts, tool_rules
+from holdfast.core.records import Agent, Block
+
+_BLOCKS_INTRO: Final = "These memory blocks are always in view:"
+_LINE_NUMBER_WARNING: Final = (
+    "<warning>\nThe line numbers (such as 1→) are shown to help you find lines. They are not part of a value: never "
+    "write them in a memory tool's arguments.\n</warning>"
+)
+_WITHOUT_MEMORY: Final = frozenset({"react_agent", "workflow_agent"})
+_LINE_NUMBERED: Final = frozenset({"letta_v1_agent", "memgpt_v2_agent", "sleeptime_agent"})
+_STRUCTURE: Final = (
+    "memory_blocks|value|description|metadata|warning|tool_usage_rules|memory_metadata|directories|directory|file|"
+    "file_limits|base_instructions|available_skills|skill"
+)
+_STRUCTURAL_TAG = re.compile(rf"<(?=\s*/?\s*(?:{_STRUCTURE})\b)", re.IGNORECASE)
+
+
+class Sections(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a compiled prompt, each with its own tags, empty when absent. In order of appearance."""
+
+    instructions: str
+    memory_blocks: str = ""
+    tool_usage_rules: str = ""
+    directories: str = ""
+    memory_metadata: str = ""
+
+    @property
+    def memory(self) -> str:
+        parts = (self.memory_blocks, self.tool_usage_rules, self.directories, self.memory_metadata)
+        return "\n\n".join(part for part in parts if part)
+
+    def text(self) -> str:
+        if prompts.CORE_MEMORY in self.instructions:
+            return self.instructions.replace(prompts.CORE_MEMORY, self.memory)
+        return f"{self.instructions}\n\n{self.memory}" if self.instructions else self.memory
+
+
+def compile_system(
+    agent: Agent,
+    blocks: Sequence[Block],
+    *,
+    conversation_id: str | None,
+    recompiled_at_text: str,
+    previous_messages: int,
+    archival_count: int = 0,
+    archival_tags: Sequence[str] = (),
+    directories: str = "",
+) -> str:
+    """The text a model gets as its system prompt.
+
+    `recompiled_at_text` is a local time as `envelopes.local_time` writes it; `directories` a finished section or empty.
+    """
+    return compile_sections(
+        agent,
+        blocks,
+        conversation_id=conversation_id,
+        recompiled_at_text=recompiled_at_text,
+        previous_messages=previous_messages,
+        archival_count=archival_count,
+        archival_tags=archival_tags,
+        directories=directories,
+    ).text()
+
+
+def compile_sections(
+    agent: Agent,
+    blocks: Sequence[Block],
+    *,
+    conversation_id: str | None,
+    recompiled_at_text: str,
+    previous_messages: int,
+    archival_count: int = 0,
+    archival_tags: Sequence[str] = (),
+    directories: str = "",
+) -> Sections:
+    rules = tool_rules.explain(agent.tool_rules)
+    metadata = [
+        f"- AGENT_ID: {agent.id}",
+        f"- CONVERSATION_ID: {conversation_id or 'default'}",
+        f"- System prompt last recompiled: {recompiled_at_text}",
+        f"- {previous_messages} previous messages with the user are not in view; search them with your tools",
+    ]
+    if archival_count > 0:
+        metadata.append(f"- {archival_count} memories are stored in your archival memory; search them with your tools")
+    if archival_tags:
+        metadata.append(f"- Tags in your archival memory: {', '.join(map(escape, archival_tags))}")
+    return Sections(
+        instructions=agent.system,
+        memory_blocks=_memory_blocks(agent, blocks),
+        tool_usage_rules=f"<tool_usage_rules>\n{rules}\n</tool_usage_rules>" if rules else "",
+        directories=directories,
+        memory_metadata="\n".join(["<memory_metadata>", *metadata, "</memory_metadata>"]),
+    )
+
+
+def digest(agent: Agent, blocks: Sequence[Block], conversation_id: str | None, directories: str = "") -> str:
+    """Equal when a compilation would give the same text, but for the time and the counts."""
+    compiled = compile_system(
+        agent,
+        blocks,
+        conversation_id=conversation_id,
+        recompiled_at_text="",
+        previous_messages=0,
+        directories=directories,
+    )
+    return hashlib.blake2b(compiled.encode(), digest_size=16).hexdigest()
+
+
+def skills_section(client_skills: Sequence[Mapping[str, str]]) -> str:
+    """What the client offers for this request only; appended to the system prompt and never stored."""
+    if not client_skills:
+        return ""
+    lines = [
+        f'<skill name="{_attribute(skill["name"])}" location="{_attribute(skill["location"])}">\n'
+        f"{escape(skill['description'])}\n</skill>"
+        for skill in client_skills
+    ]
+    return "\n".join(["<available_skills>", *lines, "</available_skills>"])
+
+
+def escape(text: str) -> str:
+    """Text that cannot open or close a section of the prompt. All else, other markup too, stays as written."""
+    return _STRUCTURAL_TAG.sub("&lt;", text)
+
+
+def _memory_blocks(agent: Agent, blocks: Sequence[Block]) -> str:
+    if not blocks or agent.agent_type in _WITHOUT_MEMORY:
+        return ""
+    numbered = agent.agent_type in _LINE_NUMBERED and agent.model.handle.startswith("anthropic/")
+    shown = "\n\n".join(_block(block, numbered) for block in blocks)
+    return f"<memory_blocks>\n{_BLOCKS_INTRO}\n\n{shown}\n</memory_blocks>"
+
+
+def _block(block: Block, numbered: bool) -> str:
+    tag = _tag_name(block.label)
+    closing = re.compile(rf"<(?=\s*/?\s*{re.escape(tag)}\s*>)", re.IGNORECASE)
+    value = closing.sub("&lt;", escape(block.value))
+    lines = [f"<{tag}>", "<description>", closing.sub("&lt;", escape(block.description or "")), "</description>"]
+    lines += ["<metadata>"]
+    if block.read_only:
+        lines.append("- read_only=true")
+    lines += [f"- chars_current={len(block.value)}", f"- chars_limit={block.limit}", "</metadata>"]
+    if numbered:
+        lines.append(_LINE_NUMBER_WARNING)
+        value = "\n".join(f"{number}→ {line}" for number, line in enumerate(value.split("\n"), start=1))
+    return "\n".join([*lines, "<value>", value, "</value>", f"</{tag}>"])
+
+
+def _tag_name(label: str) -> str:
+    return re.sub(r"[<>\s]+", "_", label)
+
+
+def _attribute(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
