@@ -1,1 +1,58 @@
-"""Opens a database and runs transactions on it. (interface first; drivers below)"""
+"""Opens a database: brings it to the current schema, then hands out the engine that its address names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from holdfast.errors import Invalid
+from holdfast.store import migrations
+from holdfast.store.sqlite import SQLiteDatabase
+from holdfast.store.transaction import (
+    Database,
+    DatabaseError,
+    IntegrityError,
+    Job,
+    Row,
+    Transaction,
+    flag,
+)
+
+__all__ = [
+    "Database",
+    "DatabaseError",
+    "IntegrityError",
+    "Job",
+    "Row",
+    "Transaction",
+    "flag",
+    "open_database",
+]
+
+POOL_SIZE = 20
+
+
+async def open_database(url: str, *, pool_size: int = POOL_SIZE) -> Database:
+    """`sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`; migrated to the newest schema first."""
+    scheme = urlsplit(url).scheme.partition("+")[0]
+    if scheme == "sqlite":
+        path = sqlite_path(url)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        migrations.bring_up_sqlite(path)
+        return SQLiteDatabase(path)
+    if scheme in ("postgresql", "postgres"):
+        # asyncpg takes a noticeable part of the start-up budget, which SQLite users should not pay.
+        from holdfast.store import postgres  # noqa: PLC0415
+
+        dsn = "postgresql" + url[url.index(":") :]
+        await postgres.migrate(dsn)
+        return postgres.PostgresDatabase(await postgres.open_pool(dsn, size=pool_size))
+    raise Invalid(f"Cannot open the database {scheme!r}: use sqlite:///path/to/file.db or postgresql://…")
+
+
+def sqlite_path(url: str) -> Path:
+    """What follows `sqlite:///`, so that four slashes begin an absolute path."""
+    path = unquote(urlsplit(url).path)[1:]
+    if not path or path == ":memory:":
+        raise Invalid("A SQLite database needs a file: sqlite:///path/to/file.db")
+    return Path(path)

@@ -1,0 +1,82 @@
+"""Pages of a list: `limit`, `before`, `after` and `order` over a sort column with the id as tie-breaker.
+
+Cursors are exclusive ids. `after` gives what comes later in the asked order and `before` what comes earlier, nearest
+to the cursor first taken, always shown in the asked order. So a client that walks with `after=<last id>`, or with
+`before=<first id>`, meets every item exactly once.
+
+`chronological` is how an agent's own messages are listed: pages are oldest first whatever the order, and cursors speak
+of time: `after` is newer, `before` is older. `order` then only says at which end to start when there is no cursor.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import ColumnElement, Select, and_, func, literal, select, tuple_
+
+from holdfast.errors import NotFound
+from holdfast.store.transaction import Row, Transaction
+
+# Beyond every microsecond time and every position, within the 64 bits of both databases.
+_LAST = 2**62
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    limit: int | None = 50  # None: everything
+    before: str | None = None
+    after: str | None = None
+    order: Literal["asc", "desc"] = "desc"
+    chronological: bool = False
+
+
+class Ordering(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What a list is sorted by.
+
+    `scope` limits which ids are good cursors (the rows of this thread, say); filters that a row may stop matching
+    while a client walks the list do not belong there. `what` names the thing in "… not found".
+    """
+
+    sort: ColumnElement[Any]
+    id: ColumnElement[str]
+    what: str
+    scope: tuple[ColumnElement[bool], ...] = ()
+    nullable: bool = False  # rows without a sort value come last, in both orders
+
+
+async def fetch_page(tx: Transaction, query: Select[Any], ordering: Ordering, page: Page) -> list[Row]:
+    """The rows of `query` that belong to the page, in the order in which they are shown."""
+    shown_ascending = page.chronological or page.order == "asc"
+    key = _key(ordering, ascending=shown_ascending)
+    for cursor, later in ((page.after, True), (page.before, False)):
+        if cursor is not None:
+            query = query.where(
+                _beyond(key, ordering, await _locate(tx, key, ordering, cursor), later == shown_ascending)
+            )
+    from_the_end = page.before is not None or (page.chronological and page.order == "desc" and page.after is None)
+    taken_ascending = shown_ascending != from_the_end
+    columns = (key, ordering.id)
+    query = query.order_by(*(column.asc() if taken_ascending else column.desc() for column in columns))
+    if page.limit is not None:
+        query = query.limit(page.limit)
+    rows = await tx.fetch_all(query)
+    return rows[::-1] if from_the_end else rows
+
+
+def _key(ordering: Ordering, *, ascending: bool) -> ColumnElement[Any]:
+    if not ordering.nullable:
+        return ordering.sort
+    return func.coalesce(ordering.sort, literal(_LAST if ascending else -1, ordering.sort.type))
+
+
+async def _locate(tx: Transaction, key: ColumnElement[Any], ordering: Ordering, cursor: str) -> Any:
+    found = await tx.fetch_one(select(key.label("sort")).where(and_(ordering.id == cursor, *ordering.scope)))
+    if found is None:
+        raise NotFound(f"{ordering.what} {cursor} not found")
+    return found["sort"], cursor
+
+
+def _beyond(key: ColumnElement[Any], ordering: Ordering, cursor: tuple[Any, str], greater: bool) -> ColumnElement[bool]:
+    here = tuple_(literal(cursor[0], ordering.sort.type), literal(cursor[1], ordering.id.type))
+    pair = tuple_(key, ordering.id)
+    return pair > here if greater else pair < here

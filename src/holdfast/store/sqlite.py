@@ -1,0 +1,256 @@
+"""SQLite: one writer thread that commits jobs in groups, one read connection on the event loop.
+
+A disk can make only so many commits durable in a second, so the writer takes every job that has queued up while the
+last commit was on its way to the disk and commits them together. Each job has its own savepoint: one that raises
+undoes only itself. Nobody is told of success before the commit is on the disk.
+
+Jobs are coroutines only so that PostgreSQL can run them too. Here nothing in them can suspend, so they are driven to
+their end with a single `send`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+
+from holdfast.errors import BugError, HoldfastError
+from holdfast.store.statements import Compiler, Statement
+from holdfast.store.transaction import DatabaseError, IntegrityError, Job, Parameters, Row, Transaction
+
+T = TypeVar("T")
+
+LARGEST_GROUP: Final = 256
+BUSY_TIMEOUT_MS: Final = 10_000
+COMPILER: Final = Compiler(SQLiteDialect_pysqlite(paramstyle="qmark"))
+
+_log = logging.getLogger("holdfast.store")
+
+
+def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    # Autocommit, so that every BEGIN and COMMIT is ours; the writer's connection is made here but used in its thread.
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=1_000)
+    connection.row_factory = sqlite3.Row
+    for pragma in (
+        f"busy_timeout = {BUSY_TIMEOUT_MS}",
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "foreign_keys = ON",
+        "cache_size = -32000",
+        "mmap_size = 268435456",
+        "temp_store = MEMORY",
+        f"query_only = {'ON' if read_only else 'OFF'}",
+    ):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    return connection
+
+
+class SQLiteTransaction:
+    """Store functions never see more of the connection than this."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    async def execute(self, statement: Statement, parameters: Parameters | None = None) -> int:
+        return self._run(statement, parameters).rowcount
+
+    async def execute_many(self, statement: Statement, parameters: Sequence[Parameters]) -> None:
+        if not parameters:
+            return
+        prepared = COMPILER.prepare(statement, parameters[0])
+        sql, _ = prepared.bind(parameters[0])
+        try:
+            self._connection.executemany(sql, (_sendable(prepared.bind(each)[1]) for each in parameters))
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+    async def fetch_all(self, statement: Statement, parameters: Parameters | None = None) -> list[Row]:
+        cursor = self._run(statement, parameters)
+        try:
+            return cursor.fetchall()
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+    async def fetch_one(self, statement: Statement, parameters: Parameters | None = None) -> Row | None:
+        # All of it: a statement with RETURNING has done its work only when its last row has been read.
+        rows = await self.fetch_all(statement, parameters)
+        return rows[0] if rows else None
+
+    def _run(self, statement: Statement, parameters: Mapping[str, Any] | None) -> sqlite3.Cursor:
+        given = parameters or {}
+        sql, values = COMPILER.prepare(statement, given).bind(given)
+        try:
+            return self._connection.execute(sql, _sendable(values))
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+
+def _sendable(values: list[Any]) -> list[Any]:
+    return [msgspec.json.encode(value).decode() if isinstance(value, (list, tuple)) else value for value in values]
+
+
+def translate(error: sqlite3.Error) -> HoldfastError:
+    if isinstance(error, sqlite3.IntegrityError):
+        return IntegrityError(str(error).partition(" constraint failed: ")[2] or str(error))
+    if isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError)):
+        return BugError(f"SQLite was used wrongly: {error}")
+    return DatabaseError(f"SQLite: {error}")
+
+
+def drive(job: Job[T], tx: Transaction) -> T:
+    """Run a coroutine that awaits only its transaction; with SQLite it has no reason to suspend."""
+    coroutine = job(tx)
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    coroutine.close()
+    raise BugError(f"The database job {job_name(job)} awaited something other than its transaction")
+
+
+def job_name(job: Job[Any]) -> str:
+    return getattr(job, "__qualname__", None) or repr(job)
+
+
+class _Queued(msgspec.Struct, eq=False):
+    job: Job[Any]
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+
+    def resolve(self) -> None:
+        if self.future.cancelled():
+            if self.error is not None:
+                _log.warning("a database job failed after its caller had left", exc_info=self.error)
+        elif self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class _Writer:
+    """The thread that owns the write connection. It ends when it meets None in its queue."""
+
+    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+        self.queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
+        self._connection = connection
+        self._tx = SQLiteTransaction(connection)
+        # A daemon, so that a program that forgets to close its database can still end.
+        self.thread = threading.Thread(target=self._run, name=f"holdfast-writer {name}", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        open_ = True
+        while open_:
+            group: list[_Queued] = []
+            open_ = self._take(group)
+            if group:
+                self._commit_together(group)
+                _tell(group)
+        self._connection.close()
+
+    def _take(self, group: list[_Queued]) -> bool:
+        item = self.queue.get()
+        while item is not None:
+            group.append(item)
+            if len(group) == LARGEST_GROUP:
+                return True
+            try:
+                item = self.queue.get_nowait()
+            except queue.Empty:
+                return True
+        return False
+
+    def _commit_together(self, group: list[_Queued]) -> None:
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for queued in group:
+                self._perform(queued)
+            self._connection.execute("COMMIT")
+        except (sqlite3.Error, DatabaseError) as error:
+            self._fail_together(group, error)
+
+    def _perform(self, queued: _Queued) -> None:
+        self._connection.execute("SAVEPOINT job")
+        try:
+            queued.result = drive(queued.job, self._tx)
+        except (
+            BaseException
+        ) as error:  # the job boundary: whatever it raised belongs to its awaiter, not to this thread
+            queued.error = error
+            if not self._connection.in_transaction:
+                # A full disk makes SQLite undo the whole transaction, and with it the jobs before this one.
+                raise DatabaseError(f"The transaction was lost: {error}") from error
+            self._connection.execute("ROLLBACK TO job")
+        self._connection.execute("RELEASE job")
+
+    def _fail_together(self, group: list[_Queued], error: sqlite3.Error | DatabaseError) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        told = error if isinstance(error, DatabaseError) else translate(error)
+        for queued in group:
+            if queued.error is None:
+                queued.error = told
+
+
+def _tell(group: list[_Queued]) -> None:
+    """Hand every outcome to the loop that waits for it, waking each loop once."""
+    loops = {queued.future.get_loop(): None for queued in group}
+    for loop in loops:
+        try:
+            loop.call_soon_threadsafe(_resolve, [queued for queued in group if queued.future.get_loop() is loop])
+        except RuntimeError:  # the loop has been closed: nobody is left to be told, and what is committed stays
+            _log.warning("an event loop was closed before its database jobs ended")
+
+
+def _resolve(group: list[_Queued]) -> None:
+    for queued in group:
+        queued.resolve()
+
+
+class SQLiteDatabase:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._reader = connect(path, read_only=True)
+        self._read_tx = SQLiteTransaction(self._reader)
+        self._writer = _Writer(connect(path, read_only=False), path.name)
+        self._closed = False
+
+    async def write(self, job: Job[T]) -> T:
+        self._check_open()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._writer.queue.put(_Queued(job, future))
+        return await future
+
+    async def read(self, job: Job[T]) -> T:
+        self._check_open()
+        self._reader.execute("BEGIN DEFERRED")
+        try:
+            return drive(job, self._read_tx)
+        finally:
+            if self._reader.in_transaction:
+                self._reader.execute("ROLLBACK")
+
+    async def now_us(self) -> int:
+        return time.time_ns() // 1_000
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._writer.queue.put(None)
+        await asyncio.get_running_loop().run_in_executor(None, self._writer.thread.join)
+        self._reader.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise DatabaseError("The database is closed")

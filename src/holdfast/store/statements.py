@@ -1,0 +1,154 @@
+"""SQLAlchemy Core statements, compiled once per dialect to SQL text and the order of its parameters.
+
+A statement object kept as a module constant is looked up by identity. One that is built per call is found by its
+shape (SQLAlchemy's own cache key), so that only the first of a shape pays for compiling; its literal values are
+taken out of the statement, not out of the compiled text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import msgspec
+from sqlalchemy import ARRAY, Boolean, ColumnElement, Executable, Insert, Table, Text, bindparam, insert
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine.interfaces import Dialect
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+from holdfast.errors import BugError
+
+
+class PerDialect(msgspec.Struct, frozen=True, eq=False):
+    """One statement that must be spelt with each dialect's own construct."""
+
+    sqlite: Executable
+    postgresql: Executable
+
+
+Statement = Executable | PerDialect
+
+
+class one_of(FunctionElement[bool]):
+    """`column` is one of a list given as a single parameter, so that the SQL text does not depend on its length."""
+
+    type = Boolean()
+    inherit_cache = True
+
+    def __init__(self, column: ColumnElement[Any], values: str | Iterable[str]) -> None:
+        """`values` is the name of the parameter that will carry the list, or the list."""
+        kind = ARRAY(Text())
+        listed = bindparam(values, type_=kind) if isinstance(values, str) else bindparam(None, list(values), type_=kind)
+        super().__init__(column, listed)
+
+
+@compiles(one_of, "sqlite")
+def _one_of_sqlite(element: one_of, compiler: SQLCompiler, **options: Any) -> str:
+    column, listed = element.clauses
+    return (
+        f"{compiler.process(column, **options)} IN (SELECT value FROM json_each({compiler.process(listed, **options)}))"
+    )
+
+
+@compiles(one_of, "postgresql")
+def _one_of_postgresql(element: one_of, compiler: SQLCompiler, **options: Any) -> str:
+    column, listed = element.clauses
+    return f"{compiler.process(column, **options)} = ANY({compiler.process(listed, **options)})"
+
+
+def insert_into(table: Table) -> Insert:
+    """Insert the columns that the parameters name; `inline` because nobody reads a generated key back."""
+    return insert(table).inline()
+
+
+def insert_or_ignore(table: Table) -> PerDialect:
+    """Insert the columns that the parameters name, unless any unique constraint objects: `execute` then returns 0."""
+    return PerDialect(
+        sqlite=sqlite.insert(table).inline().on_conflict_do_nothing(),
+        postgresql=postgresql.insert(table).inline().on_conflict_do_nothing(),
+    )
+
+
+def insert_or_update(table: Table, keys: Sequence[str], changed: Sequence[str]) -> PerDialect:
+    """Insert, or where `keys` are taken already, overwrite the `changed` columns."""
+    lite, full = sqlite.insert(table).inline(), postgresql.insert(table).inline()
+    return PerDialect(
+        sqlite=lite.on_conflict_do_update(index_elements=keys, set_={name: lite.excluded[name] for name in changed}),
+        postgresql=full.on_conflict_do_update(
+            index_elements=keys, set_={name: full.excluded[name] for name in changed}
+        ),
+    )
+
+
+class _Shape(msgspec.Struct, frozen=True, eq=False):
+    compiled: SQLCompiler
+    sql: str
+    names: tuple[str, ...]
+    required: frozenset[str]
+
+
+class Prepared(msgspec.Struct, frozen=True, eq=False):
+    """One statement object, ready: the text, the order of its parameters and the values written into it."""
+
+    shape: _Shape
+    literals: Mapping[str, Any]
+
+    def bind(self, parameters: Mapping[str, Any]) -> tuple[str, list[Any]]:
+        if not self.shape.required <= parameters.keys():
+            missing = ", ".join(sorted(self.shape.required - parameters.keys()))
+            raise BugError(f"A statement was run without its parameters {missing}: {self.shape.sql}")
+        if self.shape.compiled.post_compile_params:
+            return self._expanded(parameters)
+        literals = self.literals
+        return self.shape.sql, [parameters[name] if name in parameters else literals[name] for name in self.shape.names]
+
+    def _expanded(self, parameters: Mapping[str, Any]) -> tuple[str, list[Any]]:
+        # `column.in_([…])`: the text depends on how many values there are, so it is written out at every call.
+        state = self.shape.compiled.construct_expanded_state({**self.literals, **parameters}, escape_names=False)
+        return state.statement, [state.parameters[name] for name in state.positiontup or ()]
+
+
+class Compiler:
+    """Compiles for one dialect and remembers. Safe in several threads: at worst a shape is compiled twice."""
+
+    MAX_SHAPES: Final = 2_000
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._by_identity: WeakKeyDictionary[Executable, dict[tuple[str, ...], Prepared]] = WeakKeyDictionary()
+        self._by_shape: dict[Any, _Shape] = {}
+
+    def prepare(self, statement: Statement, parameters: Mapping[str, Any]) -> Prepared:
+        if isinstance(statement, PerDialect):
+            statement = statement.sqlite if self.dialect.name == "sqlite" else statement.postgresql
+        columns = tuple(parameters) if isinstance(statement, Insert) else ()
+        known = self._by_identity.get(statement)
+        if known is not None and (found := known.get(columns)) is not None:
+            return found
+        prepared = self._prepare(statement, columns)
+        self._by_identity.setdefault(statement, {})[columns] = prepared
+        return prepared
+
+    def _prepare(self, statement: Executable, columns: tuple[str, ...]) -> Prepared:
+        key: Any = statement._generate_cache_key()  # pyright: ignore[reportAttributeAccessIssue]
+        if key is None:
+            shape = self._compile(statement, None, columns)
+            return Prepared(shape, shape.compiled.construct_params(_check=False))
+        shape = self._by_shape.get((key.key, columns))
+        if shape is None:
+            if len(self._by_shape) >= self.MAX_SHAPES:
+                self._by_shape.clear()
+            shape = self._by_shape[(key.key, columns)] = self._compile(statement, key, columns)
+        literals = shape.compiled.construct_params(extracted_parameters=key.bindparams, _check=False)
+        return Prepared(shape, literals)
+
+    def _compile(self, statement: Any, key: Any, columns: tuple[str, ...]) -> _Shape:
+        options: dict[str, Any] = {}
+        if isinstance(statement, Insert) and columns:
+            options["column_keys"] = [name for name in columns if name in statement.table.columns]
+        compiled: SQLCompiler = statement.compile(dialect=self.dialect, cache_key=key, **options)
+        required = frozenset(name for bind, name in compiled.bind_names.items() if bind.required)
+        return _Shape(compiled, compiled.string, tuple(compiled.positiontup or ()), required)

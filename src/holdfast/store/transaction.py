@@ -1,0 +1,75 @@
+"""What a store function is given, and what it may be refused with. Both engines look like this from above.
+
+A store function is `async def f(tx, …)`, awaits nothing but `tx`, and never commits. A job is a function of a
+transaction; `Database.write` runs one job as one transaction. On PostgreSQL a job may be run again after a deadlock,
+so a job changes nothing outside its transaction and hands its result back by returning it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from holdfast.errors import BugError, HoldfastError
+from holdfast.store.statements import Statement
+
+T = TypeVar("T")
+Parameters = Mapping[str, Any]
+
+
+class Row(Protocol):
+    """One row, read by column name. SQLite has no booleans: read a flag as `bool(row["flag"])`, or with `flag()`."""
+
+    def __getitem__(self, key: str, /) -> Any: ...
+
+
+class Transaction(Protocol):
+    """A list given as a parameter is one value: compare with it by `statements.one_of`."""
+
+    async def execute(self, statement: Statement, parameters: Parameters | None = None) -> int:
+        """How many rows were affected."""
+        ...
+
+    async def execute_many(self, statement: Statement, parameters: Sequence[Parameters]) -> None: ...
+
+    async def fetch_all(self, statement: Statement, parameters: Parameters | None = None) -> list[Row]: ...
+
+    async def fetch_one(self, statement: Statement, parameters: Parameters | None = None) -> Row | None: ...
+
+
+Job = Callable[[Transaction], Coroutine[Any, Any, T]]
+
+
+class Database(Protocol):
+    async def write(self, job: Job[T]) -> T:
+        """Run the job as one transaction. Once asked for, it is carried through even if the caller is cancelled."""
+        ...
+
+    async def read(self, job: Job[T]) -> T:
+        """Run the job on one consistent view; it cannot write. It sees every write that was awaited before."""
+        ...
+
+    async def now_us(self) -> int:
+        """The clock that leases are measured by."""
+        ...
+
+    async def aclose(self) -> None:
+        """Finish what was asked for, then close."""
+        ...
+
+
+class DatabaseError(HoldfastError):
+    """The database could not do it: disk full, locked for too long, connection lost, already closed."""
+
+
+class IntegrityError(BugError):
+    """A constraint refused a row that the code thought possible. `constraint` is its name, or SQLite's column list."""
+
+    def __init__(self, constraint: str) -> None:
+        super().__init__(f"The database refused a row: {constraint}")
+        self.constraint = constraint
+
+
+def flag(value: Any) -> bool | None:
+    """A nullable boolean column as Python sees it, whichever engine it came from."""
+    return None if value is None else bool(value)
