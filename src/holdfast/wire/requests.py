@@ -1,0 +1,302 @@
+"""What clients send about messages, runs and conversations. Shape only: whatever is wrong here is a 422.
+
+`inputs.py` turns a request into core values and answers 400 for what is well-formed but makes no sense.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
+from pydantic.config import JsonDict
+
+from holdfast.wire.content import AnyContent, ReturnContent
+from holdfast.wire.message_shapes import MessageType
+
+MAX_ITEMS: Final = 1000
+MAX_STEPS: Final = 1_000_000
+INT64_MAX: Final = 2**63 - 1
+# Not pydantic's own mark, which would warn whenever the server reads the field.
+_DEPRECATED: Final[JsonDict] = {"deprecated": True}
+
+
+def _without_nul(text: str) -> str:
+    # PostgreSQL cannot hold it in a text column.
+    if "\x00" in text:
+        raise ValueError("text must not contain the character NUL")
+    return text
+
+
+ColumnText = Annotated[str, AfterValidator(_without_nul)]
+Key = Annotated[ColumnText, StringConstraints(max_length=256)]
+WebUrl = Annotated[ColumnText, StringConstraints(max_length=2048, pattern=r"^https?://[^\s]+$")]
+Ids = Annotated[list[Key], Field(max_length=MAX_ITEMS)]
+TokenCount = Annotated[int, Field(ge=1, le=INT64_MAX)]
+
+
+# --- one item of a request -------------------------------------------------------------------------------------------
+
+
+class MessageCreate(BaseModel):
+    type: Literal["message"] | None = "message"
+    role: Literal["user", "system", "assistant"]
+    content: str | list[AnyContent]
+    otid: Key | None = None
+    name: Key | None = None
+    sender_id: Key | None = None
+    group_id: Key | None = None
+    batch_item_id: Key | None = None
+
+
+class ApprovalReturn(BaseModel):
+    type: Literal["approval"] = "approval"
+    tool_call_id: str
+    approve: bool
+    reason: str | None = None
+
+
+class ToolReturn(BaseModel):
+    type: Literal["tool"] = "tool"
+    tool_call_id: str
+    tool_return: str | list[ReturnContent]
+    status: Literal["success", "error"]
+    stdout: list[str] | None = None
+    stderr: list[str] | None = None
+
+
+def _answer_kind(item: Any) -> str | None:
+    """The SDK's types let a caller leave `type` out, so it is told from the other keys."""
+    if isinstance(item, BaseModel):
+        return getattr(item, "type", None)
+    if not isinstance(item, dict):
+        return None
+    return item.get("type") or ("tool" if "tool_return" in item else "approval")  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+
+
+Answer = Annotated[
+    Annotated[ApprovalReturn, Tag("approval")] | Annotated[ToolReturn, Tag("tool")], Discriminator(_answer_kind)
+]
+
+
+class ApprovalCreate(BaseModel):
+    type: Literal["approval"] = "approval"
+    approvals: Annotated[list[Answer], Field(max_length=MAX_ITEMS)] | None = None
+    approve: bool | None = Field(None, json_schema_extra=_DEPRECATED)
+    approval_request_id: str | None = Field(None, json_schema_extra=_DEPRECATED)
+    reason: str | None = Field(None, json_schema_extra=_DEPRECATED)
+    otid: Key | None = None
+    group_id: Key | None = None
+
+
+class ToolReturnCreate(BaseModel):
+    type: Literal["tool_return"] = "tool_return"
+    tool_returns: Annotated[list[ToolReturn], Field(max_length=MAX_ITEMS)]
+    otid: Key | None = None
+    group_id: Key | None = None
+
+
+def _item_kind(item: Any) -> str | None:
+    if isinstance(item, BaseModel):
+        return getattr(item, "type", None) or "message"
+    if not isinstance(item, dict):
+        return None
+    legacy = "approve" in item or "approval_request_id" in item
+    return item.get("type") or ("approval" if legacy else "message")  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+
+
+Item = Annotated[
+    Annotated[MessageCreate, Tag("message")]
+    | Annotated[ApprovalCreate, Tag("approval")]
+    | Annotated[ToolReturnCreate, Tag("tool_return")],
+    Discriminator(_item_kind),
+]
+
+
+# --- sending ---------------------------------------------------------------------------------------------------------
+
+
+class ClientTool(BaseModel):
+    name: Annotated[Key, StringConstraints(min_length=1)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ClientSkill(BaseModel):
+    name: str
+    description: str
+    location: str
+
+
+class LettaRequest(BaseModel):
+    messages: Annotated[list[Item], Field(max_length=MAX_ITEMS)] | None = None
+    input: str | list[AnyContent] | None = None
+    max_steps: int = Field(50, ge=1, le=MAX_STEPS)
+    include_return_message_types: list[MessageType] | None = None
+    client_tools: Annotated[list[ClientTool], Field(max_length=MAX_ITEMS)] | None = None
+    client_skills: Annotated[list[ClientSkill], Field(max_length=MAX_ITEMS)] | None = None
+    override_model: Key | None = None
+    override_system: str | None = Field(None, validation_alias=AliasChoices("override_system", "system"))
+    include_compaction_messages: bool = False
+    return_logprobs: bool = False
+    top_logprobs: int | None = None
+    return_token_ids: bool = False
+    use_assistant_message: bool = Field(True, json_schema_extra=_DEPRECATED)
+    assistant_message_tool_name: str = Field("send_message", json_schema_extra=_DEPRECATED)
+    assistant_message_tool_kwarg: str = Field("message", json_schema_extra=_DEPRECATED)
+    enable_thinking: str | bool = Field(True, json_schema_extra=_DEPRECATED)
+
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> Self:
+        if (self.messages is None) == (self.input is None):
+            raise ValueError("Exactly one of `messages` and `input` must be given")
+        if self.messages is None:
+            return self
+        if not self.messages:
+            raise ValueError("Messages must not be empty")
+        if not all(isinstance(item, MessageCreate) for item in self.messages[1:]):
+            raise ValueError("Only the first of `messages` may be an approval or a tool return")
+        return self
+
+    @property
+    def include_types(self) -> frozenset[str] | None:
+        types = self.include_return_message_types
+        return None if types is None else frozenset(types)
+
+    def request_config(self) -> dict[str, Any]:
+        """What a run keeps of its request, as clients read it back."""
+        return self.model_dump(mode="json", include=set(REQUEST_CONFIG_DEFAULTS))
+
+
+REQUEST_CONFIG_DEFAULTS: Final[dict[str, Any]] = {
+    "use_assistant_message": True,
+    "assistant_message_tool_name": "send_message",
+    "assistant_message_tool_kwarg": "message",
+    "include_return_message_types": None,
+}
+
+
+class LettaStreamingRequest(LettaRequest):
+    """The body of the stream route, where `streaming` goes without saying."""
+
+    streaming: bool = False
+    stream_tokens: bool = False
+    include_pings: bool = True
+    background: bool = False
+
+
+class LettaMessageRequest(LettaStreamingRequest):
+    """The body of the main route. A stream option without a stream is a mistake its sender should hear about."""
+
+    @model_validator(mode="after")
+    def _streams_if_it_says_so(self) -> Self:
+        if not self.streaming and (self.stream_tokens or self.background or not self.include_pings):
+            raise ValueError(
+                "Streaming options set without streaming enabled. "
+                "Set `streaming` to true, or leave out `stream_tokens`, `background` and `include_pings`."
+            )
+        return self
+
+
+class LettaAsyncRequest(LettaRequest):
+    callback_url: WebUrl | None = None
+
+
+class ConversationMessageRequest(LettaStreamingRequest):
+    streaming: bool = True
+    agent_id: Key | None = None
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+class CancelAgentRunRequest(BaseModel):
+    run_ids: Ids | None = None
+
+
+class RetrieveStreamRequest(BaseModel):
+    """`poll_interval` and `batch_size` are accepted for old clients; streams are pushed, so they change nothing."""
+
+    agent_id: Key | None = None
+    run_id: Key | None = None
+    otid: Key | None = None
+    starting_after: int = Field(0, ge=0, le=INT64_MAX)
+    include_pings: bool | None = True
+    poll_interval: float | None = 0.1
+    batch_size: int | None = 100
+
+
+# --- the context window ----------------------------------------------------------------------------------------------
+
+
+class ResetMessagesRequest(BaseModel):
+    add_default_initial_messages: bool = False
+
+
+class CompactionSettingsInput(BaseModel):
+    """Given fields override the agent's; `overrides` holds exactly those."""
+
+    mode: Literal["sliding_window", "all", "self_compact_all", "self_compact_sliding_window"] = "sliding_window"
+    model: Key | None = None
+    model_settings: dict[str, Any] | None = None
+    prompt: str | None = None
+    prompt_acknowledgement: bool = False
+    clip_chars: TokenCount | None = 50_000
+    sliding_window_percentage: float = Field(0.30, gt=0, le=1)
+
+    def overrides(self) -> dict[str, Any]:
+        return self.model_dump(exclude_unset=True)
+
+
+class CompactionRequest(BaseModel):
+    compaction_settings: CompactionSettingsInput | None = None
+
+
+class ConversationCompactionRequest(CompactionRequest):
+    agent_id: Key | None = None
+
+
+class ConversationRecompileRequest(BaseModel):
+    agent_id: Key | None = None
+
+
+# --- conversations ---------------------------------------------------------------------------------------------------
+
+
+class CreateConversation(BaseModel):
+    summary: ColumnText | None = None
+    description: ColumnText | None = None
+    isolated_block_labels: Ids | None = None
+    model: Key | None = None
+    model_settings: dict[str, Any] | None = None
+    context_window_limit: TokenCount | None = None
+    hidden: bool | None = None
+
+
+class UpdateConversation(BaseModel):
+    """Only the fields that were sent are changed: `model_fields_set` tells null from absent."""
+
+    summary: ColumnText | None = None
+    description: ColumnText | None = None
+    model: Key | None = None
+    model_settings: dict[str, Any] | None = None
+    context_window_limit: TokenCount | None = None
+    last_message_at: datetime | None = None
+    archived: bool | None = None
+
+
+class ForkConversation(BaseModel):
+    """Query parameters. `message_id`: the last message the fork takes along."""
+
+    agent_id: Key | None = None
+    message_id: Key | None = None
+    hidden: bool | None = None
