@@ -7,7 +7,7 @@ the first turn is the user's. A crash, a cancelled run or an odd import can brea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -19,6 +19,7 @@ from holdfast.core.messages import (
     Image,
     Message,
     OmittedReasoning,
+    Parts,
     Reasoning,
     RedactedReasoning,
     Summary,
@@ -41,7 +42,7 @@ _ROW_OVERHEAD_BYTES: Final = 16
 _LEAST_RETURN_CHARS: Final = 5_000
 _RETURN_SHARE: Final = 0.2
 
-_Role = Literal["user", "assistant", "tool"]
+_REASONING = (Reasoning, RedactedReasoning, OmittedReasoning)
 
 
 def history(
@@ -54,17 +55,14 @@ def history(
     rows = messages[: pending_start(messages)]
     draft = _Draft(_first_returns(rows), model_handle, return_char_limit(context_window), timezone)
     for index, row in enumerate(rows):
-        match row.role:
-            case "user" | "summary":
-                draft.user(row)
-            case "assistant" if index + 1 < len(rows) and _are_one_reply(row, rows[index + 1]):
-                draft.assistant(row, rows[index + 1])
-            case "approval" if index and _are_one_reply(rows[index - 1], row):
-                pass  # sent with the assistant row before it
-            case "assistant" | "approval":
-                draft.assistant(row)
-            case "tool" | "system":
-                pass
+        role = row.role
+        if role == "user" or role == "summary":
+            draft.user(row)
+        elif role == "assistant":
+            paired = index + 1 < len(rows) and _are_one_reply(row, rows[index + 1])
+            draft.assistant((row, rows[index + 1]) if paired else (row,))
+        elif role == "approval" and not (index and _are_one_reply(rows[index - 1], row)):
+            draft.assistant((row,))
     return draft.turns()
 
 
@@ -115,48 +113,54 @@ class _Draft:
         self._limit = limit
         self._timezone = timezone
         self._called: set[str] = set()
-        self._turns: list[tuple[_Role, list[AnyPart], str | None]] = []
+        self._turns: list[Turn] = []
 
     def user(self, row: Message) -> None:
-        parts: list[AnyPart] = []
-        for part in row.parts:
-            if isinstance(part, Summary):
-                parts.append(Text(envelopes.summary(part.text, part.stats, row.created_us, self._timezone)))
-            elif isinstance(part, Image) or (isinstance(part, Text) and part.text):
-                parts.append(part)
-        self._add("user", parts or [Text(EMPTY_MESSAGE)], None)
+        parts = row.parts
+        if len(parts) != 1 or not isinstance(parts[0], Text) or not parts[0].text:
+            parts = tuple(self._shown(row)) or (Text(EMPTY_MESSAGE),)
+        self._add("user", parts, None)
 
-    def assistant(self, *rows: Message) -> None:
-        spoken: list[AnyPart] = []
+    def assistant(self, rows: tuple[Message, ...]) -> None:
+        said: list[AnyPart] = []
         calls: list[ToolCall] = []
         for row in rows:
             same_model = row.model == self._model_handle
             for part in row.parts:
-                if isinstance(part, ToolCall):
+                if isinstance(part, Text):
+                    if part.text:
+                        said.append(part)
+                elif isinstance(part, ToolCall):
                     if part.id not in self._called:
                         self._called.add(part.id)
                         calls.append(part)
-                elif _is_said(part, same_model):
-                    spoken.append(part)
-        if spoken or calls:
-            self._add("assistant", [*spoken, *calls], rows[-1].model)
+                elif isinstance(part, Image) or (same_model and isinstance(part, _REASONING)):
+                    said.append(part)
+        if said or calls:
+            self._add("assistant", (*said, *calls), rows[-1].model)
         if calls:
-            self._turns.append(("tool", [self._return_of(call, rows[-1].created_us) for call in calls], None))
+            self._turns.append(Turn("tool", tuple([self._return_of(call, rows[-1].created_us) for call in calls])))
 
     def turns(self) -> tuple[Turn, ...]:
-        opening = (Turn("user", (Text(EARLIER_NOT_SHOWN),)),)
-        made = tuple(Turn(role, tuple(parts), model) for role, parts, model in self._turns)
-        return opening + made if made and made[0].role == "assistant" else made
+        if self._turns and self._turns[0].role == "assistant":
+            self._turns.insert(0, Turn("user", (Text(EARLIER_NOT_SHOWN),)))
+        return tuple(self._turns)
 
-    def _add(self, role: _Role, parts: list[AnyPart], model: str | None) -> None:
-        if self._turns and self._turns[-1][0] == role:
-            _, before, earlier_model = self._turns[-1]
-            # Reasoning was kept only from the model that is asked now: it must stay attributed to that model.
-            model = self._model_handle if self._model_handle in (earlier_model, model) else model
-            before.extend(parts)
-            self._turns[-1] = (role, before, model)
-        else:
-            self._turns.append((role, parts, model))
+    def _shown(self, row: Message) -> Iterator[AnyPart]:
+        for part in row.parts:
+            if isinstance(part, Summary):
+                yield Text(envelopes.summary(part.text, part.stats, row.created_us, self._timezone))
+            elif isinstance(part, Image) or (isinstance(part, Text) and part.text):
+                yield part
+
+    def _add(self, role: Literal["user", "assistant"], parts: Parts, model: str | None) -> None:
+        last = self._turns[-1] if self._turns else None
+        if last is None or last.role != role:
+            self._turns.append(Turn(role, parts, model))
+            return
+        # Reasoning was kept only from the model that is asked now: the joint turn must stay attributed to it.
+        joint_model = self._model_handle if self._model_handle in (last.model, model) else model
+        self._turns[-1] = Turn(role, last.parts + parts, joint_model)
 
     def _return_of(self, call: ToolCall, called_us: int) -> ToolReturn:
         found, at_us = self._returned.get(call.id) or (
@@ -179,27 +183,21 @@ def _first_returns(rows: Iterable[Message]) -> dict[str, tuple[ToolReturn, int]]
                 if isinstance(part, ToolReturn) and part.call_id in called and part.call_id not in returned:
                     returned[part.call_id] = (part, row.created_us)
         elif row.role in ("assistant", "approval"):
-            called.update(part.id for part in row.parts if isinstance(part, ToolCall))
+            for part in row.parts:
+                if isinstance(part, ToolCall):
+                    called.add(part.id)
     return returned
 
 
 def _are_one_reply(first: Message, second: Message) -> bool:
     """Whether an assistant row and the approval request after it came from one reply of the model."""
     return (
-        first.role == "assistant"
-        and second.role == "approval"
+        second.role == "approval"
+        and first.role == "assistant"
         and first.step_id is not None
         and first.step_id == second.step_id
         and second.is_approval_request
     )
-
-
-def _is_said(part: AnyPart, same_model: bool) -> bool:
-    if isinstance(part, Text):
-        return bool(part.text)
-    if isinstance(part, (Reasoning, RedactedReasoning, OmittedReasoning)):
-        return same_model
-    return isinstance(part, Image)
 
 
 def _parts_size(parts: Iterable[AnyPart]) -> int:
