@@ -6,8 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import Invalid
-from holdfast.store import migrations
-from holdfast.store.sqlite import SQLiteDatabase
+from holdfast.store.sqlite import SQLiteDatabase, migrate
 from holdfast.store.transaction import (
     Database,
     DatabaseError,
@@ -38,7 +37,7 @@ async def open_database(url: str, *, pool_size: int = POOL_SIZE) -> Database:
     if scheme == "sqlite":
         path = sqlite_path(url)
         path.parent.mkdir(parents=True, exist_ok=True)
-        migrations.bring_up_sqlite(path)
+        migrate(path)
         return SQLiteDatabase(path)
     if scheme in ("postgresql", "postgres"):
         # asyncpg takes a noticeable part of the start-up budget, which SQLite users should not pay.

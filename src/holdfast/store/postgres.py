@@ -13,15 +13,17 @@ from sqlalchemy import text
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
 from holdfast.errors import BugError, HoldfastError
-from holdfast.store import migrations
+from holdfast.store.migrations import revision
 from holdfast.store.statements import Compiler, Statement
-from holdfast.store.transaction import DatabaseError, IntegrityError, Job, Parameters, Row
+from holdfast.store.transaction import DatabaseError, IntegrityError, Job, Parameters, Row, Transaction
 
 T = TypeVar("T")
 
 COMPILER: Final = Compiler(PGDialect_asyncpg())
 ATTEMPTS: Final = 5
 _CLOCK = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint) AS now_us")
+# asyncpg ships no types for its functions.
+_driver: Any = asyncpg
 _log = logging.getLogger("holdfast.store")
 
 
@@ -55,7 +57,7 @@ class PostgresTransaction:
 
 def translate(error: Exception) -> HoldfastError:
     if isinstance(error, asyncpg.IntegrityConstraintViolationError):
-        return IntegrityError(error.constraint_name or str(error))
+        return IntegrityError(getattr(error, "constraint_name", None) or str(error))
     if isinstance(error, (asyncpg.SyntaxOrAccessError, asyncpg.DataError, asyncpg.InterfaceError)):
         return BugError(f"PostgreSQL was used wrongly: {error}")
     return DatabaseError(f"PostgreSQL: {error}")
@@ -111,7 +113,7 @@ class PostgresDatabase:
             raise translate(error) from error
 
     async def now_us(self) -> int:
-        async def ask(tx: PostgresTransaction) -> int:
+        async def ask(tx: Transaction) -> int:
             row = await tx.fetch_one(_CLOCK)
             assert row is not None
             return row["now_us"]
@@ -137,7 +139,7 @@ def _report_unseen(task: asyncio.Task[Any]) -> None:
 
 
 async def open_pool(dsn: str, *, size: int) -> Any:
-    return await asyncpg.create_pool(
+    return await _driver.create_pool(
         dsn,
         min_size=1,
         max_size=size,
@@ -154,15 +156,15 @@ _MIGRATION_LOCK: Final = 0x686F6C6466617374
 
 async def migrate(dsn: str) -> None:
     """Bring the database to the newest revision; of several processes starting at once, one does and the rest wait."""
-    connection: Any = await asyncpg.connect(dsn)
+    connection: Any = await _driver.connect(dsn)
     try:
-        if await _revision(connection) == migrations.HEAD:
+        if await _revision(connection) == revision.HEAD:
             return
         from holdfast.store.migrations import upgrade  # noqa: PLC0415 - Alembic is slow to import
 
         await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATION_LOCK)
         current = await _revision(connection)
-        if current != migrations.HEAD:
+        if current != revision.HEAD:
             await connection.execute(upgrade.postgres_script(current))
     finally:
         # Closing the session gives the advisory lock back.
@@ -172,4 +174,4 @@ async def migrate(dsn: str) -> None:
 async def _revision(connection: Any) -> str | None:
     if await connection.fetchval("SELECT to_regclass('alembic_version')") is None:
         return None
-    return await connection.fetchval(migrations.READ_REVISION)
+    return await connection.fetchval(revision.READ)

@@ -17,6 +17,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -24,6 +25,7 @@ import msgspec
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from holdfast.errors import BugError, HoldfastError
+from holdfast.store.migrations import revision
 from holdfast.store.statements import Compiler, Statement
 from holdfast.store.transaction import DatabaseError, IntegrityError, Job, Parameters, Row, Transaction
 
@@ -34,6 +36,16 @@ BUSY_TIMEOUT_MS: Final = 10_000
 COMPILER: Final = Compiler(SQLiteDialect_pysqlite(paramstyle="qmark"))
 
 _log = logging.getLogger("holdfast.store")
+
+
+def migrate(path: Path) -> None:
+    """Bring the file to the newest schema, creating it if need be."""
+    with closing(sqlite3.connect(path, timeout=60)) as connection:
+        current = revision.of_sqlite(connection)
+    if current != revision.HEAD:
+        from holdfast.store.migrations import upgrade  # noqa: PLC0415 - Alembic is slow to import
+
+        upgrade.upgrade_sqlite(path)
 
 
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
@@ -126,6 +138,7 @@ class _Queued(msgspec.Struct, eq=False):
     future: asyncio.Future[Any]
     result: Any = None
     error: BaseException | None = None
+    told: bool = False
 
     def resolve(self) -> None:
         if self.future.cancelled():
@@ -148,15 +161,34 @@ class _Writer:
         self.thread = threading.Thread(target=self._run, name=f"holdfast-writer {name}", daemon=True)
         self.thread.start()
 
+    def put(self, queued: _Queued) -> None:
+        if not self.thread.is_alive():
+            raise DatabaseError("The database writer has stopped")
+        self.queue.put(queued)
+
     def _run(self) -> None:
         open_ = True
-        while open_:
-            group: list[_Queued] = []
-            open_ = self._take(group)
-            if group:
-                self._commit_together(group)
-                _tell(group)
-        self._connection.close()
+        group: list[_Queued] = []
+        try:
+            while open_:
+                group = []
+                open_ = self._take(group)
+                if group:
+                    self._commit_together(group)
+                    _tell(group)
+        finally:
+            self._connection.close()
+            self._abandon(group)
+
+    def _abandon(self, group: list[_Queued]) -> None:
+        """Only a bug ends the thread with work left; those who wait must hear of it rather than wait for ever."""
+        left = [queued for queued in group if not queued.told]
+        while not self.queue.empty():
+            if (queued := self.queue.get()) is not None:
+                left.append(queued)
+        for queued in left:
+            queued.error = DatabaseError("The database writer has stopped")
+        _tell(left)
 
     def _take(self, group: list[_Queued]) -> bool:
         item = self.queue.get()
@@ -196,14 +228,16 @@ class _Writer:
     def _fail_together(self, group: list[_Queued], error: sqlite3.Error | DatabaseError) -> None:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-        told = error if isinstance(error, DatabaseError) else translate(error)
         for queued in group:
             if queued.error is None:
-                queued.error = told
+                queued.error = DatabaseError(f"Nothing was written: {error}")
+                queued.error.__cause__ = error
 
 
 def _tell(group: list[_Queued]) -> None:
     """Hand every outcome to the loop that waits for it, waking each loop once."""
+    for queued in group:
+        queued.told = True
     loops = {queued.future.get_loop(): None for queued in group}
     for loop in loops:
         try:
@@ -228,17 +262,20 @@ class SQLiteDatabase:
     async def write(self, job: Job[T]) -> T:
         self._check_open()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._writer.queue.put(_Queued(job, future))
+        self._writer.put(_Queued(job, future))
         return await future
 
     async def read(self, job: Job[T]) -> T:
         self._check_open()
-        self._reader.execute("BEGIN DEFERRED")
         try:
-            return drive(job, self._read_tx)
-        finally:
-            if self._reader.in_transaction:
-                self._reader.execute("ROLLBACK")
+            self._reader.execute("BEGIN DEFERRED")
+            try:
+                return drive(job, self._read_tx)
+            finally:
+                if self._reader.in_transaction:
+                    self._reader.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise translate(error) from error
 
     async def now_us(self) -> int:
         return time.time_ns() // 1_000

@@ -8,7 +8,7 @@ taken out of the statement, not out of the compiled text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -133,7 +133,7 @@ class Compiler:
         return prepared
 
     def _prepare(self, statement: Executable, columns: tuple[str, ...]) -> Prepared:
-        key: Any = statement._generate_cache_key()  # pyright: ignore[reportAttributeAccessIssue]
+        key = cast("Any", statement)._generate_cache_key()
         if key is None:
             shape = self._compile(statement, None, columns)
             return Prepared(shape, shape.compiled.construct_params(_check=False))

@@ -12,7 +12,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from holdfast.store.migrations import HEAD, sqlite_revision
+from holdfast.store.migrations import revision
 from holdfast.store.transaction import DatabaseError
 
 
@@ -30,12 +30,12 @@ def upgrade_sqlite(path: Path) -> None:
     engine = create_engine("sqlite://", creator=lambda: connection, poolclass=NullPool)
     with engine.connect() as migrating:
         connection.execute("BEGIN IMMEDIATE")
-        current = sqlite_revision(connection)
-        if current != HEAD:
+        current = revision.of_sqlite(connection)
+        if current != revision.HEAD:
             check_known(current)
             config = configuration()
             config.attributes["connection"] = migrating
-            command.upgrade(config, HEAD)
+            command.upgrade(config, revision.HEAD)
         migrating.commit()
     engine.dispose()
 
@@ -46,7 +46,7 @@ def postgres_script(current: str | None) -> str:
     config = configuration()
     config.output_buffer = io.StringIO()
     config.attributes["dialect"] = "postgresql"
-    command.upgrade(config, f"{current or 'base'}:{HEAD}", sql=True)
+    command.upgrade(config, f"{current or 'base'}:{revision.HEAD}", sql=True)
     return config.output_buffer.getvalue()
 
 
