@@ -1,0 +1,15 @@
+"""Which schema a database is at. Answers without importing Alembic, which is slow."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+HEAD: Final = "0001"
+READ: Final = "SELECT version_num FROM alembic_version"
+
+
+def of_sqlite(connection: sqlite3.Connection) -> str | None:
+    known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone()
+    row = connection.execute(READ).fetchone() if known else None
+    return row[0] if row else None
