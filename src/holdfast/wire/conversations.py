@@ -1,0 +1,65 @@
+"""Conversations: the threads of an agent that have a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from holdfast import ids
+from holdfast.core.records import Thread
+from holdfast.wire.times import optional_timestamp, timestamp
+
+
+class ConversationView(TypedDict):
+    id: str
+    agent_id: str
+    summary: str | None
+    description: str | None
+    in_context_message_ids: list[str]
+    isolated_block_ids: list[str]
+    model: str | None
+    model_settings: dict[str, Any] | None
+    context_window_limit: int | None
+    hidden: bool | None
+    archived: bool
+    archived_at: str | None
+    last_message_at: str | None
+    created_at: str
+    updated_at: str
+    created_by_id: str
+    last_updated_by_id: str
+
+
+class CompactionView(TypedDict):
+    summary: str | None
+    num_messages_before: int
+    num_messages_after: int
+
+
+def conversation_view(thread: Thread, window_ids: Iterable[str]) -> ConversationView:
+    """`window_ids`: the messages in the context window, in order."""
+    return {
+        "id": thread.id,
+        "agent_id": thread.agent_id,
+        "summary": thread.summary,
+        "description": thread.description,
+        "in_context_message_ids": list(window_ids),
+        "isolated_block_ids": list(thread.isolated_block_ids),
+        "model": thread.model,
+        "model_settings": thread.model_settings,
+        "context_window_limit": thread.context_window_limit,
+        "hidden": thread.hidden,
+        "archived": thread.archived_us is not None,
+        "archived_at": optional_timestamp(thread.archived_us),
+        "last_message_at": optional_timestamp(thread.last_message_us),
+        "created_at": timestamp(thread.created_us),
+        "updated_at": timestamp(thread.updated_us),
+        "created_by_id": ids.DEFAULT_USER,
+        "last_updated_by_id": ids.DEFAULT_USER,
+    }
+
+
+def compaction_view(summary: str | None, before: int, after: int) -> CompactionView:
+    return {"summary": summary, "num_messages_before": before, "num_messages_after": after}
