@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import quote
 
 import msgspec
 import platformdirs
@@ -16,7 +17,7 @@ import platformdirs
 from holdfast.errors import ConfigError
 
 OFFLINE_MODEL: Final = "holdfast/offline"
-DATABASE_SCHEMES: Final = ("postgresql://", "postgres://", "sqlite:///")
+DATABASE_SCHEMES: Final = frozenset({"postgresql", "postgres", "sqlite"})
 
 # Any of these enables a provider; the rest of PROVIDER_VARIABLES only tunes one.
 ENABLING_VARIABLES: Final = frozenset(
@@ -106,12 +107,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**values, providers=providers)
 
     @property
-    def sqlite_path(self) -> Path | None:
-        """Where the database file is; None when the database is PostgreSQL."""
-        if self.database_url is None:
-            return self.data_dir / "holdfast.db"
-        head, found, tail = self.database_url.partition("sqlite:///")
-        return Path(tail) if found and not head else None
+    def database_address(self) -> str:
+        return self.database_url or f"sqlite:///{quote(str((self.data_dir / 'holdfast.db').absolute()))}"
 
     @property
     def is_local(self) -> bool:
@@ -218,7 +215,8 @@ def _handle(text: str) -> str:
 
 def _database_url(text: str) -> str:
     # The value may hold a password, so it is not repeated.
-    if not text.startswith(DATABASE_SCHEMES):
+    scheme, found, _ = text.partition("://")
+    if not found or scheme.partition("+")[0] not in DATABASE_SCHEMES:
         raise ValueError("must start with postgresql:// or sqlite:///")
     return text
 

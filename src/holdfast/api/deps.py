@@ -8,10 +8,12 @@ import msgspec
 from fastapi import Depends, Request
 
 from holdfast import ids
+from holdfast.engine.clock import Clock
 from holdfast.errors import Invalid
 from holdfast.llm.base import Catalog
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
+from holdfast.store.transaction import Database
 from holdfast.tools.base import Sandbox
 
 
@@ -22,10 +24,10 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     secretbox: SecretBox
     catalog: Catalog
     sandbox: Sandbox
-    database: Any
+    database: Database
+    clock: Clock
     worker: Any
     streams: Any
-    clock: Any
 
 
 # Both are `async` because FastAPI runs plain functions in a thread, which costs more than they do.

@@ -1,0 +1,151 @@
+"""The one place where an exception becomes an HTTP answer. Unknown ones become 500 and are loud."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast.api.ids import examples_for, readable_pattern
+from holdfast.api.json import json_response
+from holdfast.errors import (
+    ConfigError,
+    ContextTooLong,
+    ModelError,
+    RequestError,
+    RunInterrupted,
+    SystemPromptTooLong,
+    Unprocessable,
+)
+from holdfast.store.transaction import DatabaseError
+
+_MAX_PROBLEMS_SHOWN: Final = 10
+_OVERFLOW_CODE: Final = "CONTEXT_WINDOW_EXCEEDED: "
+
+# letta-client repeats every 408, 409, 429 and 5xx by itself unless told not to. A repeated POST of a message that was
+# already stored would put it into the history twice.
+_NO_RETRY: Final = {"x-should-retry": "false"}
+
+_log = logging.getLogger(__name__)
+
+
+def request_error_answer(error: RequestError) -> Response:
+    return json_response(error.body(), error.status, {"retry-after": "1"} if error.retry_helps else _NO_RETRY)
+
+
+def model_error_answer(error: ModelError) -> Response:
+    headers = dict(_NO_RETRY)
+    if error.retry_after is not None:
+        headers["retry-after"] = str(max(1, round(error.retry_after)))
+    if error.http_type is None:
+        return json_response({"detail": _with_code(error)}, error.status, headers)
+    shown = {"type": error.http_type, "message": error.summary, "detail": error.message}
+    return json_response({"error": shown}, error.status, headers)
+
+
+def validation_answer(problems: Sequence[Mapping[str, Any]]) -> Response:
+    shown = [_sentence(problem) for problem in problems[:_MAX_PROBLEMS_SHOWN]]
+    if len(problems) > len(shown):
+        shown.append(f"and {len(problems) - len(shown)} more")
+    examples = [example for problem in problems for example in _examples(problem)]
+    return request_error_answer(Unprocessable("; ".join(shown), examples))
+
+
+def install(app: FastAPI) -> None:
+    """Registers every translation. The handlers are `async` because plain ones would run in a thread."""
+
+    async def on_request_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestError)
+        return request_error_answer(error)
+
+    async def on_model_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ModelError)
+        return model_error_answer(error)
+
+    async def on_validation_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return validation_answer(error.errors())
+
+    async def on_http_exception(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return _http_exception_answer(request, error)
+
+    async def on_interruption(request: Request, error: Exception) -> Response:
+        return json_response({"detail": str(error)}, 503, _NO_RETRY)
+
+    async def on_database_error(request: Request, error: Exception) -> Response:
+        _log.error("%s %s: %s", request.method, request.url.path, error)
+        return json_response({"detail": str(error)}, 503)
+
+    async def on_config_error(request: Request, error: Exception) -> Response:
+        _log.error("%s %s: %s", request.method, request.url.path, error)
+        return json_response({"detail": str(error)}, 500, _NO_RETRY)
+
+    app.add_exception_handler(RequestError, on_request_error)
+    app.add_exception_handler(ModelError, on_model_error)
+    app.add_exception_handler(RequestValidationError, on_validation_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(RunInterrupted, on_interruption)
+    app.add_exception_handler(DatabaseError, on_database_error)
+    app.add_exception_handler(ConfigError, on_config_error)
+
+
+class LastResort:
+    """The API edge's broad catch: whatever nobody translated is ours, so it is logged whole and answered 500."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched_send)
+        except Exception:
+            _log.exception("Unexpected failure in %s %s", scope["method"], scope["path"])
+            if started:  # too late for an answer; a cut connection at least shows that it is broken
+                raise
+            await json_response({"detail": "An unknown error occurred"}, 500)(scope, receive, send)
+
+
+def _with_code(error: ModelError) -> str:
+    if isinstance(error, ContextTooLong | SystemPromptTooLong) and not error.message.startswith(_OVERFLOW_CODE):
+        return _OVERFLOW_CODE + error.message
+    return error.message
+
+
+def _http_exception_answer(request: Request, error: HTTPException) -> Response:
+    detail = error.detail
+    if error.status_code == 404 and detail == "Not Found":
+        detail = f"There is no route {request.method} {request.url.path}."
+    if error.status_code == 405 and detail == "Method Not Allowed":
+        detail = f"{request.url.path} does not accept {request.method}."
+    return json_response({"detail": detail}, error.status_code, error.headers)
+
+
+def _sentence(problem: Mapping[str, Any]) -> str:
+    where = ".".join(str(step) for step in problem.get("loc", ()))
+    message = str(problem.get("msg", "is not valid"))
+    if pattern := problem.get("ctx", {}).get("pattern"):
+        message = f"String should match pattern '{readable_pattern(pattern)}'"
+    return f"{where}: {message}" if where else message
+
+
+def _examples(problem: Mapping[str, Any]) -> list[str]:
+    if tuple(problem.get("loc", ()))[:1] != ("path",):
+        return []
+    return examples_for(problem.get("ctx", {}).get("pattern", ""))

@@ -1,0 +1,190 @@
+"""What a request may carry: so many bytes, and only what both databases can store.
+
+PostgreSQL refuses NUL in text, and integers have 64 bits in both. JSON allows more, so a body is read and checked
+before any route sees it; the caller gets a sentence, not a failure from deep inside.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast.api.errors import request_error_answer
+from holdfast.errors import HoldfastError, RequestError, TooLarge, Unprocessable
+
+_INT64_MIN: Final = -(2**63)
+_INT64_MAX: Final = 2**63 - 1
+_WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Limits:
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self._app = app
+        self._max = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            _check_address(scope)
+            length, is_json = _body_headers(scope)
+            if length is not None and length > self._max:
+                raise self._too_large()
+            if is_json:
+                receive = await self._read_json(receive)
+            elif length != 0 or scope["method"] not in _WITHOUT_BODY:
+                await self._pass_counted(scope, receive, send)
+                return
+        except RequestError as error:
+            await _refuse(error, scope, receive, send)
+        except _ClientLeft:
+            return
+        else:
+            await self._app(scope, receive, send)
+
+    async def _read_json(self, receive: Receive) -> Receive:
+        """Takes the whole body, checks it, and returns a `receive` that hands it out again."""
+        chunks: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _ClientLeft("the client left before its body was complete")
+            chunk: bytes = message.get("body", b"")
+            size += len(chunk)
+            if size > self._max:
+                raise self._too_large()
+            chunks.append(chunk)
+            more = message.get("more_body", False)
+        body = b"".join(chunks)
+        if body:
+            check_json(body)
+        return _replay(body, receive)
+
+    async def _pass_counted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Uploads are streamed. Frameworks turn what `receive` raises into a 400, so their answer is replaced."""
+        size, overflowed, started = 0, False, False
+
+        async def counted_receive() -> Message:
+            nonlocal size, overflowed
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self._max and not started:
+                overflowed = True
+                raise self._too_large()
+            return message
+
+        async def guarded_send(message: Message) -> None:
+            nonlocal started
+            if not overflowed:
+                started = True
+                await send(message)
+
+        try:
+            await self._app(scope, counted_receive, guarded_send)
+        except TooLarge:
+            if not overflowed:
+                raise
+        if overflowed:
+            await _refuse(self._too_large(), scope, receive, send)
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"The request is larger than {self._max} bytes, the most this server accepts.")
+
+
+class _ClientLeft(HoldfastError):
+    """Nobody is left to answer."""
+
+
+def check_json(body: bytes) -> Any:
+    """The decoded body, or Unprocessable with what is wrong and where."""
+    try:
+        value = msgspec.json.decode(body)
+    except RecursionError as error:
+        raise Unprocessable("The body is nested too deeply.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Unprocessable(f"The body is not valid JSON in UTF-8: {error}") from error
+    check_storable(value)
+    return value
+
+
+def check_storable(value: object, where: str = "body") -> None:
+    """Refuses NUL in text and integers beyond 64 bits, anywhere in decoded JSON."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if _problem(item):
+            raise Unprocessable(_locate(value, where))
+        if isinstance(item, dict):
+            pending += item.keys()
+            pending += item.values()
+        elif isinstance(item, list):
+            pending += item
+
+
+def _problem(item: object) -> str | None:
+    if isinstance(item, str):
+        return "text must not hold NUL characters" if "\x00" in item else None
+    if isinstance(item, int) and not _INT64_MIN <= item <= _INT64_MAX:
+        return "numbers must fit into 64 bits"
+    return None
+
+
+def _locate(value: Any, where: str) -> str:
+    """Only after something was found, so that the common case need not carry paths along."""
+    if problem := _problem(value):
+        return f"{where}: {problem}"
+    if isinstance(value, dict):
+        for key, inner in cast("dict[str, Any]", value).items():
+            if _problem(key):
+                return f"{where}: {_problem(key)}"
+            if found := _locate(inner, f"{where}.{key}"):
+                return found
+    if isinstance(value, list):
+        for index, inner in enumerate(cast("list[Any]", value)):
+            if found := _locate(inner, f"{where}.{index}"):
+                return found
+    return ""
+
+
+def _check_address(scope: Scope) -> None:
+    if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
+        raise Unprocessable("The address must not hold NUL characters.")
+
+
+def _body_headers(scope: Scope) -> tuple[int | None, bool]:
+    """How long the body says it is (None: it does not say), and whether it is JSON."""
+    length: int | None = 0
+    is_json = False
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            length = int(value) if value.isdigit() else None
+        elif name == b"transfer-encoding":
+            length = None
+        elif name == b"content-type":
+            media_type = value.partition(b";")[0].strip().lower()
+            is_json = media_type == b"application/json" or media_type.endswith(b"+json")
+    return length, is_json
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    handed_out = False
+
+    async def replayed() -> Message:
+        nonlocal handed_out
+        if handed_out:
+            return await receive()
+        handed_out = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed
+
+
+async def _refuse(error: RequestError, scope: Scope, receive: Receive, send: Send) -> None:
+    answer = request_error_answer(error)
+    if isinstance(error, TooLarge):
+        answer.headers["connection"] = "close"  # the rest of the body is not worth reading
+    await answer(scope, receive, send)

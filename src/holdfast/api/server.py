@@ -1,0 +1,93 @@
+"""Puts the HTTP application together: layers, routes, translations. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute, Route
+
+from holdfast.api import errors
+from holdfast.api.auth import Auth
+from holdfast.api.deps import Holdfast
+from holdfast.api.limits import Limits
+from holdfast.api.paths import CanonicalPaths
+from holdfast.api.routes import docs, health
+from holdfast.api.routing import RouteIndex
+from holdfast.api.unbuilt import unbuilt_routes
+from holdfast.settings import Settings
+from holdfast.version import VERSION
+
+ROUTERS: Final[tuple[APIRouter, ...]] = (
+    health.router,
+    docs.router,
+)
+
+_LOCAL_ORIGIN: Final = r"https?://([a-z0-9-]+\.)?(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?"
+_PROBLEM_SCHEMA: Final = {
+    "title": "Problem",
+    "type": "object",
+    "required": ["detail"],
+    "properties": {
+        "trace_id": {"type": "string"},
+        "detail": {"type": "string", "description": "What is wrong, and where."},
+        "examples": {"type": "array", "items": {"type": "string"}},
+    },
+}
+
+
+def create_app(deps: Holdfast, routers: Iterable[APIRouter] = ROUTERS) -> FastAPI:
+    """An ASGI application that owns nothing: what it uses is opened and closed by whoever made `deps`."""
+    routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
+    everything = [*routes, *unbuilt_routes()]
+    app = FastAPI(
+        title="Holdfast",
+        version=VERSION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        middleware=_layers(deps.settings, frozenset(route.path for route in everything if route.path.endswith("/"))),
+    )
+    app.state.holdfast = deps
+    app.router.routes.append(RouteIndex(everything))
+    app.openapi = _description_of(routes)
+    errors.install(app)
+    return app
+
+
+def _layers(settings: Settings, slashed: frozenset[str]) -> list[Middleware]:
+    """Outermost first. CORS comes before auth because a browser's preflight carries no key."""
+    return [
+        Middleware(errors.LastResort),
+        Middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.acceptable_origins),
+            allow_origin_regex=_LOCAL_ORIGIN,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            allow_credentials=True,
+        ),
+        Middleware(CanonicalPaths, slashed=slashed),
+        Middleware(Auth, api_key=settings.api_key),
+        Middleware(Limits, max_body_bytes=settings.max_body_bytes),
+    ]
+
+
+def _description_of(routes: Sequence[BaseRoute]) -> Callable[[], dict[str, Any]]:
+    """FastAPI documents its own 422 body, a list of objects; ours is a sentence."""
+
+    @cache
+    def openapi() -> dict[str, Any]:
+        described = get_openapi(title="Holdfast", version=VERSION, routes=routes)
+        schemas = described.get("components", {}).get("schemas", {})
+        if "HTTPValidationError" in schemas:
+            schemas["HTTPValidationError"] = _PROBLEM_SCHEMA
+            schemas.pop("ValidationError", None)
+        return described
+
+    return openapi

@@ -1,0 +1,4 @@
+from importlib.metadata import version
+from typing import Final
+
+VERSION: Final = version("holdfast")
