@@ -1,0 +1,42 @@
+"""What listeners of a run were shown, in batches numbered densely. A batch is bytes here."""
+
+from __future__ import annotations
+
+from sqlalchemy import bindparam, delete, exists, func, select
+
+from holdfast.store.statements import insert_into
+from holdfast.store.tables import frames, runs
+from holdfast.store.transaction import Transaction
+
+_APPEND = insert_into(frames)
+_LOAD = (
+    select(frames.c.first_seq, frames.c.last_seq, frames.c.frames)
+    .where(frames.c.run_id == bindparam("run"), frames.c.last_seq > bindparam("after"))
+    .order_by(frames.c.first_seq)
+)
+_LAST = select(func.max(frames.c.last_seq).label("last")).where(frames.c.run_id == bindparam("run"))
+_DELETE_OLDER = delete(frames).where(
+    exists().where(runs.c.id == frames.c.run_id, runs.c.completed_us < bindparam("ended_before_us"))
+)
+
+
+async def append(tx: Transaction, run_id: str, first_seq: int, last_seq: int, blob: bytes) -> None:
+    """A batch that begins where another did raises IntegrityError."""
+    await tx.execute(_APPEND, {"run_id": run_id, "first_seq": first_seq, "last_seq": last_seq, "frames": blob})
+
+
+async def load(tx: Transaction, run_id: str, after_seq: int) -> list[tuple[int, int, bytes]]:
+    """The batches that hold anything after `after_seq`; the first may begin at or before it."""
+    rows = await tx.fetch_all(_LOAD, {"run": run_id, "after": after_seq})
+    return [(row["first_seq"], row["last_seq"], row["frames"]) for row in rows]
+
+
+async def last_seq(tx: Transaction, run_id: str) -> int:
+    """0 when nothing is stored."""
+    row = await tx.fetch_one(_LAST, {"run": run_id})
+    return (row["last"] if row else None) or 0
+
+
+async def delete_older(tx: Transaction, ended_before_us: int) -> int:
+    """Forget the frames of runs that ended before then; frames of a run that has not ended are never old."""
+    return await tx.execute(_DELETE_OLDER, {"ended_before_us": ended_before_us})

@@ -1,0 +1,207 @@
+"""Messages: stored once, listed by thread, agent, run or step, and searched.
+
+`limit` and cursors count rows; a row may show as several wire messages. Rows are listed in the order of history
+(`position` within a thread, else insertion), never by their timestamps, which can tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, bindparam, exists, func, select, update
+
+from holdfast.core.messages import Message, Parts, ToolReturn, content_text, text_of
+from holdfast.errors import NotFound
+from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.statements import insert_into, one_of
+from holdfast.store.tables import messages, thread_messages
+from holdfast.store.transaction import Row, Transaction
+
+_encode_parts = msgspec.json.Encoder().encode
+_decode_parts = msgspec.json.Decoder(Parts).decode
+
+COLUMNS = tuple(messages.columns[name] for name in Message.__struct_fields__)
+_SEARCH_BATCH = 200
+
+_INSERT = insert_into(messages)
+_ONE = select(*COLUMNS).where(messages.c.id == bindparam("message"))
+_MANY = select(*COLUMNS).where(one_of(messages.c.id, "ids"))
+_REPLACE = update(messages).where(messages.c.id == bindparam("message")).values(parts=bindparam("changed"))
+_COUNT = select(func.count().label("rows")).where(messages.c.agent_id == bindparam("agent"))
+_THREADS_OF = select(thread_messages.c.message_id, thread_messages.c.thread_id).where(
+    one_of(thread_messages.c.message_id, "ids")
+)
+
+
+async def insert_many(tx: Transaction, agent_id: str, new: Sequence[Message]) -> None:
+    """In the given order. An id that is stored already raises IntegrityError."""
+    await tx.execute_many(_INSERT, [_columns(agent_id, message) for message in new])
+
+
+async def replace_parts(tx: Transaction, message_id: str, parts: Parts) -> None:
+    """Only for a tool row that gathers returns, and for a system row; all else is immutable because forks share it."""
+    if await tx.execute(_REPLACE, {"message": message_id, "changed": _encode_parts(parts).decode()}) == 0:
+        raise NotFound(f"Message {message_id} not found")
+
+
+async def get(tx: Transaction, message_id: str) -> Message:
+    row = await tx.fetch_one(_ONE, {"message": message_id})
+    if row is None:
+        raise NotFound(f"Message {message_id} not found")
+    return message_of(row)
+
+
+async def find_many(tx: Transaction, ids: Sequence[str]) -> list[Message]:
+    """Those that exist, in the order asked for."""
+    rows = await tx.fetch_all(_MANY, {"ids": list(ids)})
+    found = {row["id"]: row for row in rows}
+    return [message_of(found[each]) for each in ids if each in found]
+
+
+async def threads_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
+    """The threads that hold each message: one, or more when it was shared by a fork."""
+    held: dict[str, list[str]] = {}
+    for row in await tx.fetch_all(_THREADS_OF, {"ids": list(ids)}):
+        held.setdefault(row["message_id"], []).append(row["thread_id"])
+    return held
+
+
+async def list_of_thread(tx: Transaction, thread_id: str, page: Page) -> list[Message]:
+    """All of its history, in the window or not. An agent's own thread is shown with `chronological` pages."""
+    here = thread_messages.c.thread_id == thread_id
+    ordering = Ordering(sort=thread_messages.c.position, id=thread_messages.c.message_id, what="Message", scope=(here,))
+    query = select(*COLUMNS).join(thread_messages, thread_messages.c.message_id == messages.c.id).where(here)
+    return [message_of(row) for row in await fetch_page(tx, query, ordering, page)]
+
+
+async def list_of_agent(tx: Transaction, agent_id: str | None, page: Page) -> list[Message]:
+    """Of all its threads; of all agents when None."""
+    return await _list(tx, page, *(() if agent_id is None else (messages.c.agent_id == agent_id,)))
+
+
+async def list_of_run(tx: Transaction, run_id: str, page: Page) -> list[Message]:
+    """Its input included."""
+    return await _list(tx, page, messages.c.run_id == run_id)
+
+
+async def list_of_step(tx: Transaction, step_id: str, page: Page) -> list[Message]:
+    return await _list(tx, page, messages.c.step_id == step_id)
+
+
+async def count_of_agent(tx: Transaction, agent_id: str) -> int:
+    row = await tx.fetch_one(_COUNT, {"agent": agent_id})
+    return row["rows"] if row else 0
+
+
+async def search(
+    tx: Transaction,
+    agent_id: str | None,
+    text: str | None = None,
+    roles: Collection[str] | None = None,
+    start_us: int | None = None,
+    end_us: int | None = None,
+    limit: int = 50,
+    thread_id: str | None = None,
+) -> list[Message]:
+    """Newest first; `text` is found anywhere in what a reader sees, whatever its case, and None finds everything.
+
+    SQL narrows down by owner, role, time and a plain piece of the text; the exact check is made here.
+    """
+    conditions = _narrowed(agent_id, thread_id, roles, start_us, end_us)
+    if text and (piece := _plain_piece(text)):
+        conditions.append(messages.c.parts.icontains(piece, autoescape=True))
+    needle = (text or "").lower()
+    found: list[Message] = []
+    below: int | None = None
+    while len(found) < limit:
+        query = select(messages.c.seq, *COLUMNS).where(*conditions).order_by(messages.c.seq.desc()).limit(_SEARCH_BATCH)
+        rows = await tx.fetch_all(query if below is None else query.where(messages.c.seq < below))
+        seen = (message_of(row) for row in rows)
+        found.extend(message for message in seen if needle in visible_text(message).lower())
+        if len(rows) < _SEARCH_BATCH:
+            break
+        below = rows[-1]["seq"]
+    return found[:limit]
+
+
+def visible_text(message: Message) -> str:
+    """What a reader sees of it: text and summaries, and what tools returned. Not reasoning, not call arguments."""
+    returned = [content_text(part.content) for part in message.parts if isinstance(part, ToolReturn)]
+    return "\n".join([text_of(message.parts), *returned])
+
+
+def message_of(row: Row) -> Message:
+    return Message(
+        id=row["id"],
+        role=row["role"],
+        parts=_decode_parts(row["parts"]),
+        created_us=row["created_us"],
+        run_id=row["run_id"],
+        step_id=row["step_id"],
+        otid=row["otid"],
+        name=row["name"],
+        sender_id=row["sender_id"],
+        group_id=row["group_id"],
+        batch_item_id=row["batch_item_id"],
+        model=row["model"],
+    )
+
+
+async def _list(tx: Transaction, page: Page, *scope: ColumnElement[bool]) -> list[Message]:
+    ordering = Ordering(sort=messages.c.seq, id=messages.c.id, what="Message", scope=scope)
+    rows = await fetch_page(tx, select(*COLUMNS).where(*scope), ordering, page)
+    return [message_of(row) for row in rows]
+
+
+def _columns(agent_id: str, message: Message) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "agent_id": agent_id,
+        "role": message.role,
+        "parts": _encode_parts(message.parts).decode(),
+        "created_us": message.created_us,
+        "run_id": message.run_id,
+        "step_id": message.step_id,
+        "otid": message.otid,
+        "name": message.name,
+        "sender_id": message.sender_id,
+        "group_id": message.group_id,
+        "batch_item_id": message.batch_item_id,
+        "model": message.model,
+    }
+
+
+def _narrowed(
+    agent_id: str | None,
+    thread_id: str | None,
+    roles: Collection[str] | None,
+    start_us: int | None,
+    end_us: int | None,
+) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if agent_id is not None:
+        found.append(messages.c.agent_id == agent_id)
+    if thread_id is not None:
+        held = thread_messages.c.message_id == messages.c.id
+        found.append(exists().where(held, thread_messages.c.thread_id == thread_id))
+    if roles is not None:
+        found.append(one_of(messages.c.role, roles))
+    if start_us is not None:
+        found.append(messages.c.created_us >= start_us)
+    if end_us is not None:
+        found.append(messages.c.created_us <= end_us)
+    return found
+
+
+def _plain_piece(text: str) -> str:
+    """The longest part of the text that looks the same within JSON and that both databases fold like Python does."""
+    pieces = "".join(char if _is_plain(char) else "\0" for char in text).split("\0")
+    return max(pieces, key=len)
+
+
+def _is_plain(char: str) -> bool:
+    if char in '"\\' or not char.isprintable():
+        return False
+    return char.isascii() or char.lower() == char.upper()

@@ -1,0 +1,385 @@
+"""Runs: admission, leases, the conditional transitions of a run's row, and what is counted from its parts.
+
+A run ends once. Every transition is one conditional update, so that the database orders a checkpoint, a cancel and a
+take-over, whichever process they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Text,
+    bindparam,
+    case,
+    cast,
+    func,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy import delete as delete_from
+
+from holdfast.core.messages import Parts, ToolCall
+from holdfast.core.records import Run, RunStatus, StopReason
+from holdfast.core.usage import Usage
+from holdfast.errors import NotFound
+from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.statements import insert_or_ignore, one_of
+from holdfast.store.tables import messages, run_otids, runs, steps
+from holdfast.store.transaction import Row, Transaction
+
+_encode = msgspec.json.Encoder().encode
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_parts = msgspec.json.Decoder(Parts).decode
+
+_JSON = ("metadata", "request_config")
+_PLAIN = tuple(name for name in Run.__struct_fields__ if name not in (*_JSON, "background"))
+_COLUMNS = [runs.columns[name] for name in Run.__struct_fields__]
+
+# Spelt out, not as a parameter: only so can either database see that the indexes of active runs apply.
+_is_active = literal_column("runs.status IN ('created', 'running')", Boolean())
+_this_run = runs.c.id == bindparam("run", type_=Text())
+_this_lease = runs.c.lease == bindparam("held_lease", type_=BigInteger())
+
+_INSERT = insert_or_ignore(runs)
+_ONE = select(*_COLUMNS).where(_this_run)
+_DELETE = delete_from(runs).where(_this_run)
+_ACTIVE_OF_THREAD = select(*_COLUMNS).where(runs.c.thread_id == bindparam("thread"), _is_active)
+_BY_REQUEST_KEY = select(*_COLUMNS).where(
+    runs.c.thread_id == bindparam("thread"), runs.c.request_key == bindparam("key")
+)
+_BY_OTID = (
+    select(*_COLUMNS)
+    .join(run_otids, run_otids.c.run_id == runs.c.id)
+    .where(run_otids.c.thread_id == bindparam("thread"), run_otids.c.otid == bindparam("otid"))
+    .order_by(runs.c.created_us.desc(), runs.c.id.desc())
+    .limit(1)
+)
+_ADD_OTIDS = insert_or_ignore(run_otids)
+_CLAIM = (
+    update(runs)
+    .where(
+        _this_run,
+        _is_active,
+        or_(
+            runs.c.lease_owner.is_(None),
+            runs.c.lease_owner == bindparam("owner"),
+            runs.c.lease_expires_us <= bindparam("now_us"),
+        ),
+    )
+    .values(lease=runs.c.lease + 1, lease_owner=bindparam("owner"), lease_expires_us=bindparam("until_us"))
+    .returning(*_COLUMNS)
+)
+_EXPIRED = (
+    select(*_COLUMNS)
+    .where(_is_active, or_(runs.c.lease_expires_us.is_(None), runs.c.lease_expires_us <= bindparam("now_us")))
+    .order_by(runs.c.created_us, runs.c.id)
+    .limit(bindparam("at_most"))
+)
+_RENEW = (
+    update(runs)
+    .where(runs.c.lease_owner == bindparam("owner"), _is_active)
+    .values(lease_expires_us=bindparam("until_us"))
+    .returning(runs.c.id, runs.c.lease, runs.c.cancel_asked_us)
+)
+_RELEASE = update(runs).where(_this_run, _this_lease).values(lease_owner=None, lease_expires_us=None)
+_CHECKPOINTED = (
+    "status",
+    "stop_reason",
+    "started_us",
+    "completed_us",
+    "ttft_ns",
+    "total_duration_ns",
+    "callback_due_us",
+)
+_CHECKPOINT = (
+    update(runs)
+    .where(_this_run, _this_lease, _is_active)
+    .values(
+        {
+            name: func.coalesce(bindparam(f"new_{name}", type_=runs.columns[name].type), runs.columns[name])
+            for name in _CHECKPOINTED
+        }
+    )
+    .returning(runs.c.metadata)
+)
+_CHECKPOINT_UNLESS_CANCELLING = _CHECKPOINT.where(runs.c.cancel_asked_us.is_(None))
+_ASK_CANCEL = (
+    update(runs)
+    .where(_this_run, _is_active)
+    .values(cancel_asked_us=func.coalesce(runs.c.cancel_asked_us, bindparam("now_us", type_=BigInteger())))
+    .returning(*_COLUMNS)
+)
+_END_PARKED = (
+    update(runs)
+    .where(_this_run, runs.c.status == "completed", runs.c.stop_reason == "requires_approval")
+    .values(status="cancelled", stop_reason="cancelled")
+)
+_TAKE_CALLBACKS = (
+    update(runs)
+    .where(
+        runs.c.id.in_(
+            select(runs.c.id)
+            .where(runs.c.callback_due_us <= bindparam("now_us"))
+            .order_by(runs.c.callback_due_us)
+            .limit(bindparam("at_most"))
+            .with_for_update(skip_locked=True)
+        )
+    )
+    .values(callback_due_us=bindparam("hold_until_us"), callback_attempts=runs.c.callback_attempts + 1)
+    .returning(*_COLUMNS, runs.c.callback_attempts)
+)
+_CALLBACK_TRIED = (
+    update(runs)
+    .where(_this_run)
+    .values(
+        callback_sent_us=bindparam("sent_us", type_=BigInteger()),
+        callback_status_code=bindparam("status_code"),
+        callback_error=bindparam("error"),
+        callback_due_us=bindparam("again_us", type_=BigInteger()),
+    )
+)
+_USAGE = select(
+    func.count().label("steps"),
+    *(
+        cast(func.sum(steps.columns[name]), BigInteger).label(name)
+        for name in (
+            "prompt_tokens",
+            "completion_tokens",
+            "cached_input_tokens",
+            "cache_write_tokens",
+            "reasoning_tokens",
+        )
+    ),
+    func.max(case((steps.c.usage_estimated, 1), else_=0)).label("estimated"),
+).where(steps.c.run_id == bindparam("run"))
+_STEP_COUNT = select(func.count().label("steps")).where(steps.c.run_id == bindparam("run"))
+_CALLING = (
+    select(messages.c.parts)
+    .where(messages.c.run_id == bindparam("run"), messages.c.role.in_(("assistant", "approval")))
+    .order_by(messages.c.seq)
+)
+_LOCK = select(runs.c.metadata).where(_this_run).with_for_update()
+_SET_METADATA = update(runs).where(_this_run).values(metadata=bindparam("merged"))
+_BY_AGE = Ordering(sort=runs.c.created_us, id=runs.c.id, what="Run")
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    agent_ids: tuple[str, ...] | None = None
+    thread_id: str | None = None
+    statuses: tuple[str, ...] | None = None
+    active: bool = False  # means created and running; does nothing when statuses are given
+    background: bool | None = None
+    stop_reason: str | None = None
+
+
+async def insert(tx: Transaction, run: Run) -> bool:
+    """False when the thread has an active run, or its request key is taken, or the run is stored already."""
+    columns = {name: getattr(run, name) for name in (*_PLAIN, "background")}
+    columns |= {name: _encode(getattr(run, name)).decode() for name in _JSON}
+    return await tx.execute(_INSERT, columns) == 1
+
+
+async def find(tx: Transaction, run_id: str) -> Run | None:
+    return _maybe(await tx.fetch_one(_ONE, {"run": run_id}))
+
+
+async def get(tx: Transaction, run_id: str) -> Run:
+    run = await find(tx, run_id)
+    if run is None:
+        raise NotFound("Run not found")
+    return run
+
+
+async def delete(tx: Transaction, run_id: str) -> None:
+    """With its journal, frames, steps and hold; its messages are history and stay."""
+    if await tx.execute(_DELETE, {"run": run_id}) == 0:
+        raise NotFound("Run not found")
+
+
+async def active_of_thread(tx: Transaction, thread_id: str) -> Run | None:
+    return _maybe(await tx.fetch_one(_ACTIVE_OF_THREAD, {"thread": thread_id}))
+
+
+async def by_request_key(tx: Transaction, thread_id: str, key: str) -> Run | None:
+    return _maybe(await tx.fetch_one(_BY_REQUEST_KEY, {"thread": thread_id, "key": key}))
+
+
+async def by_otid(tx: Transaction, thread_id: str, otid: str) -> Run | None:
+    """The newest run that was sent this otid."""
+    return _maybe(await tx.fetch_one(_BY_OTID, {"thread": thread_id, "otid": otid}))
+
+
+async def add_otids(tx: Transaction, thread_id: str, run_id: str, otids: Sequence[str]) -> None:
+    await tx.execute_many(
+        _ADD_OTIDS, [{"thread_id": thread_id, "otid": otid, "run_id": run_id} for otid in dict.fromkeys(otids)]
+    )
+
+
+async def list_runs(tx: Transaction, filters: RunFilter, page: Page) -> list[Run]:
+    query = select(*_COLUMNS).where(*_conditions(filters))
+    return [_run(row) for row in await fetch_page(tx, query, _BY_AGE, page)]
+
+
+async def claim(tx: Transaction, run_id: str, owner: str, now_us: int, ttl_us: int) -> Run | None:
+    """Take an active run that nobody else holds; the lease number grows, which fences out whoever held it before."""
+    row = await tx.fetch_one(_CLAIM, {"run": run_id, "owner": owner, "now_us": now_us, "until_us": now_us + ttl_us})
+    return _maybe(row)
+
+
+async def expired(tx: Transaction, now_us: int, limit: int) -> list[Run]:
+    """Active runs that no live owner drives, oldest first."""
+    return [_run(row) for row in await tx.fetch_all(_EXPIRED, {"now_us": now_us, "at_most": limit})]
+
+
+async def renew(tx: Transaction, owner: str, now_us: int, ttl_us: int) -> list[tuple[str, int, int | None]]:
+    """Extend all leases of one owner at once. Gives (run id, lease, when a cancel was asked) for each."""
+    rows = await tx.fetch_all(_RENEW, {"owner": owner, "until_us": now_us + ttl_us})
+    return [(row["id"], row["lease"], row["cancel_asked_us"]) for row in rows]
+
+
+async def release(tx: Transaction, run_id: str, lease: int) -> bool:
+    """Let another worker have it at once."""
+    return await tx.execute(_RELEASE, {"run": run_id, "held_lease": lease}) == 1
+
+
+async def checkpoint(
+    tx: Transaction,
+    run_id: str,
+    lease: int,
+    *,
+    status: RunStatus | None = None,
+    stop_reason: StopReason | None = None,
+    started_us: int | None = None,
+    completed_us: int | None = None,
+    ttft_ns: int | None = None,
+    total_duration_ns: int | None = None,
+    callback_due_us: int | None = None,
+    metadata_merge: Mapping[str, Any] | None = None,
+    unless_cancelling: bool,
+) -> Literal["ok", "fenced", "cancelling"]:
+    """Fence first, then write: it locks the run's row, so nothing else about the run can commit in between.
+
+    What is None stays as it is. `fenced`: another owner has it, or it has ended. `cancelling`: a cancel is on record,
+    and the caller did not come to carry it out. In neither case was anything changed.
+    """
+    new = {
+        "new_status": status,
+        "new_stop_reason": stop_reason,
+        "new_started_us": started_us,
+        "new_completed_us": completed_us,
+        "new_ttft_ns": ttft_ns,
+        "new_total_duration_ns": total_duration_ns,
+        "new_callback_due_us": callback_due_us,
+    }
+    statement = _CHECKPOINT_UNLESS_CANCELLING if unless_cancelling else _CHECKPOINT
+    row = await tx.fetch_one(statement, {"run": run_id, "held_lease": lease, **new})
+    if row is None:
+        run = await find(tx, run_id)
+        ours = run is not None and run.lease == lease and run.is_active
+        return "cancelling" if ours else "fenced"
+    if metadata_merge:
+        await _set_metadata(tx, run_id, row["metadata"], metadata_merge)
+    return "ok"
+
+
+async def ask_cancel(tx: Transaction, run_id: str, now_us: int) -> Run | None:
+    """Put a cancel on record; the run if it was active, else None. Asking again keeps the first time."""
+    return _maybe(await tx.fetch_one(_ASK_CANCEL, {"run": run_id, "now_us": now_us}))
+
+
+async def end_parked(tx: Transaction, run_id: str) -> bool:
+    """The one way out of `completed`: an approval withdrawn. True for exactly one caller."""
+    return await tx.execute(_END_PARKED, {"run": run_id}) == 1
+
+
+async def merge_metadata(tx: Transaction, run_id: str, changes: Mapping[str, Any]) -> None:
+    """Shallow: new keys win, others stay."""
+    row = await tx.fetch_one(_LOCK, {"run": run_id})
+    if row is None:
+        raise NotFound("Run not found")
+    await _set_metadata(tx, run_id, row["metadata"], changes)
+
+
+async def callbacks_due(tx: Transaction, now_us: int, limit: int, hold_us: int) -> list[tuple[Run, int]]:
+    """Take the deliveries that are due, with the number of the attempt now to be made.
+
+    Each is put off by `hold_us`: nobody else takes it meanwhile, and it comes back if this process dies.
+    """
+    rows = await tx.fetch_all(_TAKE_CALLBACKS, {"now_us": now_us, "at_most": limit, "hold_until_us": now_us + hold_us})
+    return [(_run(row), row["callback_attempts"]) for row in rows]
+
+
+async def callback_tried(
+    tx: Transaction, run_id: str, *, sent_us: int, status_code: int | None, error: str | None, again_us: int | None
+) -> None:
+    """Record an attempt. `again_us` None: it was the last."""
+    outcome = {"sent_us": sent_us, "status_code": status_code, "error": error, "again_us": again_us}
+    await tx.execute(_CALLBACK_TRIED, {"run": run_id, **outcome})
+
+
+async def usage(tx: Transaction, run_id: str) -> tuple[Usage, int]:
+    """Summed over all steps, and how many they are. A count that no step reported stays None."""
+    row = await tx.fetch_one(_USAGE, {"run": run_id})
+    if row is None or not row["steps"]:
+        return Usage(), 0
+    total = Usage(
+        row["prompt_tokens"],
+        row["completion_tokens"],
+        row["cached_input_tokens"],
+        row["cache_write_tokens"],
+        row["reasoning_tokens"],
+        bool(row["estimated"]),
+    )
+    return total, row["steps"]
+
+
+async def metrics(tx: Transaction, run_id: str) -> tuple[int, list[str]]:
+    """How many steps, and the names of the tools called, in the order of their first call."""
+    counted = await tx.fetch_one(_STEP_COUNT, {"run": run_id})
+    called: dict[str, None] = {}
+    for row in await tx.fetch_all(_CALLING, {"run": run_id}):
+        called.update((part.name, None) for part in _decode_parts(row["parts"]) if isinstance(part, ToolCall))
+    return (counted["steps"] if counted else 0), list(called)
+
+
+async def _set_metadata(tx: Transaction, run_id: str, stored: str, changes: Mapping[str, Any]) -> None:
+    merged = _encode(_decode_object(stored) | dict(changes)).decode()
+    await tx.execute(_SET_METADATA, {"run": run_id, "merged": merged})
+
+
+def _conditions(filters: RunFilter) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if filters.agent_ids is not None:
+        found.append(one_of(runs.c.agent_id, filters.agent_ids))
+    if filters.thread_id is not None:
+        found.append(runs.c.thread_id == filters.thread_id)
+    if filters.statuses is not None:
+        found.append(one_of(runs.c.status, filters.statuses))
+    elif filters.active:
+        found.append(_is_active)
+    if filters.background is not None:
+        found.append(runs.c.background.is_(filters.background))
+    if filters.stop_reason is not None:
+        found.append(runs.c.stop_reason == filters.stop_reason)
+    return found
+
+
+def _maybe(row: Row | None) -> Run | None:
+    return None if row is None else _run(row)
+
+
+def _run(row: Row) -> Run:
+    return Run(
+        **{name: row[name] for name in _PLAIN},
+        background=bool(row["background"]),
+        metadata=_decode_object(row["metadata"]),
+        request_config=_decode_object(row["request_config"]),
+    )

@@ -1,0 +1,309 @@
+"""Threads and their windows. The window is the rows with a context position, in that order; there is no other list.
+
+`position` is the order of history and is given once. A message that joins the window gets its position as its context
+position too; a summary takes the context position of the last message it replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import ColumnElement, bindparam, delete, exists, func, select
+from sqlalchemy import update as change
+
+from holdfast.core.messages import Message
+from holdfast.core.records import Thread
+from holdfast.errors import BugError, NotFound
+from holdfast.store.messages import COLUMNS as MESSAGE_COLUMNS
+from holdfast.store.messages import message_of
+from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.statements import insert_into, one_of
+from holdfast.store.tables import messages, thread_messages, threads
+from holdfast.store.transaction import Row, Transaction, flag
+
+_encode = msgspec.json.Encoder().encode
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_ids = msgspec.json.Decoder(tuple[str, ...]).decode
+
+_SPECIAL = ("model_settings", "isolated_block_ids", "hidden")
+_PLAIN = tuple(name for name in Thread.__struct_fields__ if name not in _SPECIAL)
+_COLUMNS = [threads.columns[name] for name in Thread.__struct_fields__]
+_FIXED = ("id", "agent_id", "created_us")
+_CHANGED = tuple(name for name in Thread.__struct_fields__ if name not in _FIXED)
+
+_this_thread = threads.c.id == bindparam("thread")
+_here = thread_messages.c.thread_id == bindparam("thread")
+_in_window = thread_messages.c.context_position.is_not(None)
+_live = threads.c.deleted_us.is_(None)
+
+_INSERT = insert_into(threads)
+_ONE = select(*_COLUMNS).where(_this_thread, _live)
+_UPDATE = (
+    change(threads)
+    .where(_this_thread, _live)
+    .values({name: bindparam(f"new_{name}", type_=threads.columns[name].type) for name in _CHANGED})
+)
+_TOUCH = (
+    change(threads)
+    .where(_this_thread)
+    .values(
+        {
+            name: func.coalesce(bindparam(f"new_{name}", type_=threads.columns[name].type), threads.columns[name])
+            for name in ("last_message_us", "last_run_completion_us")
+        }
+    )
+)
+_SOFT_DELETE = change(threads).where(_this_thread, _live).values(deleted_us=bindparam("at_us"))
+_other = thread_messages.alias("other")
+_owner = threads.alias("owner")
+_shared = exists().where(
+    _other.c.message_id == messages.c.id,
+    _other.c.thread_id != bindparam("thread"),
+    _owner.c.id == _other.c.thread_id,
+    _owner.c.deleted_us.is_(None),
+)
+_DELETE_UNSHARED = delete(messages).where(
+    messages.c.id.in_(select(thread_messages.c.message_id).where(_here)), ~_shared
+)
+_FORGET = delete(thread_messages).where(_here)
+_RESERVE = (
+    change(threads)
+    .where(_this_thread)
+    .values(next_position=threads.c.next_position + bindparam("count"))
+    .returning(threads.c.next_position)
+)
+_PLACE = insert_into(thread_messages)
+_WINDOW = (
+    select(*MESSAGE_COLUMNS)
+    .join(thread_messages, thread_messages.c.message_id == messages.c.id)
+    .where(_here, _in_window)
+    .order_by(thread_messages.c.context_position)
+)
+_WINDOW_IDS = select(thread_messages.c.message_id).where(_here, _in_window).order_by(thread_messages.c.context_position)
+_WINDOWS = (
+    select(thread_messages.c.thread_id, thread_messages.c.message_id)
+    .where(one_of(thread_messages.c.thread_id, "threads"), _in_window)
+    .order_by(thread_messages.c.thread_id, thread_messages.c.context_position)
+)
+_LAST_PLACE = select(func.max(thread_messages.c.context_position).label("place")).where(
+    _here, one_of(thread_messages.c.message_id, "ids")
+)
+_EVICT = change(thread_messages).where(_here, one_of(thread_messages.c.message_id, "ids")).values(context_position=None)
+_first_place = (
+    select(func.min(thread_messages.c.context_position)).where(_here, _in_window).scalar_subquery().correlate(None)
+)
+_RESET = (
+    change(thread_messages)
+    .where(_here, thread_messages.c.context_position > _first_place)
+    .values(context_position=None)
+)
+_SHAREABLE = (
+    select(thread_messages.c.message_id)
+    .where(_here, thread_messages.c.context_position > _first_place)
+    .order_by(thread_messages.c.context_position)
+)
+_SET_DIGEST = change(threads).where(_this_thread).values(system_digest=bindparam("digest"))
+_DIGEST = select(threads.c.system_digest).where(_this_thread)
+_COUNT = select(func.count().label("rows")).where(_here)
+
+
+class ThreadFilter(msgspec.Struct, frozen=True, kw_only=True):
+    agent_id: str | None = None
+    summary_search: str | None = None
+    archive_status: Literal["unarchived", "archived", "all"] = "all"
+    show_hidden: bool = True
+
+
+OrderBy = Literal["created_at", "last_run_completion", "last_message_at"]
+_ORDERINGS: dict[OrderBy, Ordering] = {
+    "created_at": Ordering(sort=threads.c.created_us, id=threads.c.id, what="Conversation", scope=(_live,)),
+    "last_run_completion": Ordering(
+        sort=threads.c.last_run_completion_us, id=threads.c.id, what="Conversation", scope=(_live,), nullable=True
+    ),
+    "last_message_at": Ordering(
+        sort=threads.c.last_message_us, id=threads.c.id, what="Conversation", scope=(_live,), nullable=True
+    ),
+}
+
+
+async def insert(tx: Transaction, thread: Thread) -> None:
+    fixed = {name: getattr(thread, name) for name in _FIXED}
+    await tx.execute(_INSERT, fixed | _changeable(thread) | {"next_position": 0})
+
+
+async def find(tx: Transaction, thread_id: str) -> Thread | None:
+    row = await tx.fetch_one(_ONE, {"thread": thread_id})
+    return None if row is None else _thread(row)
+
+
+async def get(tx: Transaction, thread_id: str) -> Thread:
+    """A deleted one is not found."""
+    thread = await find(tx, thread_id)
+    if thread is None:
+        raise _unknown(thread_id)
+    return thread
+
+
+async def update(tx: Transaction, thread: Thread) -> None:
+    """Store it as it is now; its id, agent and birth do not change."""
+    new = {f"new_{name}": value for name, value in _changeable(thread).items()}
+    if await tx.execute(_UPDATE, {"thread": thread.id, **new}) == 0:
+        raise _unknown(thread.id)
+
+
+async def touch(
+    tx: Transaction, thread_id: str, last_message_us: int | None = None, last_run_completion_us: int | None = None
+) -> None:
+    """What is None stays as it is."""
+    new = {"new_last_message_us": last_message_us, "new_last_run_completion_us": last_run_completion_us}
+    await tx.execute(_TOUCH, {"thread": thread_id, **new})
+
+
+async def list_threads(
+    tx: Transaction, filters: ThreadFilter, page: Page, order_by: OrderBy = "created_at"
+) -> list[Thread]:
+    """Conversations; an agent's default thread is not one. Those that never had the sorted event come last."""
+    query = select(*_COLUMNS).where(*_conditions(filters))
+    return [_thread(row) for row in await fetch_page(tx, query, _ORDERINGS[order_by], page)]
+
+
+async def soft_delete(tx: Transaction, thread_id: str, deleted_us: int) -> None:
+    """The conversation is gone for every reader, and with it the messages that no other live thread holds."""
+    if await tx.execute(_SOFT_DELETE, {"thread": thread_id, "at_us": deleted_us}) == 0:
+        raise _unknown(thread_id)
+    await tx.execute(_DELETE_UNSHARED, {"thread": thread_id})
+    await tx.execute(_FORGET, {"thread": thread_id})
+
+
+async def reserve(tx: Transaction, thread_id: str, count: int) -> int:
+    """Set aside `count` positions at the end and give the first. Unused ones stay gaps, which nobody sees."""
+    row = await tx.fetch_one(_RESERVE, {"thread": thread_id, "count": count})
+    if row is None:
+        raise _unknown(thread_id)
+    return row["next_position"] - count
+
+
+async def place(tx: Transaction, thread_id: str, position: int, message_id: str) -> None:
+    """Put a message at a reserved position, in history and in the window."""
+    await tx.execute(_PLACE, _placed(thread_id, position, message_id, position))
+
+
+async def append(tx: Transaction, thread_id: str, message_ids: Sequence[str]) -> int:
+    """At the end of history and of the window; gives the first position."""
+    first = await reserve(tx, thread_id, len(message_ids))
+    rows = [_placed(thread_id, position, each, position) for position, each in enumerate(message_ids, first)]
+    await tx.execute_many(_PLACE, rows)
+    return first
+
+
+async def window(tx: Transaction, thread_id: str) -> list[Message]:
+    return [message_of(row) for row in await tx.fetch_all(_WINDOW, {"thread": thread_id})]
+
+
+async def window_ids(tx: Transaction, thread_id: str) -> list[str]:
+    return [row["message_id"] for row in await tx.fetch_all(_WINDOW_IDS, {"thread": thread_id})]
+
+
+async def windows_ids(tx: Transaction, thread_ids: Sequence[str]) -> dict[str, list[str]]:
+    """The windows of many threads in one query, for lists."""
+    found: dict[str, list[str]] = {thread_id: [] for thread_id in thread_ids}
+    for row in await tx.fetch_all(_WINDOWS, {"threads": list(thread_ids)}):
+        found[row["thread_id"]].append(row["message_id"])
+    return found
+
+
+async def replace_window(
+    tx: Transaction, thread_id: str, evicted_ids: Sequence[str], summary_id: str | None = None
+) -> None:
+    """Take messages out of the window. The summary, already inserted but in no thread yet, joins the end of history
+    and stands in the window where the last of them stood."""
+    where = {"thread": thread_id, "ids": list(evicted_ids)}
+    last = await tx.fetch_one(_LAST_PLACE, where)
+    place_ = last["place"] if last else None
+    if place_ is None:
+        raise BugError(f"None of the messages to evict is in the window of {thread_id}")
+    await tx.execute(_EVICT, where)
+    if summary_id is not None:
+        position = await reserve(tx, thread_id, 1)
+        await tx.execute(_PLACE, _placed(thread_id, position, summary_id, place_))
+
+
+async def reset_window(tx: Transaction, thread_id: str) -> None:
+    """Keep the first message, which is the system's."""
+    await tx.execute(_RESET, {"thread": thread_id})
+
+
+async def fork(tx: Transaction, source_id: str, target_id: str, until_message_id: str | None = None) -> int:
+    """Append the source's window after its system message to the target, sharing the rows; gives how many.
+
+    With `until_message_id` the copy ends with that message.
+    """
+    shared = [row["message_id"] for row in await tx.fetch_all(_SHAREABLE, {"thread": source_id})]
+    if until_message_id is not None:
+        if until_message_id not in shared:
+            raise NotFound(f"Message {until_message_id} not found")
+        shared = shared[: shared.index(until_message_id) + 1]
+    await append(tx, target_id, shared)
+    return len(shared)
+
+
+async def system_digest(tx: Transaction, thread_id: str) -> str | None:
+    row = await tx.fetch_one(_DIGEST, {"thread": thread_id})
+    return row["system_digest"] if row else None
+
+
+async def set_system_digest(tx: Transaction, thread_id: str, digest: str) -> None:
+    await tx.execute(_SET_DIGEST, {"thread": thread_id, "digest": digest})
+
+
+async def count_messages(tx: Transaction, thread_id: str) -> int:
+    """All of its history, in the window or not."""
+    row = await tx.fetch_one(_COUNT, {"thread": thread_id})
+    return row["rows"] if row else 0
+
+
+def _unknown(thread_id: str) -> NotFound:
+    return NotFound(f"Conversation {thread_id} not found")
+
+
+def _placed(thread_id: str, position: int, message_id: str, context_position: int | None) -> dict[str, Any]:
+    return {
+        "thread_id": thread_id,
+        "position": position,
+        "message_id": message_id,
+        "context_position": context_position,
+    }
+
+
+def _conditions(filters: ThreadFilter) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = [_live, threads.c.id != threads.c.agent_id]
+    if filters.agent_id is not None:
+        found.append(threads.c.agent_id == filters.agent_id)
+    if filters.summary_search:
+        found.append(threads.c.summary.icontains(filters.summary_search, autoescape=True))
+    if filters.archive_status != "all":
+        archived = threads.c.archived_us.is_not(None)
+        found.append(archived if filters.archive_status == "archived" else ~archived)
+    if not filters.show_hidden:
+        found.append(threads.c.hidden.is_not(True))
+    return found
+
+
+def _changeable(thread: Thread) -> dict[str, Any]:
+    plain = {name: getattr(thread, name) for name in _CHANGED if name not in _SPECIAL}
+    return plain | {
+        "model_settings": None if thread.model_settings is None else _encode(thread.model_settings).decode(),
+        "isolated_block_ids": _encode(thread.isolated_block_ids).decode(),
+        "hidden": thread.hidden,
+    }
+
+
+def _thread(row: Row) -> Thread:
+    return Thread(
+        **{name: row[name] for name in _PLAIN},
+        model_settings=None if row["model_settings"] is None else _decode_object(row["model_settings"]),
+        isolated_block_ids=_decode_ids(row["isolated_block_ids"]),
+        hidden=flag(row["hidden"]),
+    )
