@@ -123,6 +123,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"127.0.0.1."
             )
 
+    def make_data_dir(self) -> None:
+        try:
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"The data directory {self.data_dir} cannot be made: {error.strerror}. HOLDFAST_DATA_DIR names another."
+            ) from error
+
     def __repr__(self) -> str:
         # Settings end up in logs and tracebacks; keys must not.
         return f"Settings(data_dir={str(self.data_dir)!r}, host={self.host!r}, port={self.port}, …)"

@@ -26,8 +26,9 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Sandbox
     database: Database
     clock: Clock
-    worker: Any
+    worker: Any  # has `draining` and `await drain()`, besides what routes use
     streams: Any
+    isolation: str = "processes of their own"  # which walls stand around tools, in words
 
 
 # Both are `async` because FastAPI runs plain functions in a thread, which costs more than they do.

@@ -1,0 +1,16 @@
+"""Settings from the environment, with what was said on the command line on top."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Final
+
+from holdfast.settings import Settings
+
+_OPTIONS: Final = {"host": "HOLDFAST_HOST", "port": "HOLDFAST_PORT", "data_dir": "HOLDFAST_DATA_DIR"}
+
+
+def settings_from(arguments: argparse.Namespace) -> Settings:
+    given = {name: value for option, name in _OPTIONS.items() if (value := getattr(arguments, option, None))}
+    return Settings.from_environment(os.environ | given)

@@ -1,0 +1,119 @@
+"""Runs the server until it is told to stop, and then lets go of its work in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from holdfast.api.browsers import LocalPagesOnly
+from holdfast.api.deps import Holdfast
+from holdfast.api.server import create_app
+from holdfast.errors import ConfigError
+from holdfast.settings import OFFLINE_MODEL, Settings
+from holdfast.version import VERSION
+
+if os.name == "posix":
+    import uvloop
+
+    _new_loop = uvloop.new_event_loop
+else:
+    _new_loop = asyncio.new_event_loop
+
+
+Build = Callable[[Settings], AbstractAsyncContextManager[Holdfast]]
+
+
+def serve(settings: Settings, build: Build) -> None:
+    """Blocks until SIGINT or SIGTERM. `build` opens everything the server uses, and closes it again."""
+    settings.require_safe_binding()
+    settings.make_data_dir()
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with listen(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(_serve(settings, build, listener))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bound before anything else is opened: a taken port should cost one sentence, not a half-started server."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot listen on {host} port {port}: {error.strerror or error}. "
+            f"Choose another with --port, or stop the program that uses it."
+        ) from error
+
+
+async def _serve(settings: Settings, build: Build, listener: socket.socket) -> None:
+    async with build(settings) as deps:
+        app: ASGIApp = create_app(deps)
+        if settings.api_key is None:
+            app = LocalPagesOnly(app, settings)
+        server = _Server(_uvicorn_config(app, settings), deps)
+        print(welcome(deps, listener.getsockname()[1]), flush=True)
+        await server.serve([listener])
+
+
+def welcome(deps: Holdfast, port: int) -> str:
+    settings = deps.settings
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    database = "SQLite, in the data directory" if settings.database_url is None else settings.database_url.split(":")[0]
+    key = "required" if settings.api_key else "not set, so only programs on this machine can connect"
+    lines = {
+        "Address": f"http://{host}:{port}  (API description at /docs)",
+        "Data": settings.data_dir,
+        "Database": database,
+        "Model": _model_line(settings),
+        "API key": key,
+        "Tools": f"isolated by {deps.isolation}",
+    }
+    return "\n".join([f"Holdfast {VERSION} is ready", *(f"  {name:<10}{text}" for name, text in lines.items())])
+
+
+def _model_line(settings: Settings) -> str:
+    if settings.default_model == OFFLINE_MODEL:
+        return f"{OFFLINE_MODEL}, because no provider is configured"
+    return settings.default_model or "none by default; each agent names its own"
+
+
+def _uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",  # everything is opened and closed around the server, not inside it
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=max(1, round(settings.drain_s)),
+    )
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, deps: Holdfast) -> None:
+        super().__init__(config)
+        self._deps = deps
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # The parent remembers the signal and raises it again at the end, which would kill us before we have closed.
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Runs are let go while the last requests finish, because a stream ends only when its run is released."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._deps.worker.drain())
+            group.create_task(super().shutdown(sockets))
