@@ -1,0 +1,275 @@
+"""Agents and what belongs to one alone: tags, secrets, and what its default thread shows of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, update
+
+from holdfast.core.messages import Message
+from holdfast.core.records import Agent, CompactionSettings, ModelChoice
+from holdfast.core.tool_rules import Rule
+from holdfast.errors import NotFound
+from holdfast.store import messages
+from holdfast.store.blocks import holds_text, tagged
+from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.statements import insert_into, one_of
+from holdfast.store.tables import agent_blocks, agent_secrets, agent_tags, agents, holds
+from holdfast.store.transaction import Row, Transaction, flag
+
+_encode = msgspec.json.Encoder().encode
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_model = msgspec.json.Decoder(ModelChoice).decode
+_decode_rules = msgspec.json.Decoder(tuple[Rule, ...]).decode
+_decode_compaction = msgspec.json.Decoder(CompactionSettings).decode
+
+OrderBy = Literal["created_at", "updated_at", "last_run_completion"]
+
+
+class AgentFilter(msgspec.Struct, frozen=True, kw_only=True):
+    name: str | None = None
+    query_text: str | None = None
+    tags: tuple[str, ...] = ()
+    match_all_tags: bool = False
+    project_id: str | None = None
+    template_id: str | None = None
+    base_template_id: str | None = None
+    last_stop_reason: str | None = None
+    block_id: str | None = None
+    show_hidden: bool = False
+
+
+class SealedSecret(msgspec.Struct, frozen=True):
+    id: str
+    key: str
+    sealed: bytes
+    description: str | None = None
+
+
+_ORDERINGS: dict[OrderBy, Ordering] = {
+    "created_at": Ordering(sort=agents.c.created_us, id=agents.c.id, what="Agent"),
+    "updated_at": Ordering(sort=agents.c.updated_us, id=agents.c.id, what="Agent"),
+    "last_run_completion": Ordering(sort=agents.c.last_run_completion_us, id=agents.c.id, what="Agent", nullable=True),
+}
+# Written when a run ends, by the run, and left alone by edits of the agent.
+_OF_RUNS = frozenset({"last_stop_reason", "last_run_completion_us", "last_run_duration_ns"})
+_UNCHANGING = frozenset({"id", "created_us"}) | _OF_RUNS
+
+_INSERT = insert_into(agents)
+_INSERT_TAG = insert_into(agent_tags)
+_INSERT_SECRET = insert_into(agent_secrets)
+_ONE = select(agents).where(agents.c.id == bindparam("id"))
+_ONE_LOCKED = _ONE.with_for_update()
+_EXISTS = select(agents.c.id).where(agents.c.id == bindparam("id"))
+_DELETE = delete(agents).where(agents.c.id == bindparam("id"))
+_UPDATE = (
+    update(agents)
+    .where(agents.c.id == bindparam("of_agent"))
+    .values({column: bindparam(f"new_{column.name}") for column in agents.c if column.name not in _UNCHANGING})
+)
+_TAGS = (
+    select(agent_tags.c.agent_id, agent_tags.c.tag)
+    .where(one_of(agent_tags.c.agent_id, "ids"))
+    .order_by(agent_tags.c.agent_id, agent_tags.c.tag)
+)
+_UNTAG = delete(agent_tags).where(agent_tags.c.agent_id == bindparam("of_agent"))
+_SECRETS = (
+    select(agent_secrets)
+    .where(one_of(agent_secrets.c.agent_id, "ids"))
+    .order_by(agent_secrets.c.agent_id, agent_secrets.c.key)
+)
+_FORGET = delete(agent_secrets).where(agent_secrets.c.agent_id == bindparam("of_agent"))
+_OPEN_HOLDS = select(holds.c.thread_id, holds.c.request_id).where(
+    one_of(holds.c.thread_id, "ids"), holds.c.decided_us.is_(None)
+)
+
+
+async def insert(tx: Transaction, agent: Agent) -> None:
+    await tx.execute(_INSERT, _columns(agent))
+
+
+async def get(tx: Transaction, agent_id: str, *, lock: bool = False) -> Agent:
+    """`lock` keeps the row as it is until the transaction ends, for a change that depends on what it holds."""
+    row = await tx.fetch_one(_ONE_LOCKED if lock else _ONE, {"id": agent_id})
+    if row is None:
+        raise NotFound("Agent not found")
+    return _record(row)
+
+
+async def require(tx: Transaction, agent_id: str) -> None:
+    if await tx.fetch_one(_EXISTS, {"id": agent_id}) is None:
+        raise NotFound("Agent not found")
+
+
+async def update_agent(tx: Transaction, agent: Agent) -> None:
+    """Write everything but what runs leave behind, so that an edit cannot undo the end of a run."""
+    changed = {f"new_{name}": value for name, value in _columns(agent).items() if name not in _UNCHANGING}
+    await tx.execute(_UPDATE, {"of_agent": agent.id, **changed})
+
+
+async def delete_agent(tx: Transaction, agent_id: str) -> None:
+    """With its threads, messages and runs; blocks and tools outlive it."""
+    if not await tx.execute(_DELETE, {"id": agent_id}):
+        raise NotFound("Agent not found")
+
+
+async def list_agents(
+    tx: Transaction, filters: AgentFilter, page: Page, order_by: OrderBy = "created_at"
+) -> list[Agent]:
+    query = select(agents).where(*_conditions(filters))
+    return [_record(row) for row in await fetch_page(tx, query, _ORDERINGS[order_by], page)]
+
+
+async def count_agents(tx: Transaction, filters: AgentFilter) -> int:
+    row = await tx.fetch_one(select(func.count().label("found")).select_from(agents).where(*_conditions(filters)))
+    return 0 if row is None else row["found"]
+
+
+async def tags_of(tx: Transaction, agent_ids: Collection[str]) -> dict[str, list[str]]:
+    return _grouped(await tx.fetch_all(_TAGS, {"ids": list(agent_ids)}), "agent_id", "tag")
+
+
+async def set_tags(tx: Transaction, agent_id: str, tags: Iterable[str]) -> None:
+    await tx.execute(_UNTAG, {"of_agent": agent_id})
+    await add_tags(tx, agent_id, tags)
+
+
+async def add_tags(tx: Transaction, agent_id: str, tags: Iterable[str]) -> None:
+    rows = [{"agent_id": agent_id, "tag": tag} for tag in dict.fromkeys(tags)]
+    if rows:
+        await tx.execute_many(_INSERT_TAG, rows)
+
+
+async def secrets_of(tx: Transaction, agent_ids: Collection[str]) -> dict[str, list[SealedSecret]]:
+    found: dict[str, list[SealedSecret]] = {}
+    for row in await tx.fetch_all(_SECRETS, {"ids": list(agent_ids)}):
+        secret = SealedSecret(row["id"], row["key"], bytes(row["value_enc"]), row["description"])
+        found.setdefault(row["agent_id"], []).append(secret)
+    return found
+
+
+async def set_secrets(tx: Transaction, agent_id: str, secrets: Sequence[SealedSecret]) -> None:
+    await tx.execute(_FORGET, {"of_agent": agent_id})
+    await add_secrets(tx, agent_id, secrets)
+
+
+async def add_secrets(tx: Transaction, agent_id: str, secrets: Sequence[SealedSecret]) -> None:
+    rows = [
+        {
+            "agent_id": agent_id,
+            "id": secret.id,
+            "key": secret.key,
+            "value_enc": secret.sealed,
+            "description": secret.description,
+        }
+        for secret in secrets
+    ]
+    if rows:
+        await tx.execute_many(_INSERT_SECRET, rows)
+
+
+async def pending_approvals_of(tx: Transaction, agent_ids: Collection[str]) -> dict[str, Message]:
+    """The open approval request of each agent's default thread."""
+    asked = {row["request_id"]: row["thread_id"] for row in await tx.fetch_all(_OPEN_HOLDS, {"ids": list(agent_ids)})}
+    if not asked:
+        return {}
+    return {asked[message.id]: message for message in await messages.find_many(tx, list(asked))}
+
+
+def _conditions(filters: AgentFilter) -> list[ColumnElement[bool]]:
+    exact = {
+        agents.c.name: filters.name,
+        agents.c.project_id: filters.project_id,
+        agents.c.template_id: filters.template_id,
+        agents.c.base_template_id: filters.base_template_id,
+        agents.c.last_stop_reason: filters.last_stop_reason,
+    }
+    conditions: list[ColumnElement[bool]] = [column == value for column, value in exact.items() if value is not None]
+    if filters.query_text:
+        conditions.append(holds_text(agents.c.name, filters.query_text))
+    if filters.tags:
+        conditions.append(tagged(agent_tags.c.tag, agent_tags.c.agent_id, agents.c.id, filters.tags, filters.match_all_tags))
+    if filters.block_id is not None:
+        conditions.append(
+            agents.c.id.in_(select(agent_blocks.c.agent_id).where(agent_blocks.c.block_id == filters.block_id))
+        )
+    if not filters.show_hidden:
+        conditions.append(or_(agents.c.hidden.is_(None), agents.c.hidden.is_(False)))
+    return conditions
+
+
+def _grouped(rows: Iterable[Row], key: str, value: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(row[key], []).append(row[value])
+    return found
+
+
+def _record(row: Row) -> Agent:
+    return Agent(
+        id=row["id"],
+        name=row["name"],
+        agent_type=row["agent_type"],
+        system=row["system"],
+        model=_decode_model(row["model"]),
+        embedding=row["embedding"],
+        embedding_config=_object(row["embedding_config"]),
+        description=row["description"],
+        metadata=_object(row["metadata"]),
+        tool_rules=_decode_rules(row["tool_rules"]),
+        compaction=_decode_compaction(row["compaction"]),
+        timezone=row["timezone"],
+        message_buffer_autoclear=bool(row["message_buffer_autoclear"]),
+        enable_sleeptime=flag(row["enable_sleeptime"]),
+        max_files_open=row["max_files_open"],
+        per_file_view_window_char_limit=row["per_file_view_window_char_limit"],
+        hidden=flag(row["hidden"]),
+        project_id=row["project_id"],
+        template_id=row["template_id"],
+        base_template_id=row["base_template_id"],
+        last_stop_reason=row["last_stop_reason"],
+        last_run_completion_us=row["last_run_completion_us"],
+        last_run_duration_ns=row["last_run_duration_ns"],
+        created_us=row["created_us"],
+        updated_us=row["updated_us"],
+    )
+
+
+def _columns(agent: Agent) -> Mapping[str, Any]:
+    return {
+        "id": agent.id,
+        "name": agent.name,
+        "agent_type": agent.agent_type,
+        "system": agent.system,
+        "model": _encode(agent.model).decode(),
+        "embedding": agent.embedding,
+        "embedding_config": _text(agent.embedding_config),
+        "description": agent.description,
+        "metadata": _text(agent.metadata),
+        "tool_rules": _encode(agent.tool_rules).decode(),
+        "compaction": _encode(agent.compaction).decode(),
+        "timezone": agent.timezone,
+        "message_buffer_autoclear": agent.message_buffer_autoclear,
+        "enable_sleeptime": agent.enable_sleeptime,
+        "max_files_open": agent.max_files_open,
+        "per_file_view_window_char_limit": agent.per_file_view_window_char_limit,
+        "hidden": agent.hidden,
+        "project_id": agent.project_id,
+        "template_id": agent.template_id,
+        "base_template_id": agent.base_template_id,
+        "last_stop_reason": agent.last_stop_reason,
+        "last_run_completion_us": agent.last_run_completion_us,
+        "last_run_duration_ns": agent.last_run_duration_ns,
+        "created_us": agent.created_us,
+        "updated_us": agent.updated_us,
+    }
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    return None if text is None else _decode_object(text)
+
+
+def _text(value: dict[str, Any] | None) -> str | None:
+    return None if value is None else _encode(value).decode()

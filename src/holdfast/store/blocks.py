@@ -1,0 +1,286 @@
+"""Memory blocks and the agents they are attached to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, update
+
+from holdfast.core.records import Block
+from holdfast.errors import Conflict, NotFound
+from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.statements import insert_into, insert_or_ignore, one_of
+from holdfast.store.tables import agent_blocks, block_tags, blocks
+from holdfast.store.transaction import IntegrityError, Row, Transaction, flag
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class BlockFilter(msgspec.Struct, frozen=True, kw_only=True):
+    label: str | None = None
+    label_search: str | None = None
+    description_search: str | None = None
+    value_search: str | None = None
+    template_name: str | None = None
+    templates_only: bool = False
+    project_id: str | None = None
+    tags: tuple[str, ...] = ()
+    match_all_tags: bool = False
+    agents_more_than: int | None = None
+    agents_less_than: int | None = None
+    agents_exactly: tuple[int, ...] = ()
+    agent_id: str | None = None
+    show_hidden: bool = False
+
+
+_BY_AGE = Ordering(sort=blocks.c.created_us, id=blocks.c.id, what="Block")
+_INSERT = insert_into(blocks)
+_INSERT_TAG = insert_into(block_tags)
+_ATTACH = insert_or_ignore(agent_blocks)
+_ONE = select(blocks).where(blocks.c.id == bindparam("id"))
+_ONE_LOCKED = _ONE.with_for_update()
+_MANY = select(blocks).where(one_of(blocks.c.id, "ids"))
+_MANY_KEPT = _MANY.with_for_update(read=True, key_share=True)
+_OF_LABEL = (
+    select(blocks)
+    .join(agent_blocks, agent_blocks.c.block_id == blocks.c.id)
+    .where(agent_blocks.c.agent_id == bindparam("agent_id"), agent_blocks.c.label == bindparam("label"))
+)
+_TAGS = (
+    select(block_tags.c.block_id, block_tags.c.tag)
+    .where(one_of(block_tags.c.block_id, "ids"))
+    .order_by(block_tags.c.block_id, block_tags.c.tag)
+)
+_PAIRS = select(agent_blocks.c.agent_id, agent_blocks.c.block_id).where(one_of(agent_blocks.c.agent_id, "ids"))
+_LABEL_TAKEN = select(agent_blocks.c.block_id).where(
+    agent_blocks.c.agent_id == bindparam("agent_id"), agent_blocks.c.label == bindparam("label")
+)
+_RENAME = update(agent_blocks).where(agent_blocks.c.block_id == bindparam("of_block")).values(label=bindparam("to"))
+_DETACH = delete(agent_blocks).where(
+    agent_blocks.c.agent_id == bindparam("agent_id"), agent_blocks.c.block_id == bindparam("block_id")
+)
+_DETACH_ALL = delete(agent_blocks).where(agent_blocks.c.agent_id == bindparam("agent_id"))
+_DELETE = delete(blocks).where(blocks.c.id == bindparam("id"))
+_UNTAG = delete(block_tags).where(block_tags.c.block_id == bindparam("of_block"))
+_UPDATE = (
+    update(blocks)
+    .where(blocks.c.id == bindparam("of_block"))
+    .values({column: bindparam(f"new_{column.name}") for column in blocks.c if column.name not in ("id", "created_us")})
+)
+
+
+async def insert(tx: Transaction, block: Block) -> None:
+    await insert_many(tx, (block,))
+
+
+async def insert_many(tx: Transaction, new: Sequence[Block]) -> None:
+    if new:
+        await tx.execute_many(_INSERT, [_columns(block) for block in new])
+        await _insert_tags(tx, new)
+
+
+async def get(tx: Transaction, block_id: str, *, lock: bool = False) -> Block:
+    """`lock` keeps the row as it is until the transaction ends, for a change that depends on what it holds."""
+    row = await tx.fetch_one(_ONE_LOCKED if lock else _ONE, {"id": block_id})
+    if row is None:
+        raise NotFound(f"Block {block_id} not found")
+    return (await _records(tx, (row,)))[0]
+
+
+async def find_many(tx: Transaction, block_ids: Collection[str], *, keep: bool = False) -> dict[str, Block]:
+    """`keep` holds off their deletion until the transaction ends, for rows that will refer to them."""
+    if not block_ids:
+        return {}
+    found = await _records(tx, await tx.fetch_all(_MANY_KEPT if keep else _MANY, {"ids": list(block_ids)}))
+    return {block.id: block for block in found}
+
+
+async def of_label(tx: Transaction, agent_id: str, label: str) -> Block:
+    row = await tx.fetch_one(_OF_LABEL, {"agent_id": agent_id, "label": label})
+    if row is None:
+        raise NotFound(f"The agent {agent_id} has no block with the label {label!r}")
+    return (await _records(tx, (row,)))[0]
+
+
+async def of_agent(tx: Transaction, agent_id: str) -> list[Block]:
+    return (await of_agents(tx, (agent_id,))).get(agent_id, [])
+
+
+async def of_agents(tx: Transaction, agent_ids: Collection[str]) -> dict[str, list[Block]]:
+    """The blocks of each agent, oldest first. A block that many share is read once."""
+    pairs = await tx.fetch_all(_PAIRS, {"ids": list(agent_ids)})
+    found = await find_many(tx, {pair["block_id"] for pair in pairs})
+    attached: dict[str, list[Block]] = {}
+    for pair in pairs:
+        attached.setdefault(pair["agent_id"], []).append(found[pair["block_id"]])
+    for listed in attached.values():
+        listed.sort(key=lambda block: (block.created_us, block.id))
+    return attached
+
+
+async def update_block(tx: Transaction, block: Block, *, label_before: str) -> None:
+    """Write the whole row. Attachments carry the label too, because an agent has one block of each."""
+    if block.label != label_before:
+        try:
+            await tx.execute(_RENAME, {"of_block": block.id, "to": block.label})
+        except IntegrityError as error:
+            taken = f"An agent that has this block already has another with the label {block.label!r}"
+            raise Conflict(taken) from error
+    changed = {f"new_{name}": value for name, value in _columns(block).items() if name not in ("id", "created_us")}
+    await tx.execute(_UPDATE, {"of_block": block.id, **changed})
+    await tx.execute(_UNTAG, {"of_block": block.id})
+    await _insert_tags(tx, (block,))
+
+
+async def delete_block(tx: Transaction, block_id: str) -> None:
+    """Gone from every agent as well."""
+    if not await tx.execute(_DELETE, {"id": block_id}):
+        raise NotFound(f"Block {block_id} not found")
+
+
+async def attach(tx: Transaction, agent_id: str, block: Block) -> None:
+    """Attaching twice is attaching once; a second block of the same label is refused."""
+    added = await tx.execute(_ATTACH, {"agent_id": agent_id, "block_id": block.id, "label": block.label})
+    if added:
+        return
+    holder = await tx.fetch_one(_LABEL_TAKEN, {"agent_id": agent_id, "label": block.label})
+    if holder is not None and holder["block_id"] != block.id:
+        raise Conflict(f"The agent {agent_id} already has a block with the label {block.label!r}")
+
+
+async def detach(tx: Transaction, agent_id: str, block_id: str) -> None:
+    if not await tx.execute(_DETACH, {"agent_id": agent_id, "block_id": block_id}):
+        raise NotFound(f"Block {block_id} is not attached to the agent {agent_id}")
+
+
+async def detach_all(tx: Transaction, agent_id: str) -> None:
+    await tx.execute(_DETACH_ALL, {"agent_id": agent_id})
+
+
+async def list_blocks(tx: Transaction, filters: BlockFilter, page: Page) -> list[Block]:
+    query = select(blocks).where(*_conditions(filters))
+    return await _records(tx, await fetch_page(tx, query, _BY_AGE, page))
+
+
+async def count_blocks(tx: Transaction, filters: BlockFilter) -> int:
+    row = await tx.fetch_one(select(func.count().label("found")).select_from(blocks).where(*_conditions(filters)))
+    return 0 if row is None else row["found"]
+
+
+def _conditions(filters: BlockFilter) -> list[ColumnElement[bool]]:
+    exact = {
+        blocks.c.label: filters.label,
+        blocks.c.template_name: filters.template_name,
+        blocks.c.project_id: filters.project_id,
+    }
+    searched = {
+        blocks.c.label: filters.label_search,
+        blocks.c.description: filters.description_search,
+        blocks.c.value: filters.value_search,
+    }
+    conditions: list[ColumnElement[bool]] = [column == value for column, value in exact.items() if value is not None]
+    conditions += [holds_text(column, text) for column, text in searched.items() if text]
+    if filters.templates_only:
+        conditions.append(blocks.c.is_template.is_(True))
+    if not filters.show_hidden:
+        conditions.append(or_(blocks.c.hidden.is_(None), blocks.c.hidden.is_(False)))
+    if filters.tags:
+        conditions.append(tagged(block_tags.c.tag, block_tags.c.block_id, blocks.c.id, filters.tags, filters.match_all_tags))
+    if filters.agent_id is not None:
+        conditions.append(
+            blocks.c.id.in_(select(agent_blocks.c.block_id).where(agent_blocks.c.agent_id == filters.agent_id))
+        )
+    return conditions + _agent_counts(filters)
+
+
+def _agent_counts(filters: BlockFilter) -> list[ColumnElement[bool]]:
+    count = (
+        select(func.count())
+        .select_from(agent_blocks)
+        .where(agent_blocks.c.block_id == blocks.c.id)
+        .correlate(blocks)
+        .scalar_subquery()
+    )
+    conditions: list[ColumnElement[bool]] = []
+    if filters.agents_more_than is not None:
+        conditions.append(count > filters.agents_more_than)
+    if filters.agents_less_than is not None:
+        conditions.append(count < filters.agents_less_than)
+    if filters.agents_exactly:
+        conditions.append(or_(*(count == number for number in filters.agents_exactly)))
+    return conditions
+
+
+def holds_text(column: ColumnElement[Any], text: str) -> ColumnElement[bool]:
+    """Substring, whatever the case; SQLite folds the case of ASCII letters only."""
+    return or_(func.lower(column).contains(text.lower(), autoescape=True), column.contains(text, autoescape=True))
+
+
+def tagged(
+    tag: ColumnElement[str],
+    owner: ColumnElement[str],
+    wanted_owner: ColumnElement[str],
+    tags: Iterable[str],
+    match_all: bool,
+) -> ColumnElement[bool]:
+    wanted = sorted(set(tags))
+    if not match_all:
+        return wanted_owner.in_(select(owner).where(one_of(tag, wanted)))
+    return wanted_owner.in_(select(owner).where(one_of(tag, wanted)).group_by(owner).having(func.count() == len(wanted)))
+
+
+async def _insert_tags(tx: Transaction, tagged_blocks: Iterable[Block]) -> None:
+    rows = [{"block_id": block.id, "tag": tag} for block in tagged_blocks for tag in dict.fromkeys(block.tags)]
+    if rows:
+        await tx.execute_many(_INSERT_TAG, rows)
+
+
+async def _records(tx: Transaction, rows: Sequence[Row]) -> list[Block]:
+    if not rows:
+        return []
+    tags: dict[str, list[str]] = {}
+    for found in await tx.fetch_all(_TAGS, {"ids": [row["id"] for row in rows]}):
+        tags.setdefault(found["block_id"], []).append(found["tag"])
+    return [_record(row, tags.get(row["id"], ())) for row in rows]
+
+
+def _record(row: Row, tags: Iterable[str]) -> Block:
+    return Block(
+        id=row["id"],
+        label=row["label"],
+        value=row["value"],
+        limit=row["limit"],
+        description=row["description"],
+        read_only=bool(row["read_only"]),
+        metadata=_decode(row["metadata"]),
+        tags=tuple(tags),
+        hidden=flag(row["hidden"]),
+        is_template=bool(row["is_template"]),
+        template_name=row["template_name"],
+        project_id=row["project_id"],
+        version=row["version"],
+        created_us=row["created_us"],
+        updated_us=row["updated_us"],
+    )
+
+
+def _columns(block: Block) -> Mapping[str, Any]:
+    return {
+        "id": block.id,
+        "label": block.label,
+        "value": block.value,
+        "limit": block.limit,
+        "description": block.description,
+        "read_only": block.read_only,
+        "metadata": _encode(block.metadata).decode(),
+        "hidden": block.hidden,
+        "is_template": block.is_template,
+        "template_name": block.template_name,
+        "project_id": block.project_id,
+        "version": block.version,
+        "created_us": block.created_us,
+        "updated_us": block.updated_us,
+    }

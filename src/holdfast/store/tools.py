@@ -1,0 +1,221 @@
+"""Tools and the agents they are attached to. A name belongs to one tool."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, update
+
+from holdfast.core.records import Tool
+from holdfast.errors import Invalid, NotFound
+from holdfast.store.blocks import holds_text
+from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.statements import insert_or_ignore, one_of
+from holdfast.store.tables import agent_tools, tools
+from holdfast.store.transaction import IntegrityError, Row, Transaction, flag
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.decode
+_decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class ToolFilter(msgspec.Struct, frozen=True, kw_only=True):
+    name: str | None = None
+    names: tuple[str, ...] | None = None
+    tool_ids: tuple[str, ...] | None = None
+    search: str | None = None  # in the name or the description
+    types: tuple[str, ...] | None = None
+    exclude_types: tuple[str, ...] = ()
+    agent_id: str | None = None
+
+
+_BY_AGE = Ordering(sort=tools.c.created_us, id=tools.c.id, what="Tool")
+_INSERT = insert_or_ignore(tools)
+_ATTACH = insert_or_ignore(agent_tools)
+_ONE = select(tools).where(tools.c.id == bindparam("id"))
+_ONE_LOCKED = _ONE.with_for_update()
+_NAMED_LOCKED = select(tools).where(tools.c.name == bindparam("name")).with_for_update()
+_MANY = select(tools).where(one_of(tools.c.id, "ids"))
+_MANY_KEPT = _MANY.with_for_update(read=True, key_share=True)
+_MANY_NAMED_KEPT = select(tools).where(one_of(tools.c.name, "names")).with_for_update(read=True, key_share=True)
+_PAIRS = select(agent_tools.c.agent_id, agent_tools.c.tool_id).where(one_of(agent_tools.c.agent_id, "ids"))
+_DETACH = delete(agent_tools).where(
+    agent_tools.c.agent_id == bindparam("agent_id"), agent_tools.c.tool_id == bindparam("tool_id")
+)
+_DETACH_ALL = delete(agent_tools).where(agent_tools.c.agent_id == bindparam("agent_id"))
+_DELETE = delete(tools).where(tools.c.id == bindparam("id"))
+_UPDATE = (
+    update(tools)
+    .where(tools.c.id == bindparam("of_tool"))
+    .values({column: bindparam(f"new_{column.name}") for column in tools.c if column.name not in ("id", "created_us")})
+)
+
+
+async def insert(tx: Transaction, tool: Tool) -> bool:
+    """False when the name, or the id, is taken."""
+    return await tx.execute(_INSERT, _columns(tool)) == 1
+
+
+async def get(tx: Transaction, tool_id: str, *, lock: bool = False) -> Tool:
+    """`lock` keeps the row as it is until the transaction ends, for a change that depends on what it holds."""
+    row = await tx.fetch_one(_ONE_LOCKED if lock else _ONE, {"id": tool_id})
+    if row is None:
+        raise NotFound(f"Tool {tool_id} not found")
+    return _record(row)
+
+
+async def find_named(tx: Transaction, name: str) -> Tool | None:
+    """Locked until the transaction ends: whoever looks a tool up by its name is about to write it."""
+    row = await tx.fetch_one(_NAMED_LOCKED, {"name": name})
+    return None if row is None else _record(row)
+
+
+async def find_many(tx: Transaction, tool_ids: Collection[str], *, keep: bool = False) -> dict[str, Tool]:
+    """`keep` holds off their deletion until the transaction ends, for rows that will refer to them."""
+    if not tool_ids:
+        return {}
+    rows = await tx.fetch_all(_MANY_KEPT if keep else _MANY, {"ids": list(tool_ids)})
+    return {row["id"]: _record(row) for row in rows}
+
+
+async def find_many_named(tx: Transaction, names: Collection[str]) -> dict[str, Tool]:
+    """Kept from deletion until the transaction ends, because they are looked up to be attached."""
+    if not names:
+        return {}
+    return {row["name"]: _record(row) for row in await tx.fetch_all(_MANY_NAMED_KEPT, {"names": list(names)})}
+
+
+async def of_agent(tx: Transaction, agent_id: str) -> list[Tool]:
+    return (await of_agents(tx, (agent_id,))).get(agent_id, [])
+
+
+async def of_agents(tx: Transaction, agent_ids: Collection[str]) -> dict[str, list[Tool]]:
+    """The tools of each agent, oldest first. A tool that many share is read once."""
+    pairs = await tx.fetch_all(_PAIRS, {"ids": list(agent_ids)})
+    found = await find_many(tx, {pair["tool_id"] for pair in pairs})
+    attached: dict[str, list[Tool]] = {}
+    for pair in pairs:
+        attached.setdefault(pair["agent_id"], []).append(found[pair["tool_id"]])
+    for listed in attached.values():
+        listed.sort(key=lambda tool: (tool.created_us, tool.name))
+    return attached
+
+
+async def update_tool(tx: Transaction, tool: Tool) -> None:
+    """Write the whole row."""
+    changed = {f"new_{name}": value for name, value in _columns(tool).items() if name not in ("id", "created_us")}
+    try:
+        await tx.execute(_UPDATE, {"of_tool": tool.id, **changed})
+    except IntegrityError as error:
+        raise Invalid(f"A tool named {tool.name!r} already exists in your organization") from error
+
+
+async def delete_tool(tx: Transaction, tool_id: str) -> None:
+    """Gone from every agent as well."""
+    if not await tx.execute(_DELETE, {"id": tool_id}):
+        raise NotFound(f"Tool {tool_id} not found")
+
+
+async def attach_many(tx: Transaction, agent_id: str, tool_ids: Sequence[str]) -> None:
+    """Attaching twice is attaching once."""
+    if tool_ids:
+        await tx.execute_many(_ATTACH, [{"agent_id": agent_id, "tool_id": tool_id} for tool_id in tool_ids])
+
+
+async def detach(tx: Transaction, agent_id: str, tool_id: str) -> bool:
+    return await tx.execute(_DETACH, {"agent_id": agent_id, "tool_id": tool_id}) == 1
+
+
+async def detach_all(tx: Transaction, agent_id: str) -> None:
+    await tx.execute(_DETACH_ALL, {"agent_id": agent_id})
+
+
+async def list_tools(tx: Transaction, filters: ToolFilter, page: Page) -> list[Tool]:
+    query = select(tools).where(*_conditions(filters))
+    return [_record(row) for row in await fetch_page(tx, query, _BY_AGE, page)]
+
+
+async def count_tools(tx: Transaction, filters: ToolFilter) -> int:
+    row = await tx.fetch_one(select(func.count().label("found")).select_from(tools).where(*_conditions(filters)))
+    return 0 if row is None else row["found"]
+
+
+def _conditions(filters: ToolFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if filters.name is not None:
+        conditions.append(tools.c.name == filters.name)
+    listed = {tools.c.name: filters.names, tools.c.id: filters.tool_ids, tools.c.tool_type: filters.types}
+    conditions += [one_of(column, values) for column, values in listed.items() if values is not None]
+    if filters.exclude_types:
+        conditions.append(~one_of(tools.c.tool_type, filters.exclude_types))
+    if filters.search:
+        conditions.append(or_(holds_text(tools.c.name, filters.search), holds_text(tools.c.description, filters.search)))
+    if filters.agent_id is not None:
+        conditions.append(
+            tools.c.id.in_(select(agent_tools.c.tool_id).where(agent_tools.c.agent_id == filters.agent_id))
+        )
+    return conditions
+
+
+def _record(row: Row) -> Tool:
+    return Tool(
+        id=row["id"],
+        name=row["name"],
+        tool_type=row["tool_type"],
+        description=row["description"],
+        json_schema=_decode(row["json_schema"]),
+        source_code=row["source_code"],
+        source_type=row["source_type"],
+        args_json_schema=_decode_optional(row["args_json_schema"]),
+        tags=_decode_tags(row["tags"]),
+        return_char_limit=row["return_char_limit"],
+        pip_requirements=_decode_optional(row["pip_requirements"]),
+        npm_requirements=_decode_optional(row["npm_requirements"]),
+        default_requires_approval=flag(row["default_requires_approval"]),
+        enable_parallel_execution=bool(row["enable_parallel_execution"]),
+        retry_safe=bool(row["retry_safe"]),
+        metadata=_decode(row["metadata"]),
+        project_id=row["project_id"],
+        version=row["version"],
+        created_us=row["created_us"],
+        updated_us=row["updated_us"],
+    )
+
+
+def _columns(tool: Tool) -> Mapping[str, Any]:
+    return {
+        "id": tool.id,
+        "name": tool.name,
+        "tool_type": tool.tool_type,
+        "description": tool.description,
+        "json_schema": _text(tool.json_schema),
+        "source_code": tool.source_code,
+        "source_type": tool.source_type,
+        "args_json_schema": _optional_text(tool.args_json_schema),
+        "tags": _text(tool.tags),
+        "return_char_limit": tool.return_char_limit,
+        "pip_requirements": _optional_text(tool.pip_requirements),
+        "npm_requirements": _optional_text(tool.npm_requirements),
+        "default_requires_approval": tool.default_requires_approval,
+        "enable_parallel_execution": tool.enable_parallel_execution,
+        "retry_safe": tool.retry_safe,
+        "metadata": _text(tool.metadata),
+        "project_id": tool.project_id,
+        "version": tool.version,
+        "created_us": tool.created_us,
+        "updated_us": tool.updated_us,
+    }
+
+
+def _text(value: object) -> str:
+    return _encode(value).decode()
+
+
+def _optional_text(value: object | None) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _decode_optional(text: str | None) -> Any:
+    return None if text is None else _decode(text)

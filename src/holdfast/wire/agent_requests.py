@@ -1,0 +1,207 @@
+"""What callers may ask of an agent when they create or change it. Unknown keys are ignored, as they always were."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from holdfast.wire.blocks import CreateBlock, Tag
+from holdfast.wire.model_settings import LLMConfig, ModelSettings, ResponseFormat, Tokens
+from holdfast.wire.tool_rules import ToolRule
+
+AgentType = Literal[
+    "memgpt_agent",
+    "memgpt_v2_agent",
+    "letta_v1_agent",
+    "react_agent",
+    "workflow_agent",
+    "split_thread_agent",
+    "sleeptime_agent",
+    "voice_convo_agent",
+    "voice_sleeptime_agent",
+]
+Include = Literal[
+    "agent.blocks",
+    "agent.identities",
+    "agent.managed_group",
+    "agent.pending_approval",
+    "agent.secrets",
+    "agent.sources",
+    "agent.tags",
+    "agent.tools",
+]
+
+
+def _valid_name(name: str) -> str:
+    if not name.strip():
+        raise ValueError("the name must not be empty")
+    for character in name:
+        if unicodedata.category(character)[0] not in "LNM" and character not in " -_'":
+            raise ValueError(
+                f"the name may hold letters, digits, spaces, hyphens, underscores and apostrophes, not {character!r}"
+            )
+    return name
+
+
+def _valid_timezone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(f"{name!r} is not an IANA time zone such as Europe/Berlin") from error
+    return name
+
+
+def _valid_handle(handle: str) -> str:
+    provider, slash, model = handle.partition("/")
+    if not (provider and slash and model):
+        raise ValueError(f"{handle!r} is not a handle of the form provider/model")
+    return handle
+
+
+def _valid_secrets(secrets: dict[str, str]) -> dict[str, str]:
+    for key in secrets:
+        if not key or "=" in key:
+            raise ValueError(f"{key!r} cannot be the name of an environment variable")
+    return secrets
+
+
+AgentName = Annotated[str, Field(max_length=1024), AfterValidator(_valid_name)]
+Timezone = Annotated[str, AfterValidator(_valid_timezone)]
+EmbeddingHandle = Annotated[str, AfterValidator(_valid_handle)]
+Secrets = Annotated[dict[str, str], AfterValidator(_valid_secrets)]
+SmallInt = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+
+
+class InitialMessage(BaseModel):
+    role: str
+    content: str | list[dict[str, Any]]
+    otid: str | None = None
+    name: str | None = None
+    sender_id: str | None = None
+    group_id: str | None = None
+    batch_item_id: str | None = None
+
+
+class EmbeddingConfig(BaseModel):
+    """The retired way to choose an embedding model; kept and shown as it was sent."""
+
+    embedding_endpoint_type: str
+    embedding_model: str
+    embedding_dim: Annotated[int, Field(ge=1, le=65_536)]
+    embedding_endpoint: str | None = None
+    embedding_chunk_size: int | None = 300
+    handle: str | None = None
+    batch_size: int = 32
+    azure_endpoint: str | None = None
+    azure_version: str | None = None
+    azure_deployment: str | None = None
+
+
+class CompactionRequestSettings(BaseModel):
+    model_config = ConfigDict(protected_namespaces=())
+
+    mode: Literal["all", "sliding_window", "self_compact_all", "self_compact_sliding_window"] = "sliding_window"
+    sliding_window_percentage: Annotated[float, Field(gt=0, le=1)] = 0.30
+    clip_chars: Annotated[int, Field(ge=1, le=10_000_000)] | None = 50_000
+    model: EmbeddingHandle | None = None
+    model_settings: ModelSettings | None = None
+    prompt: str | None = None
+    prompt_acknowledgement: bool = False
+
+
+class AgentFields(BaseModel):
+    """What create and update have in common. `model_fields_set` tells what was sent from what was not."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    name: AgentName | None = None
+    system: str | None = None
+    description: str | None = None
+    metadata: dict[str, Any] | None = None
+    model: str | None = None
+    llm_config: LLMConfig | None = None
+    model_settings: ModelSettings | None = None
+    context_window_limit: Tokens | None = None
+    max_tokens: Tokens | None = None
+    reasoning: bool | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    embedding: EmbeddingHandle | None = None
+    embedding_config: EmbeddingConfig | None = None
+    compaction_settings: CompactionRequestSettings | None = None
+    tool_ids: list[str] | None = None
+    block_ids: list[str] | None = None
+    tags: list[Tag] | None = None
+    tool_rules: list[ToolRule] | None = None
+    secrets: Secrets | None = None
+    tool_exec_environment_variables: Secrets | None = None
+    folder_ids: list[str] | None = None
+    source_ids: list[str] | None = None
+    identity_ids: list[str] | None = None
+    project_id: str | None = None
+    template_id: str | None = None
+    base_template_id: str | None = None
+    message_buffer_autoclear: bool | None = None
+    enable_sleeptime: bool | None = None
+    timezone: Timezone | None = None
+    max_files_open: SmallInt | None = None
+    per_file_view_window_char_limit: SmallInt | None = None
+    hidden: bool | None = None
+
+    @property
+    def given_secrets(self) -> dict[str, str] | None:
+        return self.tool_exec_environment_variables if self.secrets is None else self.secrets
+
+    @property
+    def unbuilt(self) -> str | None:
+        """A thing asked for that this server does not have yet; better refused than silently left out."""
+        if self.folder_ids or self.source_ids:
+            return "Folders cannot be attached to agents yet: leave out folder_ids and source_ids."
+        if self.identity_ids:
+            return "Identities cannot be attached to agents yet: leave out identity_ids."
+        return None
+
+
+class CreateAgentRequest(AgentFields):
+    agent_type: AgentType = "letta_v1_agent"
+    memory_blocks: list[CreateBlock] | None = None
+    tools: list[str] | None = None
+    include_base_tools: bool = True
+    include_multi_agent_tools: bool = False
+    include_base_tool_rules: bool | None = None
+    include_default_source: bool = False
+    initial_message_sequence: list[InitialMessage] | None = None
+    max_reasoning_tokens: Annotated[int, Field(ge=0)] | None = None
+    enable_reasoner: bool | None = None
+    from_template: str | None = None
+
+    @model_validator(mode="after")
+    def _voice_needs_sleeptime(self) -> CreateAgentRequest:
+        if self.agent_type == "voice_convo_agent" and not self.enable_sleeptime:
+            raise ValueError("a voice_convo_agent needs enable_sleeptime to be true")
+        return self
+
+    @property
+    def unbuilt(self) -> str | None:
+        if self.include_multi_agent_tools:
+            return "The multi-agent tools are not built yet: leave out include_multi_agent_tools."
+        if self.include_default_source:
+            return "Folders are not built yet: leave out include_default_source."
+        if self.from_template:
+            return "Templates belong to the hosted service: leave out from_template."
+        return super().unbuilt
+
+
+class UpdateAgent(AgentFields):
+    """Only what is sent changes. Null clears what may be empty and leaves the rest alone."""
+
+    message_ids: list[str] | None = None
+
+    @property
+    def unbuilt(self) -> str | None:
+        if self.message_ids is not None:
+            return "message_ids is derived from the context window and cannot be set: reset or compact the messages."
+        return super().unbuilt

@@ -1,0 +1,250 @@
+"""An agent as clients see it: its own row, and those of its relations that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+from typing_extensions import TypedDict
+
+from holdfast import ids
+from holdfast.core import prompts
+from holdfast.core.messages import Message
+from holdfast.core.records import Agent, Block, CompactionSettings, Tool
+from holdfast.wire import messages, times
+from holdfast.wire.blocks import BlockResponse, block_view
+from holdfast.wire.model_settings import llm_config_view, settings_view
+from holdfast.wire.tool_rules import rules_view
+from holdfast.wire.tools import ToolView, tool_view
+
+MASKED: Final = "********"
+
+# (context window up to, files open, characters of each): what an agent gets that sets neither.
+_FILE_LIMITS: Final = ((8_000, 3, 5_000), (32_000, 5, 15_000), (128_000, 10, 25_000), (200_000, 10, 40_000))
+_FILE_LIMITS_BEYOND: Final = (15, 40_000)
+
+# The retired names of relations, and what they are called now.
+_RELATIONSHIPS: Final = {
+    "tools": "agent.tools",
+    "sources": "agent.sources",
+    "memory": "agent.blocks",
+    "tags": "agent.tags",
+    "identities": "agent.identities",
+    "identity_ids": "agent.identities",
+    "multi_agent_group": "agent.managed_group",
+    "managed_group": "agent.managed_group",
+    "tool_exec_environment_variables": "agent.secrets",
+    "secrets": "agent.secrets",
+    "pending_approval": "agent.pending_approval",
+}
+
+
+class Secret(msgspec.Struct, frozen=True):
+    """One declared secret as it is shown; `value` is None where it stays hidden."""
+
+    id: str
+    key: str
+    value: str | None
+    description: str | None = None
+
+
+class Relations(msgspec.Struct, frozen=True, kw_only=True):
+    """What is shown beside the agent's own row. What was not asked for is empty, never absent."""
+
+    message_ids: Sequence[str] = ()
+    blocks: Sequence[Block] = ()
+    tools: Sequence[Tool] = ()
+    tags: Sequence[str] = ()
+    secrets: Sequence[Secret] = ()
+    pending_approval: Message | None = None
+
+
+class SecretView(TypedDict):
+    id: str
+    key: str
+    value: str
+    value_enc: str | None
+    description: str | None
+    agent_id: str
+    organization_id: str
+    created_at: str | None
+    updated_at: str | None
+    created_by_id: str
+    last_updated_by_id: str
+
+
+class MemoryView(TypedDict):
+    agent_type: str
+    git_enabled: bool
+    blocks: list[BlockResponse]
+    file_blocks: list[dict[str, Any]]
+    prompt_template: str
+
+
+class AgentState(TypedDict):
+    id: str
+    name: str
+    agent_type: str
+    system: str
+    description: str | None
+    metadata: dict[str, Any] | None
+    model: str
+    model_settings: dict[str, Any]
+    llm_config: dict[str, Any]
+    embedding: str | None
+    embedding_config: dict[str, Any] | None
+    compaction_settings: dict[str, Any]
+    response_format: dict[str, Any] | None
+    tool_rules: list[dict[str, Any]]
+    message_ids: list[str]
+    memory: MemoryView
+    blocks: list[BlockResponse]
+    tools: list[ToolView]
+    sources: list[dict[str, Any]]
+    tags: list[str]
+    secrets: list[SecretView]
+    tool_exec_environment_variables: list[SecretView]
+    identity_ids: list[str]
+    identities: list[dict[str, Any]]
+    pending_approval: dict[str, Any] | None
+    multi_agent_group: dict[str, Any] | None
+    managed_group: dict[str, Any] | None
+    message_buffer_autoclear: bool
+    enable_sleeptime: bool | None
+    timezone: str
+    max_files_open: int
+    per_file_view_window_char_limit: int
+    hidden: bool | None
+    project_id: str | None
+    template_id: str | None
+    base_template_id: str | None
+    deployment_id: str | None
+    entity_id: str | None
+    last_stop_reason: str | None
+    last_run_completion: str | None
+    last_run_duration_ms: int | None
+    created_at: str
+    updated_at: str
+    created_by_id: str
+    last_updated_by_id: str
+
+
+def included(include: Iterable[str], include_relationships: Iterable[str] | None) -> frozenset[str]:
+    """The relations asked for, by their present names. Blocks bring tags along, as they always did."""
+    names = set(include)
+    for entry in include_relationships or ():
+        names |= {_RELATIONSHIPS[name.strip()] for name in entry.split(",") if name.strip() in _RELATIONSHIPS}
+    if "agent.blocks" in names:
+        names.add("agent.tags")
+    return frozenset(names)
+
+
+def agent_state(agent: Agent, relations: Relations) -> AgentState:
+    blocks = [block_view(block) for block in relations.blocks]
+    secrets = [_secret_view(agent, secret) for secret in relations.secrets]
+    files_open, file_chars = _file_limits(agent)
+    return {
+        "id": agent.id,
+        "name": agent.name,
+        "agent_type": agent.agent_type,
+        "system": agent.system,
+        "description": agent.description,
+        "metadata": agent.metadata,
+        "model": agent.model.handle,
+        "model_settings": settings_view(agent.model),
+        "llm_config": llm_config_view(agent.model),
+        "embedding": agent.embedding,
+        "embedding_config": agent.embedding_config,
+        "compaction_settings": compaction_view(agent.compaction, agent.model.handle),
+        "response_format": agent.model.response_format,
+        "tool_rules": rules_view(agent.tool_rules),
+        "message_ids": list(relations.message_ids),
+        "memory": memory_view(agent.agent_type, blocks),
+        "blocks": blocks,
+        "tools": [tool_view(tool) for tool in relations.tools],
+        "sources": [],
+        "tags": list(relations.tags),
+        "secrets": secrets,
+        "tool_exec_environment_variables": secrets,
+        "identity_ids": [],
+        "identities": [],
+        "pending_approval": _approval_view(relations.pending_approval),
+        "multi_agent_group": None,
+        "managed_group": None,
+        "message_buffer_autoclear": agent.message_buffer_autoclear,
+        "enable_sleeptime": agent.enable_sleeptime,
+        "timezone": agent.timezone,
+        "max_files_open": files_open,
+        "per_file_view_window_char_limit": file_chars,
+        "hidden": agent.hidden,
+        "project_id": agent.project_id,
+        "template_id": agent.template_id,
+        "base_template_id": agent.base_template_id,
+        "deployment_id": None,
+        "entity_id": None,
+        "last_stop_reason": agent.last_stop_reason,
+        "last_run_completion": times.optional_timestamp(agent.last_run_completion_us),
+        "last_run_duration_ms": None if agent.last_run_duration_ns is None else agent.last_run_duration_ns // 1_000_000,
+        "created_at": times.timestamp(agent.created_us),
+        "updated_at": times.timestamp(agent.updated_us),
+        "created_by_id": ids.DEFAULT_USER,
+        "last_updated_by_id": ids.DEFAULT_USER,
+    }
+
+
+def memory_view(agent_type: str, blocks: list[BlockResponse]) -> MemoryView:
+    return {
+        "agent_type": agent_type,
+        "git_enabled": False,
+        "blocks": blocks,
+        "file_blocks": [],
+        "prompt_template": "",
+    }
+
+
+def compaction_view(settings: CompactionSettings, handle: str) -> dict[str, Any]:
+    """Unset choices are shown as what they mean: the agent's own model, the prompt of the mode."""
+    return {
+        "mode": settings.mode,
+        "sliding_window_percentage": settings.sliding_window_percentage,
+        "clip_chars": settings.clip_chars,
+        "model": settings.model or handle,
+        "model_settings": settings.model_settings,
+        "prompt": settings.prompt or prompts.SUMMARY[settings.mode],
+        "prompt_acknowledgement": settings.prompt_acknowledgement,
+    }
+
+
+def _file_limits(agent: Agent) -> tuple[int, int]:
+    window = agent.model.context_window
+    files, characters = next(
+        ((files, characters) for size, files, characters in _FILE_LIMITS if window <= size), _FILE_LIMITS_BEYOND
+    )
+    return (
+        files if agent.max_files_open is None else agent.max_files_open,
+        characters if agent.per_file_view_window_char_limit is None else agent.per_file_view_window_char_limit,
+    )
+
+
+def _secret_view(agent: Agent, secret: Secret) -> SecretView:
+    return {
+        "id": secret.id,
+        "key": secret.key,
+        "value": MASKED if secret.value is None else secret.value,
+        "value_enc": None,
+        "description": secret.description,
+        "agent_id": agent.id,
+        "organization_id": ids.DEFAULT_ORG,
+        "created_at": None,
+        "updated_at": None,
+        "created_by_id": ids.DEFAULT_USER,
+        "last_updated_by_id": ids.DEFAULT_USER,
+    }
+
+
+def _approval_view(request: Message | None) -> dict[str, Any] | None:
+    if request is None:
+        return None
+    shown = messages.to_wire(request)
+    return next((item for item in shown if item["message_type"] == "approval_request_message"), None)

@@ -1,0 +1,174 @@
+"""Models and embedding models as listed to clients."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
+
+from holdfast.wire.model_settings import shown_endpoint
+
+ProviderCategory = Literal["base", "byok"]
+ProviderType = Literal[
+    "anthropic",
+    "azure",
+    "baseten",
+    "bedrock",
+    "cerebras",
+    "chatgpt_oauth",
+    "deepseek",
+    "fireworks",
+    "google_ai",
+    "google_vertex",
+    "groq",
+    "hugging-face",
+    "letta",
+    "lmstudio_openai",
+    "minimax",
+    "moonshot",
+    "moonshot_coding",
+    "mistral",
+    "ollama",
+    "openai",
+    "together",
+    "vllm",
+    "sglang",
+    "openrouter",
+    "xai",
+    "zai",
+    "zai_coding",
+]
+_PROVIDER_TYPES = frozenset(ProviderType.__args__)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class Model(TypedDict):
+    handle: str
+    name: str
+    display_name: str
+    provider_type: str
+    provider_name: str
+    provider_category: str
+    model_type: Literal["llm"]
+    max_context_window: int
+    model: str
+    model_endpoint_type: str
+    model_endpoint: str | None
+    model_wrapper: str | None
+    context_window: int
+    put_inner_thoughts_in_kwargs: bool
+    temperature: float
+    max_tokens: int | None
+    enable_reasoner: bool
+    reasoning_effort: str | None
+    max_reasoning_tokens: int
+    effort: str | None
+    frequency_penalty: float | None
+    compatibility_type: str | None
+    verbosity: str | None
+    tier: str | None
+    parallel_tool_calls: bool
+    response_format: dict[str, Any] | None
+    strict: bool
+    return_logprobs: bool
+    top_logprobs: int | None
+    return_token_ids: bool
+    tool_call_parser: str | None
+
+
+class EmbeddingModel(TypedDict):
+    handle: str
+    name: str
+    display_name: str
+    provider_type: str
+    provider_name: str
+    model_type: Literal["embedding"]
+    embedding_dim: int
+    embedding_model: str
+    embedding_endpoint_type: str
+    embedding_endpoint: str | None
+    embedding_chunk_size: int
+    batch_size: int
+    azure_endpoint: str | None
+    azure_version: str | None
+    azure_deployment: str | None
+
+
+def shown_provider_type(provider_type: str) -> str:
+    """A type the client's enum knows; anything else speaks the OpenAI protocol as far as a client can tell."""
+    return provider_type if provider_type in _PROVIDER_TYPES else "openai"
+
+
+def model_view(
+    *,
+    handle: str,
+    name: str,
+    provider_name: str,
+    provider_type: str,
+    context_window: int,
+    endpoint: str | None,
+    max_output_tokens: int | None,
+) -> Model:
+    return {
+        "handle": handle,
+        "name": name,
+        "display_name": name,
+        "provider_type": shown_provider_type(provider_type),
+        "provider_name": provider_name,
+        "provider_category": "base",
+        "model_type": "llm",
+        "max_context_window": context_window,
+        "model": name,
+        "model_endpoint_type": shown_endpoint(f"{provider_type}/{name}"),
+        "model_endpoint": endpoint,
+        "model_wrapper": None,
+        "context_window": context_window,
+        "put_inner_thoughts_in_kwargs": False,
+        "temperature": 0.7,
+        "max_tokens": max_output_tokens,
+        "enable_reasoner": True,
+        "reasoning_effort": None,
+        "max_reasoning_tokens": 0,
+        "effort": None,
+        "frequency_penalty": None,
+        "compatibility_type": None,
+        "verbosity": None,
+        "tier": None,
+        "parallel_tool_calls": False,
+        "response_format": None,
+        "strict": False,
+        "return_logprobs": False,
+        "top_logprobs": None,
+        "return_token_ids": False,
+        "tool_call_parser": None,
+    }
+
+
+def embedding_model_view(found: dict[str, Any]) -> EmbeddingModel:
+    handle = str(found["handle"])
+    provider, _, name = handle.partition("/")
+    provider_type = str(found.get("provider_type", provider))
+    return {
+        "handle": handle,
+        "name": found.get("name", name),
+        "display_name": found.get("display_name", name),
+        "provider_type": shown_provider_type(provider_type),
+        "provider_name": found.get("provider_name", provider),
+        "model_type": "embedding",
+        "embedding_dim": found["embedding_dim"],
+        **embedding_config_view(found),
+    }
+
+
+def embedding_config_view(found: dict[str, Any]) -> Any:
+    """The legacy configuration object of an embedding model, also kept on agents that use it."""
+    provider, _, name = str(found["handle"]).partition("/")
+    return {
+        "embedding_model": found.get("name", name),
+        "embedding_endpoint_type": shown_endpoint(f"{found.get('provider_type', provider)}/{name}"),
+        "embedding_endpoint": found.get("embedding_endpoint"),
+        "embedding_chunk_size": found.get("embedding_chunk_size", 300),
+        "batch_size": found.get("batch_size", 32),
+        "azure_endpoint": None,
+        "azure_version": None,
+        "azure_deployment": None,
+    }
