@@ -97,14 +97,12 @@ def input_of(request: LettaRequest) -> ParsedInput:
         return ParsedInput(messages=(_message(MessageCreate(role="user", content=request.input or "")),))
     first = items[0]
     otids = tuple(item.otid for item in items if item.otid)
-    is_answer = not isinstance(first, MessageCreate)
+    answer = None if isinstance(first, MessageCreate) else first
     return ParsedInput(
         messages=tuple(_message(item) for item in items if isinstance(item, MessageCreate)),
-        decisions=_decisions(first) if is_answer else None,
-        decision_otid=first.otid or None if is_answer else None,
-        legacy_request_id=first.approval_request_id
-        if isinstance(first, ApprovalCreate) and _is_legacy(first)
-        else None,
+        decisions=None if answer is None else _decisions(answer),
+        decision_otid=(answer and answer.otid) or None,
+        legacy_request_id=_legacy_request_id(answer),
         otids=otids,
         request_key=_request_key(otids) if len(otids) == len(items) else None,
     )
@@ -141,16 +139,16 @@ def _is_legacy(item: ApprovalCreate) -> bool:
     return item.approvals is None and (item.approve is not None or item.approval_request_id is not None)
 
 
-def _decisions(item: ApprovalCreate | ToolReturnCreate | MessageCreate) -> tuple[Decision, ...]:
-    match item:
-        case ToolReturnCreate():
-            return tuple(_client_return(each) for each in item.tool_returns)
-        case ApprovalCreate() if _is_legacy(item):
-            return (_verdict(item.approval_request_id or "", bool(item.approve), item.reason),)
-        case ApprovalCreate():
-            return tuple(_decision(each) for each in item.approvals or ())
-        case MessageCreate():
-            return ()
+def _legacy_request_id(item: ApprovalCreate | ToolReturnCreate | None) -> str | None:
+    return item.approval_request_id if isinstance(item, ApprovalCreate) and _is_legacy(item) else None
+
+
+def _decisions(item: ApprovalCreate | ToolReturnCreate) -> tuple[Decision, ...]:
+    if isinstance(item, ToolReturnCreate):
+        return tuple(_client_return(each) for each in item.tool_returns)
+    if _is_legacy(item):
+        return (_verdict(item.approval_request_id or "", bool(item.approve), item.reason),)
+    return tuple(_decision(each) for each in item.approvals or ())
 
 
 def _decision(answer: ApprovalReturn | ToolReturn) -> Decision:

@@ -1,9 +1,8 @@
 """The message types as the OpenAPI document shows them. `messages.py` builds them; nothing validates them on their way.
 
 `typing_extensions` because pydantic refuses the standard library's TypedDict before Python 3.12.
+Annotations are not postponed here: a TypedDict that sees only their text does not notice NotRequired.
 """
-
-from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired
 

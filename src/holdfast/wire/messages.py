@@ -246,12 +246,10 @@ def _approval_response(decisions: Sequence[Decision]) -> WireMessage:
 
 
 def _decision(decision: Decision) -> WireMessage:
-    match decision:
-        case Approve(call_id, reason) | Deny(call_id, reason):
-            approve = isinstance(decision, Approve)
-            return {"type": "approval", "tool_call_id": call_id, "approve": approve, "reason": reason}
-        case ClientReturn():
-            return _tool_return(decision)
+    if isinstance(decision, ClientReturn):
+        return _tool_return(decision)
+    approve = isinstance(decision, Approve)
+    return {"type": "approval", "tool_call_id": decision.call_id, "approve": approve, "reason": decision.reason}
 
 
 def _tool_return(given: ToolReturn | ClientReturn) -> WireMessage:

@@ -91,9 +91,9 @@ Answer = Annotated[
 class ApprovalCreate(BaseModel):
     type: Literal["approval"] = "approval"
     approvals: Annotated[list[Answer], Field(max_length=MAX_ITEMS)] | None = None
-    approve: bool | None = Field(None, json_schema_extra=_DEPRECATED)
-    approval_request_id: str | None = Field(None, json_schema_extra=_DEPRECATED)
-    reason: str | None = Field(None, json_schema_extra=_DEPRECATED)
+    approve: bool | None = Field(default=None, json_schema_extra=_DEPRECATED)
+    approval_request_id: str | None = Field(default=None, json_schema_extra=_DEPRECATED)
+    reason: str | None = Field(default=None, json_schema_extra=_DEPRECATED)
     otid: Key | None = None
     group_id: Key | None = None
 
@@ -140,20 +140,20 @@ class ClientSkill(BaseModel):
 class LettaRequest(BaseModel):
     messages: Annotated[list[Item], Field(max_length=MAX_ITEMS)] | None = None
     input: str | list[AnyContent] | None = None
-    max_steps: int = Field(50, ge=1, le=MAX_STEPS)
+    max_steps: int = Field(default=50, ge=1, le=MAX_STEPS)
     include_return_message_types: list[MessageType] | None = None
     client_tools: Annotated[list[ClientTool], Field(max_length=MAX_ITEMS)] | None = None
     client_skills: Annotated[list[ClientSkill], Field(max_length=MAX_ITEMS)] | None = None
     override_model: Key | None = None
-    override_system: str | None = Field(None, validation_alias=AliasChoices("override_system", "system"))
+    override_system: str | None = Field(default=None, validation_alias=AliasChoices("override_system", "system"))
     include_compaction_messages: bool = False
     return_logprobs: bool = False
     top_logprobs: int | None = None
     return_token_ids: bool = False
-    use_assistant_message: bool = Field(True, json_schema_extra=_DEPRECATED)
-    assistant_message_tool_name: str = Field("send_message", json_schema_extra=_DEPRECATED)
-    assistant_message_tool_kwarg: str = Field("message", json_schema_extra=_DEPRECATED)
-    enable_thinking: str | bool = Field(True, json_schema_extra=_DEPRECATED)
+    use_assistant_message: bool = Field(default=True, json_schema_extra=_DEPRECATED)
+    assistant_message_tool_name: str = Field(default="send_message", json_schema_extra=_DEPRECATED)
+    assistant_message_tool_kwarg: str = Field(default="message", json_schema_extra=_DEPRECATED)
+    enable_thinking: str | bool = Field(default=True, json_schema_extra=_DEPRECATED)
 
     @model_validator(mode="after")
     def _says_one_thing(self) -> Self:
@@ -229,7 +229,7 @@ class RetrieveStreamRequest(BaseModel):
     agent_id: Key | None = None
     run_id: Key | None = None
     otid: Key | None = None
-    starting_after: int = Field(0, ge=0, le=INT64_MAX)
+    starting_after: int = Field(default=0, ge=0, le=INT64_MAX)
     include_pings: bool | None = True
     poll_interval: float | None = 0.1
     batch_size: int | None = 100
@@ -251,7 +251,7 @@ class CompactionSettingsInput(BaseModel):
     prompt: str | None = None
     prompt_acknowledgement: bool = False
     clip_chars: TokenCount | None = 50_000
-    sliding_window_percentage: float = Field(0.30, gt=0, le=1)
+    sliding_window_percentage: float = Field(default=0.30, gt=0, le=1)
 
     def overrides(self) -> dict[str, Any]:
         return self.model_dump(exclude_unset=True)
