@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import Depends, Request
 
 from holdfast import ids
+from holdfast.actions.cancel_runs import CancelRuns
+from holdfast.actions.send_message import SendMessage
 from holdfast.engine.clock import Clock
+from holdfast.engine.compacting import Compactor
+from holdfast.engine.streams import Streams
+from holdfast.engine.worker import Worker
 from holdfast.errors import Invalid
 from holdfast.llm.base import Catalog
 from holdfast.secretbox import SecretBox
@@ -26,8 +31,11 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Sandbox
     database: Database
     clock: Clock
-    worker: Any  # has `draining` and `await drain()`, besides what routes use
-    streams: Any
+    worker: Worker
+    streams: Streams
+    compactor: Compactor
+    send: SendMessage
+    cancel: CancelRuns
     isolation: str = "processes of their own"  # which walls stand around tools, in words
 
 

@@ -23,6 +23,12 @@ _DECIDE = (
     .where(holds.c.run_id == bindparam("run"), holds.c.decided_us.is_(None))
     .values(decided_us=bindparam("at_us"), decided_by_run=bindparam("by_run"))
 )
+_RECENTLY_DECIDED = (
+    select(holds)
+    .where(holds.c.thread_id == bindparam("thread"), holds.c.decided_by_run.is_not(None))
+    .order_by(holds.c.decided_us.desc())
+    .limit(5)
+)
 _BY_AGE = Ordering(sort=holds.c.asked_us, id=holds.c.run_id, what="Run")
 
 
@@ -62,6 +68,11 @@ async def get(tx: Transaction, run_id: str) -> HoldRow | None:
 async def open_of_thread(tx: Transaction, thread_id: str) -> HoldRow | None:
     row = await tx.fetch_one(_OPEN_OF_THREAD, {"thread": thread_id})
     return _hold(row) if row else None
+
+
+async def recently_decided(tx: Transaction, thread_id: str) -> list[HoldRow]:
+    """The last few that somebody answered, newest first: an answer that comes again is told apart from a wrong one."""
+    return [_hold(row) for row in await tx.fetch_all(_RECENTLY_DECIDED, {"thread": thread_id})]
 
 
 async def decide(tx: Transaction, run_id: str, decided_us: int, by_run: str | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, func, select
 
 from holdfast.store.statements import insert_into
 from holdfast.store.tables import run_events
@@ -12,6 +12,8 @@ from holdfast.store.transaction import Transaction
 
 _APPEND = insert_into(run_events)
 _LOAD = select(run_events.c.event).where(run_events.c.run_id == bindparam("run")).order_by(run_events.c.number)
+
+_LAST = select(func.max(run_events.c.number).label("last")).where(run_events.c.run_id == bindparam("run"))
 
 
 async def append(tx: Transaction, run_id: str, first_number: int, events: Sequence[str], at_us: int) -> None:
@@ -23,6 +25,12 @@ async def append(tx: Transaction, run_id: str, first_number: int, events: Sequen
             for number, event in enumerate(events, first_number)
         ],
     )
+
+
+async def append_next(tx: Transaction, run_id: str, events: Sequence[str], at_us: int) -> None:
+    """After whatever is there: for a run that nobody drives."""
+    row = await tx.fetch_one(_LAST, {"run": run_id})
+    await append(tx, run_id, (row["last"] or 0) + 1 if row else 1, events, at_us)
 
 
 async def load(tx: Transaction, run_id: str) -> list[str]:

@@ -1,0 +1,98 @@
+"""Stops runs: puts the wish on record, pushes the run's scope, and answers once the run has really ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Literal
+
+from holdfast.core.records import Run
+from holdfast.engine.clock import Clock
+from holdfast.engine.withdrawing import withdraw
+from holdfast.engine.worker import Worker
+from holdfast.errors import NothingToCancel
+from holdfast.store import agents, holds, runs, threads
+from holdfast.store.paging import Page
+from holdfast.store.runs import RunFilter
+from holdfast.store.transaction import Database, Transaction
+
+Result = Literal["cancelled", "failed", "already_finished"]
+# An owner in this process needs milliseconds; one elsewhere learns of it when it renews its leases.
+_WAIT_S = 30.0
+_POLL_S = 0.05
+_AT_MOST = 100
+
+
+class CancelRuns:
+    def __init__(self, database: Database, worker: Worker, clock: Clock) -> None:
+        self._database = database
+        self._worker = worker
+        self._clock = clock
+
+    async def of_agent(self, agent_id: str, run_ids: Sequence[str] | None) -> dict[str, Result]:
+        if run_ids:
+            return {run_id: await self.one(run_id, agent_id) for run_id in dict.fromkeys(run_ids)}
+        found = await self._database.read(lambda tx: _stoppable_of_agent(tx, agent_id))
+        if not found:
+            raise NothingToCancel(f"CONFLICT: No active runs to cancel for agent {agent_id}")
+        return await self._all(found)
+
+    async def of_thread(self, thread_id: str) -> dict[str, Result]:
+        found = await self._database.read(lambda tx: _stoppable_of_thread(tx, thread_id))
+        if not found:
+            raise NothingToCancel(f"CONFLICT: No active runs to cancel for conversation {thread_id}")
+        return await self._all(found)
+
+    async def _all(self, run_ids: Sequence[str]) -> dict[str, Result]:
+        results = await asyncio.gather(*(self.one(run_id) for run_id in run_ids))
+        return dict(zip(run_ids, results, strict=True))
+
+    async def one(self, run_id: str, agent_id: str | None = None) -> Result:
+        run = await self._database.read(lambda tx: runs.find(tx, run_id))
+        if run is None or (agent_id is not None and run.agent_id != agent_id):
+            return "failed"
+        if run.is_active:
+            run = await self._stop(run)
+        if run.stop_reason == "requires_approval" and await withdraw(self._database, self._clock, run_id):
+            return "cancelled"
+        if run.is_active:
+            return "failed"
+        return "cancelled" if run.status == "cancelled" else "already_finished"
+
+    async def _stop(self, run: Run) -> Run:
+        """After this the run cannot complete any more: the worker's checkpoints find the wish on record."""
+        asked = await self._database.write(lambda tx: runs.ask_cancel(tx, run.id, self._clock.now_us()))
+        if asked is not None:
+            self._worker.cancel(run.id)
+            await self._ended(run.id)
+        return await self._database.read(lambda tx: runs.get(tx, run.id))
+
+    async def _ended(self, run_id: str) -> None:
+        if self._worker.owns(run_id):
+            await self._worker.stopped(run_id)
+            return
+        deadline = self._clock.now_us() + int(_WAIT_S * 1_000_000)
+        while self._clock.now_us() < deadline:
+            run = await self._database.read(lambda tx: runs.get(tx, run_id))
+            if not run.is_active:
+                return
+            await self._worker.recover(alone=False)
+            await asyncio.sleep(_POLL_S)
+
+
+async def _stoppable_of_agent(tx: Transaction, agent_id: str) -> list[str]:
+    await agents.require(tx, agent_id)
+    active = await runs.list_runs(tx, RunFilter(agent_ids=(agent_id,), active=True), Page(limit=_AT_MOST))
+    return await _with_parked(tx, agent_id, active)
+
+
+async def _stoppable_of_thread(tx: Transaction, thread_id: str) -> list[str]:
+    await threads.get(tx, thread_id)
+    active = await runs.active_of_thread(tx, thread_id)
+    return await _with_parked(tx, thread_id, [active] if active else [])
+
+
+async def _with_parked(tx: Transaction, thread_id: str, active: Sequence[Run]) -> list[str]:
+    """A run whose approval is pending has the status `completed`, and can be cancelled all the same."""
+    hold = await holds.open_of_thread(tx, thread_id)
+    return [*(run.id for run in active), *([hold.run_id] if hold else [])]

@@ -1,0 +1,321 @@
+"""Accepts a request: one transaction holds its input, its run and the run's first event. Then the worker drives it.
+
+Order of refusals: unknown thread, repeated request (answered, not refused), busy thread, answer that does not fit. A
+refused request leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from holdfast import ids
+from holdfast.actions.run_spec import freeze
+from holdfast.core.events import AnyEvent, Resumed, RunStarted
+from holdfast.core.hold import answers_same_calls, check_answer
+from holdfast.core.judgement import resume
+from holdfast.core.messages import Decision, Message, Text
+from holdfast.core.records import Agent, Block, Run, Step, Thread, Tool
+from holdfast.core.run import NEW, CallModel, apply, plan
+from holdfast.core.spec import RunSpec
+from holdfast.engine.clock import Clock
+from holdfast.engine.loading import blocks_in_view
+from holdfast.engine.session import Session
+from holdfast.engine.streams import RunStream, Streams
+from holdfast.engine.worker import Worker
+from holdfast.errors import Busy, Invalid, PendingApproval
+from holdfast.llm.base import Catalog
+from holdfast.store import agents, holds, journal, messages, runs, steps, threads, tools
+from holdfast.store.holds import HoldRow
+from holdfast.store.transaction import Database, Transaction
+from holdfast.wire.inputs import NewMessage, ParsedInput
+from holdfast.wire.requests import LettaRequest
+
+KEEP_ALIVE: Final = (
+    "<system-alert>Automated keep-alive ping. Ignore this message and continue from where you stopped.</system-alert>"
+)
+_encode = msgspec.json.Encoder().encode
+
+
+class Sending(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that is well-formed, and how it came in."""
+
+    thread_id: str
+    parsed: ParsedInput
+    request: LettaRequest
+    run_type: str
+    request_config: dict[str, Any]
+    stream_tokens: bool = False
+    background: bool = False
+    callback_url: str | None = None
+    wait_s: float = 0.0  # how long to stand in line for a busy thread
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """`stream` is None when the run was accepted before, by a request with the same otids."""
+
+    run: Run
+    stream: RunStream | None
+    agent: Agent
+
+
+class _Scene(msgspec.Struct, frozen=True):
+    """What the decision to accept is based on, read in one go."""
+
+    agent: Agent
+    thread: Thread
+    tools: list[Tool]
+    blocks: list[Block]
+    window: list[Message]
+    system_digest: str | None
+    active: Run | None
+    repeated: Run | None
+    hold: HoldRow | None
+    answered: HoldRow | None  # the decided hold that this answer answers again
+
+
+class _Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the accepting transaction writes."""
+
+    run: Run
+    spec: RunSpec
+    rows: tuple[Message, ...]
+    hold: HoldRow | None = None
+    decisions: tuple[Decision, ...] = ()
+
+
+class SendMessage:
+    def __init__(
+        self, database: Database, catalog: Catalog, worker: Worker, streams: Streams, clock: Clock
+    ) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._worker = worker
+        self._streams = streams
+        self._clock = clock
+
+    async def __call__(self, sending: Sending) -> Accepted:
+        self._worker.refuse_if_draining()
+        if sending.wait_s <= 0:
+            return await self._try_until(sending, self._clock.now_us())
+        deadline = self._clock.now_us() + int(sending.wait_s * 1_000_000)
+        async with self._worker.in_line(sending.thread_id):
+            return await self._try_until(sending, deadline)
+
+    async def _try_until(self, sending: Sending, deadline_us: int) -> Accepted:
+        while True:
+            scene = await self._database.read(lambda tx: _look(tx, sending))
+            if scene.repeated is not None:
+                return Accepted(scene.repeated, None, scene.agent)
+            if scene.active is not None:
+                await self._wait(scene.active, deadline_us)
+                continue
+            accepted = await self._accept(sending, scene)
+            if accepted is not None:
+                return accepted
+
+    async def _wait(self, active: Run, deadline_us: int) -> None:
+        left_s = (deadline_us - self._clock.now_us()) / 1_000_000
+        if left_s <= 0 or not self._worker.owns(active.id):
+            raise Busy(active.id)
+        try:
+            async with asyncio.timeout(left_s):
+                await self._worker.stopped(active.id)
+        except TimeoutError:
+            raise Busy(active.id) from None
+
+    async def _accept(self, sending: Sending, scene: _Scene) -> Accepted | None:
+        """None when somebody else was quicker: look again."""
+        accepting = await self._prepare(sending, scene)
+        now_us = self._clock.now_us()
+        started = await self._database.write(lambda tx: _write(tx, accepting, sending, now_us))
+        if started is None:
+            return None
+        session = self._session(accepting, scene, started)
+        self._worker.start(session)
+        return Accepted(accepting.run, session.stream, scene.agent)
+
+    async def _prepare(self, sending: Sending, scene: _Scene) -> _Plan:
+        run_id, now_us = ids.new("run"), self._clock.now_us()
+        spec = await freeze(
+            self._catalog, scene.agent, scene.thread, scene.tools, sending.request, stream_tokens=sending.stream_tokens
+        )
+        parsed = sending.parsed
+        run = Run(
+            id=run_id,
+            agent_id=scene.agent.id,
+            thread_id=scene.thread.id,
+            status="created" if sending.background else "running",
+            background=sending.background,
+            metadata={"run_type": sending.run_type},
+            request_config=sending.request_config,
+            request_key=parsed.request_key,
+            callback_url=sending.callback_url,
+            created_us=now_us,
+            started_us=None if sending.background else now_us,
+            lease=1,
+            lease_owner=self._worker.owner,
+            lease_expires_us=now_us + self._worker.lease_ttl_us,
+        )
+        if parsed.decisions is None:
+            _refuse_while_pending(scene)
+            return _Plan(run=run, spec=spec, rows=_inputs(run, parsed.messages))
+        return _answer(run, spec, scene, parsed)
+
+    def _session(self, accepting: _Plan, scene: _Scene, started: RunStarted) -> Session:
+        stream = self._streams.open(accepting.run.id)
+        session = Session(
+            run=accepting.run,
+            agent=scene.agent,
+            thread=scene.thread,
+            state=apply(NEW, started),
+            window=[*scene.window, *accepting.rows],
+            blocks=scene.blocks,
+            system_digest=scene.system_digest,
+            journalled=1,
+            stream=stream,
+            clock=self._clock,
+        )
+        session.step = _first_step(accepting, started)
+        return session
+
+
+async def _look(tx: Transaction, sending: Sending) -> _Scene:
+    thread = await threads.get(tx, sending.thread_id)
+    parsed = sending.parsed
+    repeated = await runs.by_request_key(tx, thread.id, parsed.request_key) if parsed.request_key else None
+    hold = await holds.open_of_thread(tx, thread.id)
+    answered = None
+    if parsed.decisions and hold is None:
+        decided = await holds.recently_decided(tx, thread.id)
+        answered = next((row for row in decided if answers_same_calls(row.hold, parsed.decisions)), None)
+    return _Scene(
+        agent=await agents.get(tx, thread.agent_id),
+        thread=thread,
+        tools=await tools.of_agent(tx, thread.agent_id),
+        blocks=await blocks_in_view(tx, thread),
+        window=await threads.window(tx, thread.id),
+        system_digest=await threads.system_digest(tx, thread.id),
+        active=await runs.active_of_thread(tx, thread.id),
+        repeated=repeated,
+        hold=hold,
+        answered=answered,
+    )
+
+
+async def _write(tx: Transaction, accepting: _Plan, sending: Sending, now_us: int) -> RunStarted | None:
+    run, rows = accepting.run, accepting.rows
+    if not await runs.insert(tx, run):
+        return None
+    if accepting.hold is not None and not await holds.decide(tx, accepting.hold.run_id, now_us, run.id):
+        raise Busy(None)  # rolls the run back; the winner of the race holds the thread
+    await messages.insert_many(tx, run.agent_id, rows)
+    return_position = await _place(tx, accepting)
+    started = _started(accepting, return_position)
+    await journal.append(tx, run.id, 1, [_event(started)], now_us)
+    if accepting.hold is not None:
+        await journal.append_next(tx, accepting.hold.run_id, [_event(Resumed(run.id))], now_us)
+    if sending.parsed.otids:
+        await runs.add_otids(tx, run.thread_id, run.id, sending.parsed.otids)
+    await threads.touch(tx, run.thread_id, last_message_us=now_us)
+    step = _first_step(accepting, started)
+    if step is not None:
+        await steps.save(tx, step)
+    return started
+
+
+async def _place(tx: Transaction, accepting: _Plan) -> int | None:
+    """Messages that came with an answer stand after the returns of the tools it lets run: their place is kept free."""
+    row_ids = [row.id for row in accepting.rows]
+    if accepting.hold is None or len(row_ids) == 1:
+        await threads.append(tx, accepting.run.thread_id, row_ids)
+        return None
+    first = await threads.reserve(tx, accepting.run.thread_id, len(row_ids) + 1)
+    for position, row_id in zip((first, *range(first + 2, first + 1 + len(row_ids))), row_ids, strict=True):
+        await threads.place(tx, accepting.run.thread_id, position, row_id)
+    return first + 1
+
+
+def _started(accepting: _Plan, return_position: int | None) -> RunStarted:
+    input_ids = tuple(row.id for row in accepting.rows)
+    if accepting.hold is None:
+        return RunStarted(accepting.spec, input_ids)
+    hold = accepting.hold.hold
+    return RunStarted(accepting.spec, input_ids, resume(hold, accepting.decisions), hold.step_id, return_position)
+
+
+def _first_step(accepting: _Plan, started: RunStarted) -> Step | None:
+    """On record before the model is called; it costs nothing here."""
+    intent = plan(apply(NEW, started))
+    if not isinstance(intent, CallModel):
+        return None
+    run, model = accepting.run, accepting.spec.model
+    return Step(
+        id=ids.derive("step", run.id, intent.number),
+        run_id=run.id,
+        agent_id=run.agent_id,
+        number=intent.number,
+        status="pending",
+        model_handle=model.handle,
+        context_window_limit=model.context_window,
+        provider_name=model.handle.partition("/")[0],
+        created_us=run.created_us,
+        step_start_ns=run.created_us * 1_000,
+    )
+
+
+def _refuse_while_pending(scene: _Scene) -> None:
+    if scene.hold is not None:
+        raise PendingApproval(scene.hold.request_id)
+
+
+def _answer(run: Run, spec: RunSpec, scene: _Scene, parsed: ParsedInput) -> _Plan:
+    decisions = parsed.decisions or ()
+    if scene.hold is None:
+        if scene.answered is None:
+            raise Invalid(
+                "Cannot process approval response: No tool call is currently awaiting approval. "
+                "Please send a regular message to interact with the agent."
+            )
+        # The same answer again: the first one stands, and the turn goes on from where it is.
+        again = parsed.messages or (NewMessage(role="user", parts=(Text(KEEP_ALIVE),)),)
+        return _Plan(run=run, spec=spec, rows=_inputs(run, again))
+    versions = {tool.name: tool.version for tool in scene.tools}
+    checked = check_answer(scene.hold.hold, decisions, versions)
+    answer = Message(
+        id=ids.new("message"),
+        role="approval",
+        parts=checked,
+        created_us=run.created_us,
+        run_id=run.id,
+        step_id=scene.hold.hold.step_id,
+        otid=parsed.decision_otid,
+    )
+    rows = (answer, *_inputs(run, parsed.messages))
+    return _Plan(run=run, spec=spec, rows=rows, hold=scene.hold, decisions=checked)
+
+
+def _inputs(run: Run, new: Sequence[NewMessage]) -> tuple[Message, ...]:
+    return tuple(
+        Message(
+            id=ids.new("message"),
+            role=each.role,
+            parts=each.parts,
+            created_us=run.created_us,
+            run_id=run.id,
+            otid=each.otid or str(uuid.uuid4()),
+            name=each.name,
+            sender_id=each.sender_id,
+            group_id=each.group_id,
+            batch_item_id=each.batch_item_id,
+        )
+        for each in new
+    )
+
+
+def _event(event: AnyEvent) -> str:
+    return _encode(event).decode()

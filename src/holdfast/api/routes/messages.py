@@ -1,0 +1,85 @@
+"""Sending messages to an agent, stopping it, and reading its history."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from holdfast.actions.send_message import Sending
+from holdfast.api.deps import Deps
+from holdfast.api.ids import AgentId
+from holdfast.api.json import json_response
+from holdfast.api.params import After, Before, Limit, Order
+from holdfast.api.sending import parse, request_config, send_and_answer
+from holdfast.store import agents, messages
+from holdfast.store.paging import Page
+from holdfast.store.transaction import Transaction
+from holdfast.core.messages import Message
+from holdfast.wire.message_shapes import MessageType
+from holdfast.wire.messages import filter_types, to_wire
+from holdfast.wire.requests import (
+    CancelAgentRunRequest,
+    LettaAsyncRequest,
+    LettaMessageRequest,
+    LettaStreamingRequest,
+)
+from holdfast.wire.runs import run_view
+
+router = APIRouter(prefix="/v1/agents/{agent_id}/messages", tags=["messages"])
+
+
+@router.post("")
+async def create_message(agent_id: AgentId, request: LettaMessageRequest, deps: Deps) -> Response:
+    return await send_and_answer(deps, agent_id, request, run_type="send_message", streaming=request.streaming)
+
+
+@router.post("/stream")
+async def stream_message(agent_id: AgentId, request: LettaStreamingRequest, deps: Deps) -> Response:
+    return await send_and_answer(deps, agent_id, request, run_type="send_message_streaming", streaming=True)
+
+
+@router.post("/async")
+async def create_message_async(agent_id: AgentId, request: LettaAsyncRequest, deps: Deps) -> Response:
+    accepted = await deps.send(
+        Sending(
+            thread_id=agent_id,
+            parsed=await parse(deps, request),
+            request=request,
+            run_type="send_message_async",
+            request_config=request_config(request),
+            background=True,
+            callback_url=request.callback_url,
+        )
+    )
+    return json_response(run_view(accepted.run))
+
+
+@router.post("/cancel")
+async def cancel_message(agent_id: AgentId, deps: Deps, request: CancelAgentRunRequest | None = None) -> Response:
+    return json_response(await deps.cancel.of_agent(agent_id, request.run_ids if request else None))
+
+
+@router.get("")
+async def list_messages(
+    agent_id: AgentId,
+    deps: Deps,
+    limit: Limit = 100,
+    before: Before = None,
+    after: After = None,
+    order: Order = "desc",
+    conversation_id: Annotated[str | None, Query(description="Only this conversation; `default` is the agent's own history.")] = None,
+    include_return_message_types: Annotated[list[MessageType] | None, Query()] = None,
+) -> Response:
+    page = Page(limit=limit, before=before, after=after, order=order, chronological=True)
+
+    async def read(tx: Transaction) -> list[Message]:
+        await agents.require(tx, agent_id)
+        if conversation_id is None:
+            return await messages.list_of_agent(tx, agent_id, page)
+        return await messages.list_of_thread(tx, agent_id if conversation_id == "default" else conversation_id, page)
+
+    rows = await deps.database.read(read)
+    shown = [wire for row in rows for wire in to_wire(row)]
+    return json_response(filter_types(shown, include_return_message_types))

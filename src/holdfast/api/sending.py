@@ -1,0 +1,172 @@
+"""What every route that sends a message has in common: accept the request, then answer in the mode it asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from starlette.responses import Response
+
+from holdfast import netguard
+from holdfast.actions.send_message import Accepted, Sending
+from holdfast.api.deps import Holdfast
+from holdfast.api.event_stream import EventStream
+from holdfast.api.json import json_response
+from holdfast.core.frames import ErrorFrame, MessageFrame, StopFrame, UsageFrame
+from holdfast.core.messages import Image, Message
+from holdfast.core.records import Run
+from holdfast.engine.streams import Numbered, RunStream
+from holdfast.store import messages, runs
+from holdfast.store.paging import Page
+from holdfast.wire.inputs import ParsedInput, input_of, resolve_images
+from holdfast.wire.requests import LettaRequest, LettaStreamingRequest
+from holdfast.wire.responses import letta_response
+from holdfast.wire.sse import FrameEncoder
+
+_CONFIGURED = (
+    "use_assistant_message",
+    "assistant_message_tool_name",
+    "assistant_message_tool_kwarg",
+    "include_return_message_types",
+)
+
+
+async def parse(deps: Holdfast, request: LettaRequest) -> ParsedInput:
+    """Images named by url are fetched before anything is stored."""
+    parsed = input_of(request)
+    if not parsed.image_urls:
+        return parsed
+    fetched: dict[str, Image] = {}
+    for url in parsed.image_urls:
+        media_type, data = await netguard.fetch_image(url, deps.settings.allowed_hosts)
+        fetched[url] = Image(media_type, data)
+    return resolve_images(parsed, fetched)
+
+
+def request_config(request: LettaRequest) -> dict[str, Any]:
+    return {name: getattr(request, name) for name in _CONFIGURED}
+
+
+async def send_and_answer(
+    deps: Holdfast, thread_id: str, request: LettaStreamingRequest, *, run_type: str, streaming: bool
+) -> Response:
+    parsed = await parse(deps, request)
+    plain_blocking = not streaming and parsed.decisions is None
+    accepted = await deps.send(
+        Sending(
+            thread_id=thread_id,
+            parsed=parsed,
+            request=request,
+            run_type=run_type,
+            request_config=request_config(request),
+            stream_tokens=streaming and request.stream_tokens,
+            background=streaming and request.background,
+            # An answer to a hold does not stand in line: whoever holds the thread has answered it already.
+            wait_s=deps.settings.queue_wait_s if plain_blocking else 0.0,
+        )
+    )
+    if streaming:
+        return follow_accepted(deps, accepted, request)
+    return await collected(deps, accepted, request)
+
+
+def follow_accepted(deps: Holdfast, accepted: Accepted, request: LettaStreamingRequest) -> EventStream:
+    batches = accepted.stream.follow() if accepted.stream else replayed(deps, accepted.run)
+    return event_stream(deps, accepted.run, batches, request, include_pings=request.include_pings)
+
+
+def event_stream(
+    deps: Holdfast,
+    run: Run,
+    batches: AsyncGenerator[Sequence[Numbered]],
+    request: LettaRequest | None,
+    *,
+    include_pings: bool,
+) -> EventStream:
+    shown = request.include_return_message_types if request else run.request_config.get("include_return_message_types")
+    encoder = FrameEncoder(
+        run.id,
+        background=run.background,
+        include_types=shown,
+        include_compaction=request.include_compaction_messages if request else True,
+    )
+    return EventStream(batches, encoder, keepalive_s=deps.settings.keepalive_s, include_pings=include_pings)
+
+
+async def replayed(deps: Holdfast, run: Run, after: int = 0) -> AsyncGenerator[Sequence[Numbered]]:
+    """The frames of a run that this request did not start: stored, live, or made from its messages."""
+    if run.background or deps.streams.live(run.id) is not None:
+        async for batch in deps.streams.follow(run.id, after):
+            yield batch
+        return
+    told = await _told(deps, run)
+    yield list(enumerate(told, 1))[after:]
+
+
+async def collected(deps: Holdfast, accepted: Accepted, request: LettaRequest) -> Response:
+    if accepted.stream is None:
+        await deps.worker.stopped(accepted.run.id)
+        run = await deps.database.read(lambda tx: runs.get(tx, accepted.run.id))
+        frames = await _told(deps, run)
+    else:
+        frames = await _collect(accepted.stream)
+    return _answer(frames, request)
+
+
+async def _collect(stream: RunStream) -> list[Any]:
+    async for _ in stream.follow():
+        pass
+    return stream.frames
+
+
+def _answer(frames: Sequence[Any], request: LettaRequest) -> Response:
+    made: list[Message] = [frame.message for frame in frames if isinstance(frame, MessageFrame)]
+    last = frames[-1] if frames else None
+    if isinstance(last, ErrorFrame):
+        return failed_run_response(last.error)
+    stop = next((frame for frame in reversed(frames) if isinstance(frame, StopFrame)), None)
+    if stop is None or not isinstance(last, UsageFrame):
+        return failed_run_response(_HANDED_OVER)
+    return json_response(
+        letta_response(
+            made,
+            stop.stop_reason,
+            last.usage,
+            step_count=last.step_count,
+            context_tokens=last.context_tokens,
+            include_types=request.include_return_message_types,
+            include_compaction=request.include_compaction_messages,
+        )
+    )
+
+
+def failed_run_response(error: dict[str, Any]) -> Response:
+    """A run that failed, as the answer to the request that waited for it. The run keeps the whole story."""
+    status = error.get("http_status", 500)
+    headers = {"x-should-retry": "false"}
+    if error.get("http_type") is None:
+        return json_response({"detail": error.get("detail") or error["message"]}, status, headers)
+    shown = {"type": error["http_type"], "message": error["message"], "detail": error.get("detail")}
+    return json_response({"error": shown}, status, headers)
+
+
+_HANDED_OVER = {
+    "error_type": "internal_error",
+    "message": "The server is restarting. The run goes on and can be read with GET /v1/runs/{run_id}.",
+    "detail": "The server is restarting; the run was handed over and will be finished.",
+    "http_status": 503,
+    "http_type": None,
+}
+
+
+async def _told(deps: Holdfast, run: Run) -> list[Any]:
+    """What a finished run would have told, from what is stored of it."""
+    everything = Page(limit=10_000, order="asc")
+    rows = await deps.database.read(lambda tx: messages.list_of_run(tx, run.id, everything))
+    usage, step_count = await deps.database.read(lambda tx: runs.usage(tx, run.id))
+    frames: list[Any] = [MessageFrame(row) for row in rows if row.role not in ("user", "system")]
+    if run.stop_reason is not None:
+        frames.append(StopFrame(run.stop_reason))
+        error = run.metadata.get("error")
+        frames.append(ErrorFrame(error) if error else UsageFrame(usage, step_count))
+    return frames

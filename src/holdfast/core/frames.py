@@ -1,0 +1,111 @@
+"""What a listener sees of a run, in order. A run's frames are numbered 1, 2, 3…; the number is the wire's `seq_id`.
+
+The last frame of a finished run is UsageFrame, or ErrorFrame when it failed; StopFrame comes right before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.messages import Message
+from holdfast.core.records import StopReason
+from holdfast.core.usage import Usage
+
+
+class FrameBase(msgspec.Struct, frozen=True, array_like=True):
+    pass
+
+
+class TextFrame(FrameBase, frozen=True, tag="t"):
+    """A fragment of assistant text. `index` is the wire index of the part within its message (for the otid)."""
+
+    message_id: str
+    index: int
+    step_id: str
+    at_us: int
+    text: str
+
+
+class ReasoningFrame(FrameBase, frozen=True, tag="r"):
+    message_id: str
+    index: int
+    step_id: str
+    at_us: int
+    text: str
+    signature: str | None = None
+
+
+class HiddenReasoningFrame(FrameBase, frozen=True, tag="h"):
+    message_id: str
+    index: int
+    step_id: str
+    at_us: int
+    state: Literal["redacted", "omitted"]
+    data: str | None = None
+
+
+class CallFrame(FrameBase, frozen=True, tag="c"):
+    """A fragment of a tool call. The name comes with the first fragment only. `held`: it asks for approval."""
+
+    message_id: str
+    index: int
+    step_id: str
+    at_us: int
+    call_id: str
+    name: str | None
+    arguments: str
+    held: bool
+
+
+class MessageFrame(FrameBase, frozen=True, tag="m"):
+    """A whole stored message: every message of a step in step mode; tool returns and summaries in token mode."""
+
+    message: Message
+
+
+class CompactionFrame(FrameBase, frozen=True, tag="x"):
+    """Compaction began; shown only to requests that asked for compaction messages."""
+
+    message_id: str
+    step_id: str | None
+    at_us: int
+    trigger: str
+    context_token_estimate: int | None
+    context_window: int
+
+
+class AbandonedFrame(FrameBase, frozen=True, tag="a"):
+    """The fragments of this message belong to an attempt that was given up: a replay leaves them out. Not on the wire."""
+
+    message_id: str
+
+
+class StopFrame(FrameBase, frozen=True, tag="s"):
+    stop_reason: StopReason
+
+
+class UsageFrame(FrameBase, frozen=True, tag="u"):
+    usage: Usage
+    step_count: int
+    context_tokens: int | None = None
+
+
+class ErrorFrame(FrameBase, frozen=True, tag="e"):
+    error: dict[str, Any]  # the same object as run.metadata["error"]
+
+
+Frame = (
+    TextFrame
+    | ReasoningFrame
+    | HiddenReasoningFrame
+    | CallFrame
+    | MessageFrame
+    | CompactionFrame
+    | AbandonedFrame
+    | StopFrame
+    | UsageFrame
+    | ErrorFrame
+)
+TERMINAL = (UsageFrame, ErrorFrame)

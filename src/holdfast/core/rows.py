@@ -1,0 +1,125 @@
+"""The rows that facts leave in a thread: a reply, the returns of its calls, a heartbeat, the denials of a cancelled hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast import ids
+from holdfast.core import envelopes
+from holdfast.core.deltas import Reply
+from holdfast.core.events import JudgedCall
+from holdfast.core.hold import Hold
+from holdfast.core.messages import ClientReturn, Deny, Message, Parts, Role, Text, ToolReturn
+from holdfast.core.records import StopReason
+from holdfast.core.run import OpenCall
+
+DENIED_BY_CANCEL: Final = "The user cancelled the request, so the tool call was denied."
+NOT_RUN: Final = "Error: the tool was not executed because the user cancelled the request."
+CUT_OFF: Final = "Error: the tool was stopped because the user cancelled the request. It may have taken effect in part."
+NOT_RUN_AFTER_FAILURE: Final = "Error: the tool was not executed because the run failed."
+OUTCOME_UNKNOWN: Final = (
+    "Error: the server stopped while this tool was running, so its outcome is unknown. It was not run again. "
+    "Check whether it took effect before you repeat it."
+)
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a row comes from; stamped on every row of a step."""
+
+    run_id: str
+    step_id: str
+    model: str
+    now_us: int
+
+
+def reply_rows(origin: Origin, reply_id: str, held_id: str, spoken: Parts, calls: Sequence[JudgedCall]) -> list[Message]:
+    """One assistant row, one approval request, or both: then the request holds only the calls that ask."""
+    asking = tuple(judged.call for judged in calls if judged.verdict == "held")
+    others = tuple(judged.call for judged in calls if judged.verdict != "held")
+    rows: list[Message] = []
+    if others or (spoken and not asking):
+        rows.append(_row(origin, reply_id, "assistant", spoken + others))
+    if asking:
+        rows.append(_row(origin, held_id, "approval", asking) if others else _row(origin, reply_id, "approval", spoken + asking))
+    return rows
+
+
+def partial_rows(origin: Origin, reply_id: str, reply: Reply) -> list[Message]:
+    """What is kept of a reply that was cut off: what it said, not what it was about to call."""
+    return [_row(origin, reply_id, "assistant", reply.spoken)] if reply.spoken else []
+
+
+def request_id(reply_id: str, held_id: str, calls: Sequence[JudgedCall]) -> str:
+    return reply_id if all(judged.verdict == "held" for judged in calls) else held_id
+
+
+def tool_row(origin: Origin, row_id: str, known: Sequence[ToolReturn], new: Sequence[ToolReturn], order: Sequence[str]) -> Message:
+    """All returns of a step in one row, in the order of its calls."""
+    by_id = {part.call_id: part for part in (*known, *new)}
+    parts = tuple(by_id[call_id] for call_id in order if call_id in by_id)
+    return msgspec.structs.replace(_row(origin, row_id, "tool", parts), name=parts[0].name if parts else None)
+
+
+def denial_row(origin: Origin, row_id: str, hold: Hold) -> Message:
+    """The answer that a cancel gives in the human's stead."""
+    return _row(origin, row_id, "approval", tuple(Deny(call_id, DENIED_BY_CANCEL) for call_id in hold.asked_ids))
+
+
+def heartbeat_row(origin: Origin, row_id: str, reason: str, timezone: str) -> Message:
+    """A user turn that no user wrote; it tells the model why it was called again."""
+    row = _row(origin, row_id, "user", (Text(envelopes.heartbeat(reason, origin.now_us, timezone)),))
+    return msgspec.structs.replace(row, otid=ids.part_otid(row_id, 0), model=None)
+
+
+def required_tools_reason(names: Sequence[str]) -> str:
+    return f"ToolRuleViolated: You must call {', '.join(names)} at least once to exit the loop."
+
+
+def settlement(call: OpenCall, ending: StopReason | None, answers: Mapping[str, ClientReturn]) -> ToolReturn:
+    """The return of a call that is not run, or not run to its end."""
+    answer = answers.get(call.call.id)
+    if call.status == "answered" and answer is not None:
+        return ToolReturn(call.call.id, call.call.name, answer.status, answer.content, answer.stdout, answer.stderr)
+    return ToolReturn(call.call.id, call.call.name, "error", _why_not_run(call, ending))
+
+
+def withdrawal(call: OpenCall) -> ToolReturn:
+    """The return of any call of a hold that was cancelled, siblings included."""
+    return ToolReturn(call.call.id, call.call.name, "error", denial_text(DENIED_BY_CANCEL))
+
+
+def denial_text(reason: str | None) -> str:
+    return "Error: request to call tool denied." + (f" User reason: {reason}" if reason else "")
+
+
+def _why_not_run(call: OpenCall, ending: StopReason | None) -> str:
+    match call.status, ending:
+        case "refused", _:
+            return call.note or "Error: the call was refused."
+        case "denied", _:
+            return denial_text(call.note)
+        case "started", "cancelled":
+            return CUT_OFF
+        case "started", _:
+            return OUTCOME_UNKNOWN
+        case _, "cancelled":
+            return NOT_RUN
+        case _, None:
+            return "Tool not found"
+        case _:
+            return NOT_RUN_AFTER_FAILURE
+
+
+def _row(origin: Origin, row_id: str, role: Role, parts: Parts) -> Message:
+    return Message(
+        id=row_id,
+        role=role,
+        parts=parts,
+        created_us=origin.now_us,
+        run_id=origin.run_id,
+        step_id=origin.step_id,
+        model=origin.model,
+    )

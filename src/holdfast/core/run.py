@@ -1,0 +1,379 @@
+"""The run state machine. Every transition lives in this file and nowhere else.
+
+`apply` folds a fact into the state and raises IllegalEvent for any pair that is not in TRANSITIONS. `plan` says what to
+do next; it is a function of the state alone, so a crash loses no intention: fold the journal again and ask again.
+
+Ending a run that has open calls takes two beats: `ending` is set, `plan` settles the open calls, and with the last return
+the run is done. A call is thus never left without its return, whatever ended the run.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from functools import reduce
+from typing import Any, Final, Literal
+
+import msgspec
+
+from holdfast.core import tool_rules
+from holdfast.core.compaction import should_compact
+from holdfast.core.events import (
+    AnyEvent,
+    CancelAsked,
+    Compacted,
+    CompactionFailed,
+    JudgedCall,
+    ModelFailed,
+    ModelReplied,
+    Parked,
+    Resumed,
+    RunFailed,
+    RunStarted,
+    ToolReturned,
+    ToolsStarted,
+)
+from holdfast.core.hold import HeldCall, Hold
+from holdfast.core.messages import ToolCall
+from holdfast.core.records import StopReason
+from holdfast.core.spec import RunSpec
+from holdfast.core.tool_rules import Called, Choice
+from holdfast.core.usage import Usage
+from holdfast.errors import BugError, IllegalEvent
+
+MAX_COMPACTIONS: Final = 3
+
+
+class Phase(enum.Enum):
+    NEW = "new"
+    THINKING = "thinking"
+    ACTING = "acting"
+    PARKING = "parking"
+    PARKED = "parked"
+    DONE = "done"
+
+
+# (phase, event) → the phases it may lead to. A pair that is missing is illegal. The docs' diagram is drawn from this.
+TRANSITIONS: Final[dict[tuple[Phase, type[AnyEvent]], frozenset[Phase]]] = {
+    (Phase.NEW, RunStarted): frozenset({Phase.THINKING, Phase.ACTING}),
+    (Phase.THINKING, ModelReplied): frozenset({Phase.THINKING, Phase.ACTING, Phase.PARKING, Phase.DONE}),
+    (Phase.THINKING, ModelFailed): frozenset({Phase.THINKING, Phase.DONE}),
+    (Phase.THINKING, Compacted): frozenset({Phase.THINKING, Phase.DONE}),
+    (Phase.THINKING, CompactionFailed): frozenset({Phase.THINKING, Phase.DONE}),
+    (Phase.THINKING, CancelAsked): frozenset({Phase.DONE}),
+    (Phase.THINKING, RunFailed): frozenset({Phase.DONE}),
+    (Phase.ACTING, ToolsStarted): frozenset({Phase.ACTING}),
+    (Phase.ACTING, ToolReturned): frozenset({Phase.ACTING, Phase.THINKING, Phase.DONE}),
+    (Phase.ACTING, CancelAsked): frozenset({Phase.ACTING}),
+    (Phase.ACTING, RunFailed): frozenset({Phase.ACTING}),
+    (Phase.PARKING, Parked): frozenset({Phase.PARKED}),
+    (Phase.PARKING, CancelAsked): frozenset({Phase.ACTING}),
+    (Phase.PARKING, RunFailed): frozenset({Phase.ACTING}),
+    (Phase.PARKED, Resumed): frozenset({Phase.DONE}),
+    (Phase.PARKED, CancelAsked): frozenset({Phase.ACTING}),
+    (Phase.DONE, CancelAsked): frozenset({Phase.DONE}),
+}
+
+CallStatus = Literal["held", "allowed", "started", "refused", "denied", "answered", "returned"]
+
+
+class OpenCall(msgspec.Struct, frozen=True):
+    """A call of the current step. It stays in the list once returned, so that order and siblings are known."""
+
+    call: ToolCall
+    status: CallStatus
+    note: str | None = None
+    ran: bool = False  # returned because a tool was run here, not because it was refused, denied or answered
+
+
+class RunState(msgspec.Struct, frozen=True):
+    phase: Phase
+    spec: RunSpec | None = None
+    iterations: int = 0  # of the loop; limited by max_steps
+    model_calls: int = 0
+    step_id: str | None = None  # the paused step that an approval resumes; None: the newest model call's own
+    calls: tuple[OpenCall, ...] = ()
+    fatal: bool = False  # a call of this step ends the run
+    return_position: int | None = None
+    hold: Hold | None = None
+    history: tuple[Called, ...] = ()
+    usage: Usage = Usage()
+    context_tokens: int | None = None
+    compact: str | None = None  # why the context is to be compacted before anything else
+    compactions: int = 0
+    stop_after_compaction: StopReason | None = None
+    ending: StopReason | None = None
+    stop_reason: StopReason | None = None
+    error: dict[str, Any] | None = None
+
+    @property
+    def frozen_spec(self) -> RunSpec:
+        if self.spec is None:
+            raise BugError("a run was used before it was started")
+        return self.spec
+
+    @property
+    def open_calls(self) -> tuple[OpenCall, ...]:
+        return tuple(call for call in self.calls if call.status != "returned")
+
+
+class CallModel(msgspec.Struct, frozen=True):
+    number: int  # of the model call within the run, from 1
+    choice: Choice
+    parallel: bool
+
+
+class CallTools(msgspec.Struct, frozen=True):
+    calls: tuple[OpenCall, ...]
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """Calls that get a return without being run."""
+
+    calls: tuple[OpenCall, ...]
+
+
+class Compact(msgspec.Struct, frozen=True):
+    trigger: str
+
+
+class Park(msgspec.Struct, frozen=True):
+    calls: tuple[OpenCall, ...]
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing to do until somebody decides."""
+
+    hold: Hold
+
+
+class Done(msgspec.Struct, frozen=True):
+    stop_reason: StopReason
+
+
+Intent = CallModel | CallTools | Settle | Compact | Park | Wait | Done
+
+NEW: Final = RunState(Phase.NEW)
+
+
+def apply(state: RunState, event: AnyEvent) -> RunState:
+    allowed = TRANSITIONS.get((state.phase, type(event)))
+    if allowed is None:
+        raise IllegalEvent(f"{type(event).__name__} cannot happen to a run that is {state.phase.value}")
+    after = _fold(state, event)
+    if after.phase not in allowed:
+        raise IllegalEvent(f"{type(event).__name__} led from {state.phase.value} to {after.phase.value}")
+    return after
+
+
+def replay(events: Iterable[AnyEvent]) -> RunState:
+    return reduce(apply, events, NEW)
+
+
+def plan(state: RunState) -> Intent:
+    match state.phase:
+        case Phase.THINKING:
+            return Compact(state.compact) if state.compact else _call_model(state)
+        case Phase.ACTING:
+            return _next_action(state)
+        case Phase.PARKING:
+            return Park(state.calls)
+        case Phase.PARKED if state.hold is not None:
+            return Wait(state.hold)
+        case Phase.DONE if state.stop_reason is not None:
+            return Done(state.stop_reason)
+        case _:
+            raise BugError(f"a run that is {state.phase.value} has no next step")
+
+
+def _fold(state: RunState, event: AnyEvent) -> RunState:
+    match event:
+        case RunStarted():
+            return _started(event)
+        case ModelReplied():
+            return _replied(state, event)
+        case ModelFailed():
+            return _model_failed(state, event)
+        case ToolsStarted(call_ids):
+            return _mark(state, call_ids, "started")
+        case ToolReturned():
+            return _returned(state, event)
+        case Parked(hold):
+            return _change(state, phase=Phase.PARKED, hold=hold)
+        case Resumed():
+            return _done(state, "requires_approval")
+        case Compacted():
+            kept = _change(state, compact=None, context_tokens=event.context_tokens, compactions=state.compactions + 1)
+            return _done(kept, kept.stop_after_compaction) if kept.stop_after_compaction else kept
+        case CompactionFailed():
+            return _compaction_failed(state, event)
+        case CancelAsked():
+            return state if state.phase is Phase.DONE else _cancelled(state, event)
+        case RunFailed(stop_reason, error):
+            return _end(state, stop_reason, error)
+
+
+def _started(event: RunStarted) -> RunState:
+    if not event.resumes:
+        return RunState(Phase.THINKING, event.spec)
+    return RunState(
+        Phase.ACTING,
+        event.spec,
+        iterations=1,
+        step_id=event.resumed_step_id,
+        calls=_open(event.resumes),
+        return_position=event.return_position,
+    )
+
+
+def _replied(state: RunState, event: ModelReplied) -> RunState:
+    spec = state.frozen_spec
+    after = _change(
+        state,
+        iterations=state.iterations + 1,
+        model_calls=state.model_calls + 1,
+        step_id=None,
+        return_position=None,
+        usage=state.usage + event.usage,
+        context_tokens=event.usage.total_tokens,
+        compact="post_step_context_check"
+        if should_compact(event.usage.total_tokens, spec.model.context_window)
+        else None,
+        calls=_open(event.calls),
+        fatal=any(call.verdict == "fatal" for call in event.calls),
+    )
+    if any(call.status == "held" for call in after.calls):
+        return _change(after, phase=Phase.PARKING)
+    if after.calls:
+        return _change(after, phase=Phase.ACTING)
+    if event.finish == "length":
+        return _finish(after, "max_tokens_exceeded")
+    if not tool_rules.uncalled_required(spec.rules, spec.tool_names, after.history):
+        return _finish(after, "end_turn")
+    return _next_iteration(after)
+
+
+def _model_failed(state: RunState, event: ModelFailed) -> RunState:
+    if event.overflow and state.compactions < MAX_COMPACTIONS:
+        return _change(state, compact="context_window_exceeded")
+    return _done(state, event.stop_reason, event.error)
+
+
+def _compaction_failed(state: RunState, event: CompactionFailed) -> RunState:
+    """Fatal only when the model cannot be called without it; otherwise the window is merely fuller than we like."""
+    if state.compact == "context_window_exceeded":
+        return _done(state, event.stop_reason, event.error)
+    after = _change(state, compact=None)
+    return _done(after, after.stop_after_compaction) if after.stop_after_compaction else after
+
+
+def _returned(state: RunState, event: ToolReturned) -> RunState:
+    returned = next((call for call in state.open_calls if call.call.id == event.call_id), None)
+    if returned is None:
+        raise IllegalEvent(f"call {event.call_id} is not open, so it cannot return")
+    ran = returned.status == "started"
+    after = _mark(state, (event.call_id,), "returned", ran=ran)
+    if ran or returned.status == "answered":
+        after = _change(after, history=(*after.history, Called(returned.call.name, event.returned)))
+    return after if after.open_calls else _after_calls(after)
+
+
+def _after_calls(state: RunState) -> RunState:
+    if state.ending:
+        return _done(state, state.ending, state.error)
+    if state.fatal:
+        return _done(state, "invalid_tool_call", _invalid_call_error(state))
+    spec = state.frozen_spec
+    ends = any(call.ran and tool_rules.ends_turn(spec.rules, call.call.name) for call in state.calls)
+    if ends and state.return_position is None and not tool_rules.uncalled_required(spec.rules, spec.tool_names, state.history):
+        return _finish(state, "tool_rule")
+    return _next_iteration(state)
+
+
+def _next_iteration(state: RunState) -> RunState:
+    if state.iterations >= state.frozen_spec.max_steps:
+        return _finish(state, "max_steps")
+    return _change(state, phase=Phase.THINKING, return_position=None)
+
+
+def _finish(state: RunState, stop_reason: StopReason) -> RunState:
+    if state.compact:
+        return _change(state, phase=Phase.THINKING, stop_after_compaction=stop_reason)
+    return _done(state, stop_reason)
+
+
+def _cancelled(state: RunState, event: CancelAsked) -> RunState:
+    return _end(_change(state, usage=state.usage + event.usage), "cancelled", None)
+
+
+def _end(state: RunState, stop_reason: StopReason, error: dict[str, Any] | None) -> RunState:
+    if state.phase is Phase.THINKING:
+        return _done(state, stop_reason, error)
+    return _change(state, phase=Phase.ACTING, ending=stop_reason, error=error)
+
+
+def _done(state: RunState, stop_reason: StopReason, error: dict[str, Any] | None = None) -> RunState:
+    return _change(state, phase=Phase.DONE, stop_reason=stop_reason, error=error, compact=None)
+
+
+def _call_model(state: RunState) -> CallModel:
+    spec = state.frozen_spec
+    choice = tool_rules.choose(spec.rules, spec.tool_names, state.history)
+    parallel = spec.model.parallel_tool_calls and tool_rules.allows_parallel_calls(spec.rules)
+    return CallModel(state.model_calls + 1, choice, parallel)
+
+
+def _next_action(state: RunState) -> CallTools | Settle:
+    """A started call that has no return was cut off by a crash: `plan` is not asked while tools are running."""
+    if state.ending:
+        return Settle(state.open_calls)
+    settled = tuple(call for call in state.open_calls if not _may_run(state, call))
+    return Settle(settled) if settled else CallTools(state.open_calls)
+
+
+def _may_run(state: RunState, call: OpenCall) -> bool:
+    tool = state.frozen_spec.tool(call.call.name)
+    if tool is None or tool.effect == "client":
+        return False
+    return call.status == "allowed" or (call.status == "started" and tool.effect in ("inline", "retry_safe"))
+
+
+def held_calls(state: RunState) -> tuple[HeldCall, ...]:
+    """The calls of a reply that asks for decisions, as the hold remembers them."""
+    spec = state.frozen_spec
+
+    def held(call: OpenCall) -> HeldCall:
+        tool = spec.tool(call.call.name)
+        return HeldCall(
+            call.call,
+            asks=call.status == "held",
+            client=tool is not None and tool.effect == "client",
+            version=tool.version if tool else 0,
+            note=call.note,
+        )
+
+    return tuple(held(call) for call in state.calls)
+
+
+def _open(calls: Iterable[JudgedCall]) -> tuple[OpenCall, ...]:
+    def status(call: JudgedCall) -> CallStatus:
+        return "refused" if call.verdict == "fatal" else call.verdict
+
+    return tuple(OpenCall(call.call, status(call), call.note) for call in calls)
+
+
+def _mark(state: RunState, call_ids: Iterable[str], status: CallStatus, *, ran: bool = False) -> RunState:
+    ids = set(call_ids)
+    marked = tuple(
+        msgspec.structs.replace(call, status=status, ran=ran) if call.call.id in ids else call for call in state.calls
+    )
+    return _change(state, calls=marked)
+
+
+def _invalid_call_error(state: RunState) -> dict[str, Any]:
+    notes = [call.note for call in state.calls if call.note]
+    return {"error_type": "invalid_tool_call", "message": notes[0] if notes else "A tool call was invalid."}
+
+
+def _change(state: RunState, **changes: Any) -> RunState:
+    return msgspec.structs.replace(state, **changes)

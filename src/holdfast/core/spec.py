@@ -1,0 +1,49 @@
+"""What a run was asked to do: frozen by its first event. An edit to the agent during a run affects the next run."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.records import CompactionSettings, ModelChoice
+from holdfast.core.tool_rules import Rule
+
+Effect = Literal["inline", "retry_safe", "once", "client"]
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`effect` says what a crash between start and return means: an inline tool commits with its return, a retry-safe
+    one may run again, any other is never repeated, and a client tool runs elsewhere."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    effect: Effect
+    tool_id: str | None = None
+    version: int = 0
+    parallel: bool = False
+    return_char_limit: int = 50_000
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    agent_id: str
+    thread_id: str
+    model: ModelChoice
+    tools: tuple[ToolSpec, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    max_steps: int = 50
+    timezone: str = "UTC"
+    compaction: CompactionSettings = CompactionSettings()
+    stream_tokens: bool = False
+    include_compaction: bool = False
+    override_system: str | None = None
+    skills: str = ""
+    autoclear: bool = False
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        return tuple(tool.name for tool in self.tools)
+
+    def tool(self, name: str) -> ToolSpec | None:
+        return next((tool for tool in self.tools if tool.name == name), None)

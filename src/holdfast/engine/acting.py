@@ -1,0 +1,98 @@
+"""Runs a batch of tool calls. Children only report; the runner alone decides what a report means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import msgspec
+
+from holdfast.core.messages import ToolReturn
+from holdfast.core.run import OpenCall
+from holdfast.core.spec import RunSpec
+from holdfast.engine.clock import Clock
+
+
+class Report(msgspec.Struct, frozen=True):
+    answer: ToolReturn
+    took_ns: int
+
+
+class Executor(Protocol):
+    async def execute(self, spec: RunSpec, call: OpenCall) -> ToolReturn:
+        """Runs one call outside this process. Cancelling it kills the tool before CancelledError comes back."""
+        ...
+
+
+class Batch:
+    """Reports arrive in the order in which the tools finish."""
+
+    def __init__(self, task: asyncio.Task[None], reports: asyncio.Queue[Report | None]) -> None:
+        self._task = task
+        self._reports = reports
+
+    async def next(self) -> list[Report]:
+        """At least one report and whatever else has come in; empty when all are told."""
+        first = await self._reports.get()
+        if first is None:
+            await self._task
+            return []
+        return [first, *self.rest()]
+
+    def rest(self) -> list[Report]:
+        """Reports that nobody has taken yet."""
+        taken: list[Report] = []
+        while not self._reports.empty() and (report := self._reports.get_nowait()) is not None:
+            taken.append(report)
+        if self._task.done() and self._reports.empty():
+            self._reports.put_nowait(None)
+        return taken
+
+    async def stop(self) -> None:
+        """Returns when every tool of the batch is dead."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+@asynccontextmanager
+async def running(
+    executor: Executor, spec: RunSpec, calls: Sequence[OpenCall], clock: Clock
+) -> AsyncGenerator[Batch]:
+    reports: asyncio.Queue[Report | None] = asyncio.Queue()
+    task = asyncio.create_task(_run_all(executor, spec, calls, clock, reports))
+    batch = Batch(task, reports)
+    try:
+        yield batch
+    finally:
+        await batch.stop()
+
+
+async def _run_all(
+    executor: Executor,
+    spec: RunSpec,
+    calls: Sequence[OpenCall],
+    clock: Clock,
+    reports: asyncio.Queue[Report | None],
+) -> None:
+    """Tools marked parallel-safe first and together, then the others one by one in the order of the reply."""
+
+    async def run_one(call: OpenCall) -> None:
+        started = clock.now_ns()
+        answer = await executor.execute(spec, call)
+        reports.put_nowait(Report(answer, clock.now_ns() - started))
+
+    def is_parallel(call: OpenCall) -> bool:
+        tool = spec.tool(call.call.name)
+        return tool is not None and tool.parallel
+
+    try:
+        async with asyncio.TaskGroup() as together:
+            for call in filter(is_parallel, calls):
+                together.create_task(run_one(call))
+        for call in calls:
+            if not is_parallel(call):
+                await run_one(call)
+    finally:
+        reports.put_nowait(None)

@@ -1,0 +1,126 @@
+"""One checkpoint: everything a draft holds, in one transaction, fenced by the lease.
+
+A checkpoint that finds the lease gone writes nothing and raises LeaseLost. One that finds a cancel on record, and does
+not itself carry it out, writes nothing and raises CancelPending: the database orders the two, not timing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.frames import ErrorFrame, Frame, StopFrame, UsageFrame
+from holdfast.core.records import STATUS_OF_STOP, StopReason
+from holdfast.core.run import Phase, RunState
+from holdfast.engine.session import Session
+from holdfast.engine.streams import store_frames
+from holdfast.errors import BugError, LeaseLost, RunInterrupted
+from holdfast.store import endings, holds, journal, memory_edits, messages, runs, steps, threads
+from holdfast.store.transaction import Database, Transaction
+
+_encoder = msgspec.json.Encoder()
+
+
+class CancelPending(RunInterrupted):
+    """A cancel was recorded before this checkpoint could be."""
+
+
+class BlockChanged(RunInterrupted):
+    """A memory block was edited by somebody else since the edit in the draft was computed."""
+
+
+async def checkpoint(database: Database, session: Session) -> None:
+    """Writes the draft; the run's end too when its state says so. Frames reach listeners after the commit."""
+    closing = closing_frames(session.state)
+    frames = [*session.draft.frames, *closing]
+    async with session.stream.storing:
+        await database.write(lambda tx: _write(tx, session, frames))
+        # Published only now: what a listener has seen, a replay can show.
+        session.stream.publish(*frames)
+        session.stream.stored = session.stream.last
+    session.committed()
+
+
+def closing_frames(state: RunState) -> list[Frame]:
+    stop = stop_reason_now(state)
+    if stop is None:
+        return []
+    if state.error is not None:
+        return [StopFrame(stop), ErrorFrame(state.error)]
+    return [StopFrame(stop), UsageFrame(state.usage, state.model_calls, state.context_tokens)]
+
+
+def stop_reason_now(state: RunState) -> StopReason | None:
+    """A parked run has stopped too, as far as clients are concerned."""
+    match state.phase:
+        case Phase.DONE:
+            return state.stop_reason
+        case Phase.PARKED:
+            return "requires_approval"
+        case _:
+            return None
+
+
+async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> None:
+    run, draft, state = session.run, session.draft, session.state
+    stop = stop_reason_now(state)
+    await _fence(tx, session, stop)
+    await write_events(tx, session)
+    for step in draft.steps.values():
+        await steps.save(tx, step)
+    await write_rows(tx, session)
+    for write in draft.memory:
+        if not await memory_edits.apply(tx, run.agent_id, write.change, write.versions, session.clock.now_us()):
+            raise BlockChanged("a block changed under a memory tool")
+    if draft.hold is not None:
+        if not await holds.insert(tx, run, draft.hold, session.clock.now_us()):
+            raise BugError(f"thread {run.thread_id} waits for a decision already")
+    if stop is not None:
+        await endings.record(tx, run, stop, session.clock.now_us())
+    if run.background:
+        await store_frames(tx, session.stream, frames)
+
+
+async def _fence(tx: Transaction, session: Session, stop: StopReason | None) -> None:
+    state, now_us = session.state, session.clock.now_us()
+    cancelling = "cancelled" in (state.ending, state.stop_reason)
+    outcome = await runs.checkpoint(
+        tx,
+        session.run.id,
+        session.lease,
+        status=STATUS_OF_STOP.get(stop, "failed") if stop else "running",
+        stop_reason=stop,
+        started_us=session.run.started_us or now_us,
+        completed_us=now_us if stop else None,
+        ttft_ns=session.ttft_ns,
+        total_duration_ns=session.clock.now_ns() - session.received_ns if stop else None,
+        callback_due_us=now_us if stop and session.run.callback_url else None,
+        metadata_merge={"error": state.error} if stop and state.error else None,
+        unless_cancelling=not cancelling,
+    )
+    if outcome == "fenced":
+        raise LeaseLost(f"run {session.run.id} is driven by another worker")
+    if outcome == "cancelling":
+        raise CancelPending(f"run {session.run.id} was asked to stop")
+
+
+async def write_events(tx: Transaction, session: Session) -> None:
+    texts = [_encoder.encode(event).decode() for event in session.draft.events]
+    await journal.append(tx, session.run.id, session.journalled + 1, texts, session.clock.now_us())
+
+
+async def write_rows(tx: Transaction, session: Session) -> None:
+    draft, thread_id = session.draft, session.run.thread_id
+    if draft.rows:
+        await messages.insert_many(tx, session.run.agent_id, draft.rows)
+    appended = [row.id for row in draft.rows if row.id not in draft.positions]
+    if draft.cut is not None:
+        appended.remove(draft.cut.summary_id)
+        await threads.replace_window(tx, thread_id, draft.cut.evicted_ids, draft.cut.summary_id)
+    if appended:
+        await threads.append(tx, thread_id, appended)
+    for row_id, position in draft.positions.items():
+        await threads.place(tx, thread_id, position, row_id)
+    for row in draft.changed.values():
+        await messages.replace_parts(tx, row.id, row.parts)
+    if draft.system_digest is not None:
+        await threads.set_system_digest(tx, thread_id, draft.system_digest)

@@ -1,0 +1,24 @@
+"""Where time comes from, so that tests can hold it still."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now_us(self) -> int:
+        """Microseconds since the epoch."""
+        ...
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the epoch; differences of two readings are durations."""
+        ...
+
+
+class SystemClock:
+    def now_us(self) -> int:
+        return time.time_ns() // 1_000
+
+    def now_ns(self) -> int:
+        return time.time_ns()

@@ -1,0 +1,60 @@
+"""Carries out a custom tool's call in the sandbox, with the agent's own secrets and nothing else of the server's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.core.messages import ToolReturn
+from holdfast.core.records import Tool
+from holdfast.core.run import OpenCall
+from holdfast.core.spec import RunSpec
+from holdfast.errors import NotFound
+from holdfast.store import agents, tools
+from holdfast.store.transaction import Database, Transaction
+from holdfast.tools.base import Job, Sandbox
+
+
+class SandboxExecutor:
+    def __init__(
+        self, database: Database, sandbox: Sandbox, open_secret: Callable[[bytes], str], timeout_s: float
+    ) -> None:
+        self._database = database
+        self._sandbox = sandbox
+        self._open_secret = open_secret
+        self._timeout_s = timeout_s
+
+    async def execute(self, spec: RunSpec, call: OpenCall) -> ToolReturn:
+        tool = spec.tool(call.call.name)
+        found = None
+        if tool is not None and tool.tool_id is not None:
+            tool_id = tool.tool_id
+            found = await self._database.read(lambda tx: self._look_up(tx, tool_id, spec.agent_id))
+        if found is None:
+            return ToolReturn(call.call.id, call.call.name, "error", "Tool not found")
+        stored, environment = found
+        outcome = await self._sandbox.run(
+            Job(
+                call_id=call.call.id,
+                tool_name=stored.name,
+                tool_id=stored.id,
+                agent_id=spec.agent_id,
+                source_code=stored.source_code or "",
+                arguments=msgspec.json.decode(call.call.arguments or "{}"),
+                environment=environment,
+                timeout_s=self._timeout_s,
+                return_char_limit=stored.return_char_limit,
+            )
+        )
+        return ToolReturn(
+            call.call.id, stored.name, outcome.status, outcome.content, outcome.stdout or (), outcome.stderr or ()
+        )
+
+    async def _look_up(self, tx: Transaction, tool_id: str, agent_id: str) -> tuple[Tool, dict[str, str]] | None:
+        try:
+            tool = await tools.get(tx, tool_id)
+        except NotFound:
+            return None
+        secrets = (await agents.secrets_of(tx, [agent_id])).get(agent_id, [])
+        return tool, {secret.key: self._open_secret(secret.sealed) for secret in secrets}

@@ -1,0 +1,54 @@
+"""One classifier: an exception becomes a stop reason and the structured error that every entry point shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core.records import StopReason
+from holdfast.errors import ContextTooLong, ModelError
+
+
+class Failure(msgspec.Struct, frozen=True):
+    kind: str  # the exception's class
+    stop_reason: StopReason
+    error: dict[str, Any]
+    overflow: bool = False
+
+    def data(self) -> dict[str, Any]:
+        """What a failed step shows."""
+        return {"message": self.error["message"], "traceback": None, "details": self.error}
+
+
+def classify(exception: Exception, run_id: str) -> Failure:
+    """`http_status` and `http_type` tell the blocking routes how to answer; the rest is what clients see."""
+    if isinstance(exception, ModelError):
+        stop_reason = msgspec.convert(exception.stop_reason, StopReason)
+        detail = f"{_CODES.get(type(exception).__name__, 'LLM_ERROR')}: {exception.message}"
+        error = _error(run_id, exception.wire_type, exception.summary, detail)
+        error |= {"http_status": exception.status, "http_type": exception.http_type}
+        return Failure(type(exception).__name__, stop_reason, error, isinstance(exception, ContextTooLong))
+    message = "An unknown error occurred with the LLM streaming request."
+    error = _error(run_id, "internal_error", message, f"{type(exception).__name__}: {exception}")
+    error |= {"http_status": 500, "http_type": None}
+    return Failure(type(exception).__name__, "error", error)
+
+
+def _error(run_id: str, error_type: str, message: str, detail: str) -> dict[str, Any]:
+    return {"error_type": error_type, "message": message, "detail": detail, "run_id": run_id}
+
+
+_CODES = {
+    "RateLimited": "RATE_LIMIT_EXCEEDED",
+    "Overloaded": "OVERLOADED",
+    "ModelTimedOut": "TIMEOUT",
+    "AuthRejected": "UNAUTHENTICATED",
+    "QuotaExceeded": "INSUFFICIENT_CREDITS",
+    "Refused": "INVALID_ARGUMENT",
+    "ContextTooLong": "CONTEXT_WINDOW_EXCEEDED",
+    "SystemPromptTooLong": "CONTEXT_WINDOW_EXCEEDED",
+    "EmptyReply": "EMPTY_RESPONSE",
+    "BadReply": "INVALID_RESPONSE",
+    "ModelUnavailable": "INTERNAL_SERVER_ERROR",
+}

@@ -1,0 +1,72 @@
+"""Builds what a model is sent for one step: system prompt, history, tools, choice."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core import context, envelopes, prompt
+from holdfast.core.messages import Message, Text, Turn, text_of
+from holdfast.core.records import Agent, Block
+from holdfast.core.run import CallModel
+from holdfast.core.spec import RunSpec
+from holdfast.llm.base import ModelRequest, NamedTool, ToolChoice, ToolSchema
+
+
+def build(spec: RunSpec, intent: CallModel, window: list[Message], run_id: str) -> ModelRequest:
+    model = spec.model
+    allowed = set(intent.choice.allowed)
+    return ModelRequest(
+        handle=model.handle,
+        system=system_text(spec, window),
+        turns=turns(spec, window, run_id),
+        tools=tuple(
+            ToolSchema(tool.name, tool.description, tool.parameters) for tool in spec.tools if tool.name in allowed
+        ),
+        tool_choice=_tool_choice(intent),
+        parallel_tool_calls=intent.parallel,
+        context_window=model.context_window,
+        max_output_tokens=model.max_output_tokens,
+        temperature=model.temperature,
+        response_format=model.response_format,
+        settings=model.settings,
+        user=spec.agent_id,
+    )
+
+
+def turns(spec: RunSpec, window: list[Message], run_id: str) -> tuple[Turn, ...]:
+    rows = [row for row in window if row.run_id == run_id] if spec.autoclear else window
+    return context.history(
+        rows,
+        model_handle=spec.model.handle,
+        context_window=spec.model.context_window,
+        timezone=spec.timezone,
+    )
+
+
+def system_text(spec: RunSpec, window: list[Message]) -> str:
+    stored = text_of(window[0].parts) if window and window[0].role == "system" else ""
+    if spec.override_system is not None:
+        return spec.override_system
+    return f"{stored}\n\n{spec.skills}" if spec.skills else stored
+
+
+def system_message(
+    known: Message, agent: Agent, blocks: list[Block], *, conversation_id: str | None, hidden: int, now_us: int
+) -> Message:
+    """The thread's system message compiled anew; it keeps its id."""
+    compiled = prompt.compile_system(
+        agent,
+        blocks,
+        conversation_id=conversation_id,
+        recompiled_at_text=envelopes.local_time(now_us, agent.timezone),
+        previous_messages=hidden,
+    )
+    return msgspec.structs.replace(known, parts=(Text(compiled),))
+
+
+def _tool_choice(intent: CallModel) -> ToolChoice:
+    if not intent.choice.allowed:
+        return "none"
+    if not intent.choice.forced:
+        return "auto"
+    return NamedTool(intent.choice.allowed[0]) if len(intent.choice.allowed) == 1 else "required"

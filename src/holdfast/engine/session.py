@@ -1,0 +1,332 @@
+"""The working set of one run: its state, its window, and the draft of its next checkpoint. No I/O.
+
+Facts enter through the methods below; each applies its events to the state and drafts the rows, steps and frames that
+go with them. `cancel` starts over from the last checkpoint and keeps of the draft only what cannot be undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast import ids
+from holdfast.core import rows, tool_rules
+from holdfast.core.deltas import Reply
+from holdfast.core.events import (
+    RETURNED_CHARS,
+    AnyEvent,
+    CancelAsked,
+    Compacted,
+    CompactionFailed,
+    ModelFailed,
+    ModelReplied,
+    Parked,
+    RunFailed,
+    ToolReturned,
+    ToolsStarted,
+)
+from holdfast.core.frames import MessageFrame
+from holdfast.core.hold import Hold, client_answers
+from holdfast.core.judgement import judge
+from holdfast.core.messages import Message, ToolReturn, content_text
+from holdfast.core.records import Agent, Block, Run, Step, StopReason, Thread
+from holdfast.core.run import CallModel, OpenCall, Phase, RunState, apply, held_calls
+from holdfast.core.spec import RunSpec
+from holdfast.core.usage import Usage, estimate_tokens
+from holdfast.engine.clock import Clock
+from holdfast.engine.draft import Attempt, Draft, MemoryWrite, Replied, WindowCut
+from holdfast.engine.failures import Failure
+from holdfast.engine.streams import RunStream
+
+
+class Session:
+    def __init__(
+        self,
+        *,
+        run: Run,
+        agent: Agent,
+        thread: Thread,
+        state: RunState,
+        window: list[Message],
+        blocks: list[Block],
+        system_digest: str | None,
+        journalled: int,
+        stream: RunStream,
+        clock: Clock,
+    ) -> None:
+        self.run = run
+        self.agent = agent
+        self.thread = thread
+        self.state = state
+        self.window = window
+        self.blocks = blocks
+        self.system_digest = system_digest
+        self.journalled = journalled
+        self.stream = stream
+        self.clock = clock
+        self.draft = Draft()
+        self.attempts = 0
+        self.attempt: Attempt | None = None
+        self.step: Step | None = None
+        self.failing = False
+        self.ttft_ns: int | None = run.ttft_ns
+        self.received_ns = run.created_us * 1_000
+        self._committed = state, list(window), blocks
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.state.frozen_spec
+
+    @property
+    def lease(self) -> int:
+        return self.run.lease
+
+    @property
+    def is_fresh(self) -> bool:
+        """Nothing of it has been journalled but its start."""
+        return self.journalled <= 1
+
+    def committed(self) -> None:
+        """The draft is in the database."""
+        self.journalled += len(self.draft.events)
+        if self.draft.system_digest is not None:
+            self.system_digest = self.draft.system_digest
+        self._committed = self.state, list(self.window), self.blocks
+        self.draft = Draft()
+        if self.run.status == "created":
+            self.run = msgspec.structs.replace(self.run, status="running")
+
+    def step_id(self) -> str:
+        """The step that rows written now belong to."""
+        return self.state.step_id or ids.derive("step", self.run.id, max(1, self.state.model_calls))
+
+    def begin_step(self, intent: CallModel, provider_name: str, endpoint: str | None) -> Step:
+        now_ns = self.clock.now_ns()
+        self.step = Step(
+            id=ids.derive("step", self.run.id, intent.number),
+            run_id=self.run.id,
+            agent_id=self.run.agent_id,
+            number=intent.number,
+            status="pending",
+            model_handle=self.spec.model.handle,
+            context_window_limit=self.spec.model.context_window,
+            provider_name=provider_name,
+            model_endpoint=endpoint,
+            created_us=now_ns // 1_000,
+            step_start_ns=now_ns,
+        )
+        self.draft.steps[self.step.id] = self.step
+        return self.step
+
+    def begin_attempt(self, step: Step) -> Attempt:
+        """Ids are derived from the lease too: another worker's try at the same call is another try."""
+        self.attempts += 1
+        key = (self.run.id, step.id, self.lease, self.attempts)
+        self.attempt = Attempt(ids.derive("message", *key, "reply"), ids.derive("message", *key, "held"))
+        return self.attempt
+
+    def replied(self, attempt: Attempt, reply: Reply, intent: CallModel) -> None:
+        calls = judge(self.spec, intent.choice, reply.calls, parallel=intent.parallel)
+        usage = reply.usage or _estimated(reply)
+        written = rows.reply_rows(self._origin(intent.number), attempt.reply_id, attempt.held_id, reply.spoken, calls)
+        self.draft.reply = Replied(attempt, reply, intent)
+        event = ModelReplied(
+            written[0].id if written else None, calls, reply.finish or "stop", usage, spoke=bool(reply.spoken)
+        )
+        self._record(event)
+        self._add_rows(written, streamed=not self.spec.stream_tokens)
+        self._change_step(status="success", usage=usage)
+        if not calls and self.state.phase is Phase.THINKING and not self.state.stop_after_compaction:
+            self._ask_for_required_tools()
+
+    def model_failed(self, failure: Failure) -> None:
+        self._record(ModelFailed(failure.stop_reason, failure.error, failure.overflow))
+        if self.state.phase is Phase.DONE:
+            self._fail_step(failure)
+
+    def tools_started(self, calls: Sequence[OpenCall]) -> None:
+        self._record(ToolsStarted(tuple(call.call.id for call in calls)))
+
+    def returned(self, returns: Sequence[ToolReturn], *, tool_ns: int | None = None) -> None:
+        """Returns of tools that were run outside: they happened, whatever becomes of the checkpoint."""
+        self.draft.returns.extend(returns)
+        self._add_returns(returns)
+        if tool_ns is not None:
+            self._change_step(tool_execution_ns=tool_ns)
+
+    def memory_returned(self, call: OpenCall, answer: ToolReturn, write: MemoryWrite | None) -> None:
+        """A built-in tool: its effect is committed with its return, or neither is."""
+        self._record(ToolsStarted((call.call.id,)))
+        if write is not None:
+            self.draft.memory.append(write)
+            self.blocks = write.after
+        self._add_returns([answer])
+
+    def forget_memory(self, blocks: list[Block]) -> None:
+        """The blocks changed under the drafted edits: compute them again from these. A drafted reply stays."""
+        overtaken, returns = self.draft.reply, self.draft.returns
+        self._start_over()
+        self.blocks = blocks
+        if overtaken is not None:
+            self.replied(overtaken.attempt, overtaken.reply, overtaken.intent)
+        if returns:
+            self.returned(returns)
+
+    def settle(self, calls: Sequence[OpenCall]) -> None:
+        """Returns for calls that are not run: refused, denied, answered by the client, cut off or never reached."""
+        hold = self.state.hold
+        if hold is not None:
+            self._add_rows([rows.denial_row(self._origin(), ids.derive("message", self.run.id, "withdrawn"), hold)])
+            self._add_returns([rows.withdrawal(call) for call in calls], order=_asked_first(hold))
+            return
+        answers = client_answers([d for row in self.window if row.run_id == self.run.id for d in row.decisions])
+        self._add_returns([rows.settlement(call, self.state.ending, answers) for call in calls])
+
+    def park(self) -> None:
+        request = next(row for row in reversed(self.window) if row.is_approval_request)
+        hold = Hold(request.id, self.step_id(), held_calls(self.state))
+        self.draft.hold = hold
+        self._record(Parked(hold))
+
+    def compacted(self, summary: Message, evicted: Sequence[Message], context_tokens: int) -> None:
+        gone = {row.id for row in evicted}
+        kept = [row for row in self.window if row.id not in gone]
+        self.draft.cut = WindowCut(tuple(row.id for row in evicted), summary.id)
+        self.draft.rows.append(summary)
+        self.window = [*kept[:1], summary, *kept[1:]]
+        if self.spec.include_compaction:
+            self._stream_rows([summary])
+        self._record(Compacted(summary.id, len(evicted), context_tokens))
+
+    def compaction_failed(self, failure: Failure) -> None:
+        self._record(CompactionFailed(failure.stop_reason, failure.error))
+
+    def failed(self, failure: Failure) -> None:
+        """Something of ours broke: start over from the last checkpoint and end the run in order."""
+        self.failing = True
+        self._start_over()
+        self._record(RunFailed(failure.stop_reason, failure.error))
+        self._fail_step(failure)
+
+    def cancel(self, partial: Reply | None) -> None:
+        """The user asked to stop. What was said is kept, as are tools that have returned."""
+        overtaken, returns = self.draft.reply, self.draft.returns
+        self._start_over()
+        reply = partial or (overtaken.reply if overtaken else None)
+        attempt = overtaken.attempt if overtaken else self.attempt
+        interrupted = self.state.phase is Phase.THINKING and not self.state.compact
+        usage = (reply.usage or _estimated(reply)) if reply and interrupted else Usage()
+        number = self.state.model_calls + 1
+        self._record(CancelAsked(usage=usage))
+        if reply is not None and attempt is not None and interrupted and self.spec.stream_tokens:
+            # Only a token stream has delivered it; storing it keeps the client's history and ours the same.
+            self._add_rows(rows.partial_rows(self._origin(number), attempt.reply_id, reply))
+        if returns:
+            self._add_returns(returns)
+        self._change_step(status="cancelled", stop_reason="cancelled", usage=usage if interrupted else None)
+
+    def replace_system(self, message: Message, digest: str) -> None:
+        self.window[0] = message
+        self.draft.changed[message.id] = message
+        self.draft.system_digest = digest
+
+    def timed_model(self, started_ns: int) -> None:
+        self._change_step(llm_request_start_ns=started_ns, llm_request_ns=self.clock.now_ns() - started_ns)
+
+    def event_id(self) -> str:
+        return ids.derive("message", self.run.id, self.state.compactions, "compaction")
+
+    def end_step(self, stop_reason: StopReason) -> None:
+        self._change_step(stop_reason=stop_reason)
+
+    def first_content(self) -> None:
+        if self.ttft_ns is None:
+            self.ttft_ns = self.clock.now_ns() - self.received_ns
+
+    def _start_over(self) -> None:
+        self.state, window, self.blocks = self._committed
+        self.window = list(window)
+        self.draft = Draft()
+
+    def _record(self, event: AnyEvent) -> None:
+        self.state = apply(self.state, event)
+        self.draft.events.append(event)
+
+    def _add_rows(self, new: Sequence[Message], *, streamed: bool = False) -> None:
+        self.draft.rows.extend(new)
+        self.window.extend(new)
+        if streamed:
+            self._stream_rows(new)
+
+    def _stream_rows(self, new: Sequence[Message]) -> None:
+        self.draft.frames.extend(MessageFrame(row) for row in new)
+        if new:
+            self.first_content()
+
+    def _add_returns(self, returns: Sequence[ToolReturn], order: Sequence[str] | None = None) -> None:
+        row_id = ids.derive("message", self.run.id, self.step_id(), "returns")
+        before = next((row for row in reversed(self.window) if row.id == row_id), None)
+        origin = self._origin()
+        if order is None:
+            order = [call.call.id for call in self.state.calls]
+        position = self.state.return_position
+        row = rows.tool_row(origin, row_id, before.returns if before else (), returns, order)
+        for answer in returns:
+            text = content_text(answer.content)[:RETURNED_CHARS]
+            self._record(ToolReturned(answer.call_id, answer.status, text))
+        self._put_tool_row(row, before, position)
+        if self.state.phase is not Phase.ACTING:
+            self._stream_rows([row])
+
+    def _put_tool_row(self, row: Message, before: Message | None, position: int | None) -> None:
+        if before is not None:
+            self.window[self.window.index(before)] = row
+            drafted = next((index for index, new in enumerate(self.draft.rows) if new.id == row.id), None)
+            if drafted is None:
+                self.draft.changed[row.id] = row
+            else:
+                self.draft.rows[drafted] = row
+            return
+        self.draft.rows.append(row)
+        if position is None:
+            self.window.append(row)
+        else:
+            self.draft.positions[row.id] = position
+            answer = next(index for index, known in enumerate(self.window) if known.run_id == self.run.id)
+            self.window.insert(answer + 1, row)
+
+    def _ask_for_required_tools(self) -> None:
+        missing = tool_rules.uncalled_required(self.spec.rules, self.spec.tool_names, self.state.history)
+        row_id = ids.derive("message", self.run.id, self.state.model_calls, "heartbeat")
+        reason = rows.required_tools_reason(missing)
+        self._add_rows([rows.heartbeat_row(self._origin(), row_id, reason, self.spec.timezone)])
+
+    def _origin(self, number: int | None = None) -> rows.Origin:
+        step_id = self.step_id() if number is None else ids.derive("step", self.run.id, number)
+        return rows.Origin(self.run.id, step_id, self.spec.model.handle, self.clock.now_us())
+
+    def _change_step(self, *, usage: Usage | None = None, **changes: object) -> None:
+        if self.step is None:
+            return
+        if usage is not None:
+            changes["usage"] = usage
+        now_ns = self.clock.now_ns()
+        started = self.step.step_start_ns or now_ns
+        self.step = msgspec.structs.replace(self.step, step_ns=now_ns - started, **changes)
+        self.draft.steps[self.step.id] = self.step
+
+    def _fail_step(self, failure: Failure) -> None:
+        self._change_step(
+            status="failed", stop_reason=failure.stop_reason, error_type=failure.kind, error_data=failure.data()
+        )
+
+
+def _asked_first(hold: Hold) -> list[str]:
+    asked = list(hold.asked_ids)
+    return asked + [held.call.id for held in hold.calls if not held.asks]
+
+
+def _estimated(reply: Reply) -> Usage:
+    said = "".join(part.text for part in reply.spoken if hasattr(part, "text"))
+    return Usage(completion_tokens=estimate_tokens(said), estimated=True)

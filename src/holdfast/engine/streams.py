@@ -1,0 +1,170 @@
+"""The frames of a run: live in memory while it runs here, in the database for background runs.
+
+A listener reads from any number on and is woken for more; it cannot slow the run down. Frames of a background run are
+stored in batches by one flusher, and at the latest with the checkpoint they belong to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+
+import msgspec
+
+from holdfast.core.frames import (
+    TERMINAL,
+    AbandonedFrame,
+    CallFrame,
+    Frame,
+    HiddenReasoningFrame,
+    ReasoningFrame,
+    TextFrame,
+)
+from holdfast.store import frames as frame_rows
+from holdfast.store.transaction import Database, Transaction
+
+Numbered = tuple[int, Frame]
+_FRAMES = msgspec.msgpack.Decoder(list[Frame])
+
+
+class RunStream:
+    """The frames of one run, from `base + 1` on. Numbers are dense."""
+
+    def __init__(self, run_id: str, base: int = 0) -> None:
+        self.run_id = run_id
+        self.frames: list[Frame] = []
+        self.base = base
+        self.stored = base  # the number of the last frame that is in the database
+        self.finished = False
+        self.storing = asyncio.Lock()  # the flusher and the checkpoint must not store the same frames
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def last(self) -> int:
+        return self.base + len(self.frames)
+
+    def publish(self, *frames: Frame) -> None:
+        self.frames.extend(frames)
+        self._wake()
+
+    def finish(self) -> None:
+        self.finished = True
+        self._wake()
+
+    async def follow(self, after: int = 0) -> AsyncGenerator[Sequence[Numbered]]:
+        """Batches of frames numbered above `after`, until the run's last one."""
+        position = max(after, self.base)
+        while True:
+            if self.last > position:
+                batch = list(enumerate(self.frames[position - self.base :], position + 1))
+                position = self.last
+                yield batch
+            elif self.finished:
+                return
+            else:
+                await self.changed()
+
+    async def changed(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def unstored(self) -> Sequence[Frame]:
+        return self.frames[self.stored - self.base :]
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Streams:
+    """All runs whose frames this process is producing."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._live: dict[str, RunStream] = {}
+
+    def open(self, run_id: str, base: int = 0) -> RunStream:
+        stream = self._live[run_id] = RunStream(run_id, base)
+        return stream
+
+    def live(self, run_id: str) -> RunStream | None:
+        return self._live.get(run_id)
+
+    def close(self, run_id: str) -> None:
+        stream = self._live.pop(run_id, None)
+        if stream is not None:
+            stream.finish()
+
+    async def flush(self, run_ids: Sequence[str]) -> None:
+        """Stores what has piled up for these runs since their last checkpoint, in one transaction."""
+        streams = [stream for run_id in run_ids if (stream := self._live.get(run_id)) and not stream.storing.locked()]
+        waiting = [stream for stream in streams if stream.unstored()]
+        if not waiting:
+            return
+        for stream in waiting:
+            await stream.storing.acquire()
+        try:
+            batches = [(stream, list(stream.unstored())) for stream in waiting]
+            await self._database.write(lambda tx: _store_batches(tx, batches))
+            for stream, batch in batches:
+                stream.stored += len(batch)
+        finally:
+            for stream in waiting:
+                stream.storing.release()
+
+    async def replay(self, run_id: str, after: int) -> list[Numbered]:
+        """Stored frames above `after`, without the fragments of attempts that were given up."""
+        rows = await self._database.read(lambda tx: frame_rows.load(tx, run_id, after))
+        numbered: list[Numbered] = []
+        for first, _, blob in rows:
+            numbered.extend(enumerate(_FRAMES.decode(blob), first))
+        return without_abandoned([(seq, frame) for seq, frame in numbered if seq > after])
+
+    async def follow(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Numbered]]:
+        """Stored frames, then live ones. Ends with the run's last frame, or when nobody is producing any more."""
+        position = after
+        stream = self._live.get(run_id)
+        if stream is None or position < stream.base:
+            stored = await self.replay(run_id, position)
+            if stored:
+                yield stored
+                position = stored[-1][0]
+                if isinstance(stored[-1][1], TERMINAL):
+                    return
+        stream = self._live.get(run_id)
+        if stream is not None:
+            async for batch in stream.follow(position):
+                yield batch
+
+
+def encode(frames: Sequence[Frame]) -> bytes:
+    return msgspec.msgpack.encode(frames)
+
+
+async def store_frames(tx: Transaction, stream: RunStream, frames: Sequence[Frame]) -> None:
+    """Writes everything not yet stored plus `frames`, as one batch. The caller marks it stored after the commit."""
+    batch = [*stream.unstored(), *frames]
+    if batch:
+        first = stream.stored + 1
+        await frame_rows.append(tx, stream.run_id, first, first + len(batch) - 1, encode(batch))
+
+
+async def _store_batches(tx: Transaction, batches: Sequence[tuple[RunStream, Sequence[Frame]]]) -> None:
+    for stream, batch in batches:
+        first = stream.stored + 1
+        await frame_rows.append(tx, stream.run_id, first, first + len(batch) - 1, encode(batch))
+
+
+def without_abandoned(frames: Sequence[Numbered]) -> list[Numbered]:
+    given_up = {frame.message_id for _, frame in frames if isinstance(frame, AbandonedFrame)}
+    if not given_up:
+        return list(frames)
+    return [(seq, frame) for seq, frame in frames if not _belongs_to(frame, given_up)]
+
+
+def _belongs_to(frame: Frame, message_ids: set[str]) -> bool:
+    fragments = (TextFrame, ReasoningFrame, HiddenReasoningFrame, CallFrame, AbandonedFrame)
+    return isinstance(frame, fragments) and frame.message_id in message_ids

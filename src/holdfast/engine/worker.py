@@ -1,0 +1,212 @@
+"""The runs this process owns: their tasks and cancel scopes, the renewal of their leases, recovery and drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from holdfast import ids
+from holdfast.core.records import Run
+from holdfast.engine.clock import Clock
+from holdfast.engine.failures import classify
+from holdfast.engine.loading import reopen
+from holdfast.engine.runner import Runner
+from holdfast.engine.scope import CancelScope
+from holdfast.engine.session import Session
+from holdfast.engine.streams import Streams
+from holdfast.errors import HoldfastError, RunInterrupted, ShuttingDown
+from holdfast.store import runs
+from holdfast.store.transaction import Database
+
+log = logging.getLogger(__name__)
+_EVER = 2**62
+_CLAIMS_AT_ONCE = 64
+_ALL = 1_000_000
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    lease_ttl_s: float = 15.0
+    flush_s: float = 0.03
+    sweep_s: float = 5.0
+    drain_s: float = 10.0
+
+
+class _Owned:
+    def __init__(self, run_id: str, background: bool) -> None:
+        self.run_id = run_id
+        self.background = background
+        self.scope = CancelScope()
+        self.stopped = asyncio.Event()
+
+
+class Worker:
+    def __init__(self, database: Database, runner: Runner, streams: Streams, clock: Clock, pace: Pace) -> None:
+        self.owner = ids.new("worker")
+        self._database = database
+        self._runner = runner
+        self._streams = streams
+        self._clock = clock
+        self._pace = pace
+        self._owned: dict[str, _Owned] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._queues: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._draining = False
+
+    @property
+    def lease_ttl_us(self) -> int:
+        return int(self._pace.lease_ttl_s * 1_000_000)
+
+    def refuse_if_draining(self) -> None:
+        if self._draining:
+            raise ShuttingDown("The server is shutting down. Send the request again in a moment.")
+
+    def start(self, session: Session) -> None:
+        """Takes charge of a run whose lease this worker holds."""
+        owned = self._owned[session.run.id] = _Owned(session.run.id, session.run.background)
+        if session.run.cancel_asked_us is not None:
+            owned.scope.cancel("user")
+        task = asyncio.create_task(self._drive(session, owned), name=session.run.id)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def owns(self, run_id: str) -> bool:
+        return run_id in self._owned
+
+    def cancel(self, run_id: str) -> None:
+        """The cancel is on record already; this is the push that makes it quick."""
+        owned = self._owned.get(run_id)
+        if owned is not None:
+            owned.scope.cancel("user")
+
+    async def stopped(self, run_id: str) -> None:
+        """Returns when this process no longer drives the run."""
+        owned = self._owned.get(run_id)
+        if owned is not None:
+            await owned.stopped.wait()
+
+    @asynccontextmanager
+    async def in_line(self, thread_id: str) -> AsyncGenerator[None]:
+        """Requests that wait for a busy thread go in the order in which they came."""
+        lock = self._queues[thread_id]
+        async with lock:
+            yield
+        if not lock.locked() and self._queues.get(thread_id) is lock:
+            del self._queues[thread_id]
+
+    async def recover(self, *, alone: bool) -> int:
+        """Carries on runs whose owner is gone. `alone`: nobody else can own any, so no lease need expire first."""
+        now_us = await self._database.now_us()
+        deadline = _EVER if alone else now_us
+        limit = _ALL if alone else _CLAIMS_AT_ONCE
+        lost = await self._database.read(lambda tx: runs.expired(tx, deadline, limit))
+        taken = [run for run in lost if run.id not in self._owned and await self._take_over(run, deadline, now_us)]
+        return len(taken)
+
+    async def _take_over(self, run: Run, deadline: int, now_us: int) -> bool:
+        ttl_us = self.lease_ttl_us + (now_us - deadline)
+        claimed = await self._database.write(lambda tx: runs.claim(tx, run.id, self.owner, deadline, ttl_us))
+        if claimed is None:
+            return False
+        try:
+            session = await reopen(self._database, self._streams, self._clock, claimed)
+        except (HoldfastError, msgspec.MsgspecError) as error:
+            log.exception("run %s cannot be carried on", run.id)
+            await self._give_up(claimed, error)
+            return False
+        self.start(session)
+        return True
+
+    async def _give_up(self, run: Run, error: Exception) -> None:
+        """Its journal cannot be read: it ends as failed, with the reason, and the thread is free again."""
+        failure = classify(error, run.id)
+        now_us = self._clock.now_us()
+        await self._database.write(
+            lambda tx: runs.checkpoint(
+                tx,
+                run.id,
+                run.lease,
+                status="failed",
+                stop_reason=failure.stop_reason,
+                completed_us=now_us,
+                metadata_merge={"error": failure.error},
+                unless_cancelling=False,
+            )
+        )
+        self._streams.close(run.id)
+
+    async def run_forever(self) -> None:
+        """The side tasks; if one of them dies, so does the worker, loudly."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._flush())
+            group.create_task(self._renew())
+            group.create_task(self._sweep())
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    async def drain(self) -> None:
+        """Lets runs finish for a while, then hands over what is left: nothing is written, the leases are released."""
+        self._draining = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._pace.drain_s)
+        for owned in list(self._owned.values()):
+            owned.scope.cancel("shutdown")
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _drive(self, session: Session, owned: _Owned) -> None:
+        try:
+            await self._runner.drive(session, owned.scope)
+        except RunInterrupted as interruption:
+            log.info("run %s was let go: %s", session.run.id, interruption)
+            await self._let_go(session)
+        except Exception:
+            # Its failure could not even be recorded; the lease runs out and a sweep tries again.
+            log.exception("run %s could not be driven", session.run.id)
+        finally:
+            del self._owned[session.run.id]
+            self._streams.close(session.run.id)
+            owned.stopped.set()
+
+    async def _let_go(self, session: Session) -> None:
+        if session.run.background:
+            await self._streams.flush([session.run.id])
+        await self._database.write(lambda tx: runs.release(tx, session.run.id, session.lease))
+
+    async def _flush(self) -> None:
+        while True:
+            await asyncio.sleep(self._pace.flush_s)
+            background = [owned.run_id for owned in self._owned.values() if owned.background]
+            if background:
+                await self._streams.flush(background)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._pace.lease_ttl_s / 3)
+            if self._owned:
+                await self.renew_leases()
+
+    async def renew_leases(self) -> None:
+        """One statement for all runs; it also tells of cancels whose push was lost, and of leases that are gone."""
+        now_us = await self._database.now_us()
+        before = dict(self._owned)
+        held = await self._database.write(lambda tx: runs.renew(tx, self.owner, now_us, self.lease_ttl_us))
+        alive = {run_id for run_id, _, _ in held}
+        for run_id, owned in before.items():
+            if run_id not in alive and run_id in self._owned:
+                owned.scope.cancel("lease_lost")
+        for run_id, _, cancel_asked_us in held:
+            if cancel_asked_us is not None:
+                self.cancel(run_id)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._pace.sweep_s)
+            if not self._draining:
+                await self.recover(alone=False)

@@ -1,0 +1,33 @@
+"""What a run's end leaves on its agent and its thread, in the same transaction as the end itself."""
+
+from __future__ import annotations
+
+from sqlalchemy import bindparam, update
+
+from holdfast.core.records import Run, StopReason
+from holdfast.store.transaction import Transaction
+from holdfast.store.tables import agents, threads
+
+_agent = (
+    update(agents)
+    .where(agents.c.id == bindparam("agent"))
+    .values(
+        last_stop_reason=bindparam("stop_reason"),
+        last_run_completion_us=bindparam("now_us"),
+        last_run_duration_ns=bindparam("duration_ns"),
+    )
+)
+_thread = update(threads).where(threads.c.id == bindparam("thread")).values(last_run_completion_us=bindparam("now_us"))
+
+
+async def record(tx: Transaction, run: Run, stop_reason: StopReason, now_us: int) -> None:
+    await tx.execute(
+        _agent,
+        {
+            "agent": run.agent_id,
+            "stop_reason": stop_reason,
+            "now_us": now_us,
+            "duration_ns": (now_us - run.created_us) * 1_000,
+        },
+    )
+    await tx.execute(_thread, {"thread": run.thread_id, "now_us": now_us})
