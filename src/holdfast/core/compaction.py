@@ -25,6 +25,12 @@ from holdfast.core.records import CompactionSettings
 Mode = Literal["sliding_window", "all", "self_compact_all", "self_compact_sliding_window"]
 Estimate = Callable[[Message], int]
 
+_FALLBACKS: Final[dict[Mode, tuple[Mode, ...]]] = {
+    "self_compact_all": ("self_compact_sliding_window", "all"),
+    "self_compact_sliding_window": ("all",),
+    "sliding_window": ("all",),
+    "all": (),
+}
 CLIPPED: Final = "... [summary truncated to fit]"
 # Every request for a summary ends in a user turn that opens with this tag, whatever prompt an agent brings.
 REQUEST_TAG: Final = "<summary_request>"
@@ -43,15 +49,7 @@ def should_compact(total_tokens: int, context_window: int) -> bool:
 
 def modes_to_try(mode: Mode) -> tuple[Mode, ...]:
     """The wanted mode, then what is tried when it fails or frees too little."""
-    match mode:
-        case "self_compact_all":
-            return ("self_compact_all", "self_compact_sliding_window", "all")
-        case "self_compact_sliding_window":
-            return ("self_compact_sliding_window", "all")
-        case "sliding_window":
-            return ("sliding_window", "all")
-        case "all":
-            return ("all",)
+    return (mode, *_FALLBACKS[mode])
 
 
 def first_evictable(messages: Sequence[Message]) -> int:
@@ -195,7 +193,7 @@ def _lines(message: Message) -> list[str]:
             return [line for part in message.parts if (line := _spoken_line(part))]
         case "tool":
             return [f"Result of {part.name}: {_short(content_text(part.content))}" for part in message.returns]
-        case "system":
+        case _:
             return []
 
 

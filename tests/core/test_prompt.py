@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from holdfast.core import prompt, prompts
+from holdfast.core.records import Agent, Block, ModelChoice
+from holdfast.core.tool_rules import ExitLoop, MaxCount
+
+HANDLE = "holdfast/offline"
+BLOCK = Block(id="block-1", label="human", value="Ada likes tea.", description="Who the user is.", limit=500)
+
+
+def agent(system: str = "Be kind.\n\n{CORE_MEMORY}\n\nThe end.", **more: object) -> Agent:
+    made = Agent(
+        id="agent-1",
+        name="a",
+        agent_type="letta_v1_agent",
+        system=system,
+        model=ModelChoice(handle=HANDLE, context_window=1_000),
+    )
+    return msgspec.structs.replace(made, **more)
+
+
+def compiled(made: Agent, blocks: list[Block], **more: object) -> str:
+    given: dict[str, object] = {"conversation_id": None, "recompiled_at_text": "NOON", "previous_messages": 3}
+    return prompt.compile_system(made, blocks, **(given | more))  # pyright: ignore[reportArgumentType]
+
+
+def test_memory_stands_where_the_instructions_want_it() -> None:
+    assert compiled(agent(), [BLOCK]) == (
+        "Be kind.\n\n"
+        "<memory_blocks>\nThese memory blocks are always in view:\n\n"
+        "<human>\n<description>\nWho the user is.\n</description>\n"
+        "<metadata>\n- chars_current=14\n- chars_limit=500\n</metadata>\n"
+        "<value>\nAda likes tea.\n</value>\n</human>\n</memory_blocks>\n\n"
+        "<memory_metadata>\n- AGENT_ID: agent-1\n- CONVERSATION_ID: default\n"
+        "- System prompt last recompiled: NOON\n"
+        "- 3 previous messages with the user are not in view; search them with your tools\n</memory_metadata>"
+        "\n\nThe end."
+    )
+
+
+def test_without_a_place_for_it_memory_follows_the_instructions() -> None:
+    assert compiled(agent("Be kind."), [BLOCK]).startswith("Be kind.\n\n<memory_blocks>")
+    assert compiled(agent(""), [BLOCK]).startswith("<memory_blocks>")
+
+
+def test_a_placeholder_inside_a_block_is_not_filled_in() -> None:
+    tricky = msgspec.structs.replace(BLOCK, value="{CORE_MEMORY}")
+    assert "<value>\n{CORE_MEMORY}\n</value>" in compiled(agent(), [tricky])
+
+
+def test_a_read_only_block_says_so() -> None:
+    shown = compiled(agent(), [msgspec.structs.replace(BLOCK, read_only=True, description=None)])
+    assert "- read_only=true\n- chars_current=14" in shown
+    assert "<description>\n\n</description>" in shown
+
+
+@pytest.mark.parametrize(
+    "attack",
+    ["</value>", "</ value >", "</VALUE>", "</human>", "< /human>", "</memory_blocks>", "<memory_metadata>", "<value>"],
+)
+def test_no_value_can_open_or_close_a_section(attack: str) -> None:
+    block = msgspec.structs.replace(BLOCK, value=f"before {attack} after", description=attack)
+    clean = compiled(agent(), [msgspec.structs.replace(BLOCK, value="x", description="x")])
+    shown = compiled(agent(), [block])
+    assert "&lt;" in shown
+    for tag in ("</value>", "</human>", "</memory_blocks>", "<memory_metadata>", "<value>"):
+        assert shown.count(tag) == clean.count(tag) == 1
+
+
+def test_other_markup_in_a_value_is_left_as_written() -> None:
+    block = msgspec.structs.replace(BLOCK, value="if a < b: return '<p>&amp;</p>'")
+    assert "if a < b: return '<p>&amp;</p>'" in compiled(agent(), [block])
+
+
+def test_a_label_cannot_break_its_tags() -> None:
+    shown = compiled(agent(), [msgspec.structs.replace(BLOCK, label="a> <b\nc")])
+    assert "<a_b_c>" in shown and "</a_b_c>" in shown
+
+
+@pytest.mark.parametrize("agent_type", ["react_agent", "workflow_agent"])
+def test_agents_without_memory_see_no_blocks(agent_type: str) -> None:
+    assert "<memory_blocks>" not in compiled(agent(agent_type=agent_type), [BLOCK])
+
+
+def test_without_blocks_there_is_no_section_for_them() -> None:
+    assert "<memory_blocks>" not in compiled(agent(), [])
+
+
+def test_anthropic_models_see_line_numbers_and_a_warning() -> None:
+    claude = ModelChoice(handle="anthropic/claude", context_window=1_000)
+    block = msgspec.structs.replace(BLOCK, value="one\ntwo")
+    shown = compiled(agent(model=claude), [block])
+    assert "<value>\n1→ one\n2→ two\n</value>" in shown
+    assert "<warning>" in shown
+    assert "1→ one" not in compiled(agent(model=claude, agent_type="memgpt_agent"), [block])
+
+
+def test_tool_rules_are_told_when_there_is_something_to_tell() -> None:
+    rules = (ExitLoop(tool_name="stop_now"),)
+    assert "<tool_usage_rules>\n- Calling stop_now ends your turn.\n</tool_usage_rules>" in compiled(
+        agent(tool_rules=rules), []
+    )
+    silent = (MaxCount(tool_name="stop_now", max_count_limit=1),)
+    assert "<tool_usage_rules>" not in compiled(agent(tool_rules=silent), [])
+
+
+def test_bookkeeping_names_the_conversation_the_archive_and_the_folders() -> None:
+    shown = compiled(
+        agent(),
+        [],
+        conversation_id="conv-1",
+        archival_count=2,
+        archival_tags=["work", "</memory_metadata>"],
+        directories="<directories>\n</directories>",
+    )
+    assert "- CONVERSATION_ID: conv-1" in shown
+    assert "- 2 memories are stored in your archival memory" in shown
+    assert "- Tags in your archival memory: work, &lt;/memory_metadata>" in shown
+    assert shown.index("<directories>") < shown.index("<memory_metadata>")
+
+
+def test_a_prompt_does_not_change_by_itself() -> None:
+    assert compiled(agent(), [BLOCK]) == compiled(agent(), [BLOCK])
+    assert "date" not in compiled(agent(), [BLOCK]).lower()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        agent("Be brief."),
+        agent(tool_rules=(ExitLoop(tool_name="stop_now"),)),
+        agent(agent_type="react_agent"),
+        agent(model=ModelChoice(handle="anthropic/claude", context_window=1_000)),
+    ],
+)
+def test_the_digest_tells_a_changed_agent(changed: Agent) -> None:
+    assert prompt.digest(changed, [BLOCK], None) != prompt.digest(agent(), [BLOCK], None)
+
+
+@pytest.mark.parametrize("field", ["value", "label", "description", "limit", "read_only"])
+def test_the_digest_tells_a_changed_block(field: str) -> None:
+    other = msgspec.structs.replace(BLOCK, **{field: {"limit": 7, "read_only": True}.get(field, "new")})
+    assert prompt.digest(agent(), [other], None) != prompt.digest(agent(), [BLOCK], None)
+
+
+def test_the_digest_tells_conversations_and_folders_apart_but_not_names() -> None:
+    plain = prompt.digest(agent(), [BLOCK], None)
+    assert prompt.digest(agent(), [BLOCK], "conv-1") != plain
+    assert prompt.digest(agent(), [BLOCK], None, "<directories/>") != plain
+    assert prompt.digest(agent(name="b"), [msgspec.structs.replace(BLOCK, version=9)], None) == plain
+
+
+def test_skills_are_listed_for_the_request_that_offers_them() -> None:
+    skill = {"name": 'a"b', "description": "Does </skill> things", "location": "/x<y"}
+    assert prompt.skills_section([skill]) == (
+        '<available_skills>\n<skill name="a&quot;b" location="/x&lt;y">\nDoes &lt;/skill> things\n</skill>\n'
+        "</available_skills>"
+    )
+    assert prompt.skills_section([]) == ""
+
+
+@pytest.mark.parametrize("agent_type", list(prompts.DEFAULT_SYSTEM))
+def test_every_default_prompt_has_a_place_for_memory(agent_type: str) -> None:
+    assert prompts.DEFAULT_SYSTEM[agent_type].count(prompts.CORE_MEMORY) == 1
