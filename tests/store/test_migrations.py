@@ -1,0 +1,131 @@
+"""A migrated database is the one that tables.py describes, however many processes bring it there."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
+from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from holdfast.store import sqlite
+from holdfast.store.database import DatabaseError, open_database
+from holdfast.store.migrations import revision, upgrade
+from holdfast.store.tables import metadata
+
+from .. import postgres
+
+_driver: Any = asyncpg
+
+_COLUMNS = """
+    SELECT table_name, column_name, ordinal_position, data_type, is_nullable, column_default
+    FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version'
+    ORDER BY 1, 3
+"""
+_INDEXES = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version' ORDER BY 1"
+_CONSTRAINTS = """
+    SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+    WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'alembic_version' ORDER BY 1, 2
+"""
+
+
+@pytest.fixture
+async def empty_postgres(postgres_server: str) -> AsyncIterator[str]:
+    uri = await postgres.create_database(postgres_server, migrated=False)
+    yield uri
+    await postgres.drop_database(postgres_server, uri)
+
+
+def test_head_is_the_newest_revision() -> None:
+    assert ScriptDirectory.from_config(upgrade.configuration()).get_current_head() == revision.HEAD
+
+
+def test_a_migrated_sqlite_file_equals_the_tables(tmp_path: Path) -> None:
+    migrated = tmp_path / "migrated.db"
+    sqlite.migrate(migrated)
+    engine = create_engine(f"sqlite:///{migrated}")
+    with engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True, "target_metadata": metadata}
+        )
+        assert compare_metadata(context, metadata) == []
+    engine.dispose()
+    created = create_engine(f"sqlite:///{tmp_path}/created.db")
+    metadata.create_all(created)
+    created.dispose()
+    # Alembic does not look at the conditions of partial indexes; those are the invariants, so compare their text.
+    assert _indexes(migrated) == _indexes(tmp_path / "created.db")
+
+
+def _indexes(path: Path) -> dict[str, str]:
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
+        return {name: " ".join(sql.split()) for name, sql in rows}
+
+
+async def test_a_migrated_postgresql_database_equals_the_tables(postgres_url: str, empty_postgres: str) -> None:
+    dialect = PGDialect_asyncpg()
+    described = await _driver.connect(empty_postgres)
+    for table in metadata.sorted_tables:
+        await described.execute(str(CreateTable(table).compile(dialect=dialect)))
+        for index in table.indexes:
+            await described.execute(str(CreateIndex(index).compile(dialect=dialect)))
+    migrated = await _driver.connect(postgres_url)
+    for question in (_COLUMNS, _INDEXES, _CONSTRAINTS):
+        expected = [tuple(row) for row in await described.fetch(question)]
+        assert [tuple(row) for row in await migrated.fetch(question)] == expected
+        assert expected
+    await described.close()
+    await migrated.close()
+
+
+async def test_starting_twice_at_once_migrates_once(sqlite_url: str, empty_postgres: str) -> None:
+    databases = await asyncio.gather(*(open_database(empty_postgres) for _ in range(4)))
+    for database in databases:
+        await database.aclose()
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    await asyncio.gather(*(asyncio.to_thread(upgrade.upgrade_sqlite, path) for _ in range(4)))
+    with closing(sqlite3.connect(path)) as connection:
+        assert revision.of_sqlite(connection) == revision.HEAD
+
+
+async def test_a_migration_that_is_cut_short_leaves_nothing_behind(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+
+    def cut_short(*_: object) -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            assert revision.of_sqlite(connection) is None
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(upgrade.command, "upgrade", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            upgrade.upgrade_sqlite(path)
+    database = await open_database(sqlite_url)
+    await database.aclose()
+
+
+async def test_a_database_from_a_newer_release_is_left_alone(database_url: str) -> None:
+    await (await open_database(database_url)).aclose()
+    if database_url.startswith("sqlite"):
+        with closing(sqlite3.connect(database_url.removeprefix("sqlite:///"))) as connection:
+            connection.execute("UPDATE alembic_version SET version_num = '9999'")
+            connection.commit()
+    else:
+        connection = await _driver.connect(database_url)
+        await connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        await connection.close()
+    with pytest.raises(DatabaseError, match="newer release"):
+        await open_database(database_url)
