@@ -10,9 +10,9 @@ import pytest
 
 from holdfast import ids
 from holdfast.core.records import Tool
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import NotFound
 from holdfast.store import tools
-from holdfast.store.database import Database
+from holdfast.store.database import Database, IntegrityError
 from holdfast.store.paging import Page
 from holdfast.store.tools import ToolFilter
 
@@ -84,7 +84,7 @@ async def test_of_many_who_take_a_name_at_once_one_gets_it(database: Database) -
 
 async def test_a_tool_cannot_take_the_name_of_another(database: Database) -> None:
     roll, _ = await add(database), await add(database, "flip")
-    with pytest.raises(Invalid, match="already exists in your organization"):
+    with pytest.raises(IntegrityError):
         await call(database, tools.update_tool, msgspec.structs.replace(roll, name="flip", version=2))
     assert await look(database, tools.get, roll.id) == roll
 

@@ -190,7 +190,9 @@ def _conditions(filters: AgentFilter) -> list[ColumnElement[bool]]:
     if filters.query_text:
         conditions.append(holds_text(agents.c.name, filters.query_text))
     if filters.tags:
-        conditions.append(tagged(agent_tags.c.tag, agent_tags.c.agent_id, agents.c.id, filters.tags, filters.match_all_tags))
+        conditions.append(
+            tagged(agent_tags.c.tag, agent_tags.c.agent_id, agents.c.id, filters.tags, filters.match_all_tags)
+        )
     if filters.block_id is not None:
         conditions.append(
             agents.c.id.in_(select(agent_blocks.c.agent_id).where(agent_blocks.c.block_id == filters.block_id))

@@ -13,7 +13,7 @@ from holdfast.errors import Conflict, NotFound
 from holdfast.store.paging import Ordering, Page, fetch_page
 from holdfast.store.statements import insert_into, insert_or_ignore, one_of
 from holdfast.store.tables import agent_blocks, block_tags, blocks
-from holdfast.store.transaction import IntegrityError, Row, Transaction, flag
+from holdfast.store.transaction import Row, Transaction, flag
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -122,13 +122,9 @@ async def of_agents(tx: Transaction, agent_ids: Collection[str]) -> dict[str, li
 
 
 async def update_block(tx: Transaction, block: Block, *, label_before: str) -> None:
-    """Write the whole row. Attachments carry the label too, because an agent has one block of each."""
+    """Write the whole row. Attachments carry the label too: one that an agent already has raises IntegrityError."""
     if block.label != label_before:
-        try:
-            await tx.execute(_RENAME, {"of_block": block.id, "to": block.label})
-        except IntegrityError as error:
-            taken = f"An agent that has this block already has another with the label {block.label!r}"
-            raise Conflict(taken) from error
+        await tx.execute(_RENAME, {"of_block": block.id, "to": block.label})
     changed = {f"new_{name}": value for name, value in _columns(block).items() if name not in ("id", "created_us")}
     await tx.execute(_UPDATE, {"of_block": block.id, **changed})
     await tx.execute(_UNTAG, {"of_block": block.id})
@@ -188,7 +184,9 @@ def _conditions(filters: BlockFilter) -> list[ColumnElement[bool]]:
     if not filters.show_hidden:
         conditions.append(or_(blocks.c.hidden.is_(None), blocks.c.hidden.is_(False)))
     if filters.tags:
-        conditions.append(tagged(block_tags.c.tag, block_tags.c.block_id, blocks.c.id, filters.tags, filters.match_all_tags))
+        conditions.append(
+            tagged(block_tags.c.tag, block_tags.c.block_id, blocks.c.id, filters.tags, filters.match_all_tags)
+        )
     if filters.agent_id is not None:
         conditions.append(
             blocks.c.id.in_(select(agent_blocks.c.block_id).where(agent_blocks.c.agent_id == filters.agent_id))
@@ -229,7 +227,9 @@ def tagged(
     wanted = sorted(set(tags))
     if not match_all:
         return wanted_owner.in_(select(owner).where(one_of(tag, wanted)))
-    return wanted_owner.in_(select(owner).where(one_of(tag, wanted)).group_by(owner).having(func.count() == len(wanted)))
+    return wanted_owner.in_(
+        select(owner).where(one_of(tag, wanted)).group_by(owner).having(func.count() == len(wanted))
+    )
 
 
 async def _insert_tags(tx: Transaction, tagged_blocks: Iterable[Block]) -> None:

@@ -9,12 +9,12 @@ import msgspec
 from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, update
 
 from holdfast.core.records import Tool
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import NotFound
 from holdfast.store.blocks import holds_text
 from holdfast.store.paging import Ordering, Page, fetch_page
 from holdfast.store.statements import insert_or_ignore, one_of
 from holdfast.store.tables import agent_tools, tools
-from holdfast.store.transaction import IntegrityError, Row, Transaction, flag
+from holdfast.store.transaction import Row, Transaction, flag
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
@@ -104,12 +104,9 @@ async def of_agents(tx: Transaction, agent_ids: Collection[str]) -> dict[str, li
 
 
 async def update_tool(tx: Transaction, tool: Tool) -> None:
-    """Write the whole row."""
+    """Write the whole row. A name that another tool has raises IntegrityError."""
     changed = {f"new_{name}": value for name, value in _columns(tool).items() if name not in ("id", "created_us")}
-    try:
-        await tx.execute(_UPDATE, {"of_tool": tool.id, **changed})
-    except IntegrityError as error:
-        raise Invalid(f"A tool named {tool.name!r} already exists in your organization") from error
+    await tx.execute(_UPDATE, {"of_tool": tool.id, **changed})
 
 
 async def delete_tool(tx: Transaction, tool_id: str) -> None:
@@ -151,7 +148,9 @@ def _conditions(filters: ToolFilter) -> list[ColumnElement[bool]]:
     if filters.exclude_types:
         conditions.append(~one_of(tools.c.tool_type, filters.exclude_types))
     if filters.search:
-        conditions.append(or_(holds_text(tools.c.name, filters.search), holds_text(tools.c.description, filters.search)))
+        conditions.append(
+            or_(holds_text(tools.c.name, filters.search), holds_text(tools.c.description, filters.search))
+        )
     if filters.agent_id is not None:
         conditions.append(
             tools.c.id.in_(select(agent_tools.c.tool_id).where(agent_tools.c.agent_id == filters.agent_id))
