@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import os
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 
-from holdfast.actions.callbacks import Callbacks
+from holdfast.actions.base_tools import sync_base_tools
 from holdfast.actions.cancel_runs import CancelRuns
 from holdfast.actions.send_message import SendMessage
-from holdfast.actions.upsert_base_tools import upsert_base_tools
 from holdfast.api.deps import Holdfast
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.compacting import Compactor
@@ -22,10 +19,13 @@ from holdfast.engine.runner import Runner
 from holdfast.engine.streams import Streams
 from holdfast.engine.worker import Pace, Worker
 from holdfast.errors import ConfigError
+from holdfast.llm.base import Catalog
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.store.database import open_database
+from holdfast.store.transaction import Database
+from holdfast.tools.base import Sandbox
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 
 
@@ -33,23 +33,23 @@ from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
     """Opens everything, carries on what an earlier process left, and lets go of it all in order at the end."""
     settings.make_data_dir()
+    sandbox = ForkServerSandbox(hidden=(settings.data_dir,))
     with _only_process(settings):
         database = await open_database(settings.database_address)
-        sandbox = ForkServerSandbox(hidden=(settings.data_dir,))
         try:
-            deps = _assemble(settings, database, sandbox)
-            await database.write(upsert_base_tools)
-            await deps.worker.recover(alone=settings.database_url is None)
-            async with _side_tasks(deps):
+            deps = assemble(settings, database, sandbox, ModelCatalog())
+            now_us = deps.clock.now_us()
+            await database.write(lambda tx: sync_base_tools(tx, now_us))
+            await deps.worker.recover(alone=_is_alone(settings))
+            async with _side_tasks(deps, sandbox):
                 yield deps
         finally:
             await sandbox.aclose()
             await database.aclose()
 
 
-def _assemble(settings: Settings, database, sandbox: ForkServerSandbox) -> Holdfast:
+def assemble(settings: Settings, database: Database, sandbox: Sandbox, catalog: Catalog) -> Holdfast:
     clock = SystemClock()
-    catalog = ModelCatalog()
     box = (
         SecretBox.from_passphrase(settings.encryption_key)
         if settings.encryption_key
@@ -73,3 +73,43 @@ def _assemble(settings: Settings, database, sandbox: ForkServerSandbox) -> Holdf
         send=SendMessage(database, catalog, worker, streams, clock),
         cancel=CancelRuns(database, worker, clock),
     )
+
+
+@asynccontextmanager
+async def _side_tasks(deps: Holdfast, sandbox: ForkServerSandbox) -> AsyncGenerator[None]:
+    """Whatever runs beside requests. A side task that dies takes the server with it: better loud than limping."""
+    async with asyncio.TaskGroup() as group:
+        forever = [group.create_task(deps.worker.run_forever())]
+        group.create_task(_warm(sandbox))
+        try:
+            yield
+        finally:
+            await deps.worker.drain()
+            for task in forever:
+                task.cancel()
+
+
+async def _warm(sandbox: ForkServerSandbox) -> None:
+    """So that the first tool call does not wait for the fork server; the server is healthy before this is done."""
+    await sandbox.warm()
+
+
+def _is_alone(settings: Settings) -> bool:
+    return not settings.database_address.startswith("postgres")
+
+
+@contextmanager
+def _only_process(settings: Settings) -> Generator[None]:
+    """One process per data directory. With SQLite it may then take over every run at once: nobody else can own any."""
+    if not _is_alone(settings):
+        yield
+        return
+    with open(settings.data_dir / "holdfast.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"Another Holdfast server uses the data directory {settings.data_dir}. Stop it, or give this one "
+                "another directory with --data-dir or HOLDFAST_DATA_DIR."
+            ) from None
+        yield

@@ -17,7 +17,7 @@ from holdfast.api.auth import Auth
 from holdfast.api.deps import Holdfast
 from holdfast.api.limits import Limits
 from holdfast.api.paths import CanonicalPaths
-from holdfast.api.routes import docs, health
+from holdfast.api.routes import docs, health, messages
 from holdfast.api.routing import RouteIndex
 from holdfast.api.unbuilt import unbuilt_routes
 from holdfast.settings import Settings
@@ -26,6 +26,7 @@ from holdfast.version import VERSION
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     health.router,
     docs.router,
+    messages.router,
 )
 
 _LOCAL_ORIGIN: Final = r"https?://([a-z0-9-]+\.)?(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?"
