@@ -1,0 +1,47 @@
+"""Attach tools to an agent, detach them, and say which of them need a human's consent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.actions import base_tools
+from holdfast.core.records import Agent
+from holdfast.core.tool_rules import RequiresApproval, Rule
+from holdfast.store import agents as agent_rows
+from holdfast.store import tools as tool_rows
+from holdfast.store.transaction import Transaction
+
+
+async def attach_tool(tx: Transaction, agent_id: str, tool_id: str, now_us: int) -> None:
+    agent = await agent_rows.get(tx, agent_id, lock=True)
+    tool = await tool_rows.get(tx, tool_id, lock=True)
+    await tool_rows.attach_many(tx, agent_id, (tool_id,))
+    await _set_rules(tx, agent, base_tools.with_rules(agent.tool_rules, base_tools.approval_rules((tool,))), now_us)
+
+
+async def detach_tool(tx: Transaction, agent_id: str, tool_id: str, now_us: int) -> None:
+    """Its approval rule goes with it: it would otherwise wait for a tool of that name to come back."""
+    agent = await agent_rows.get(tx, agent_id, lock=True)
+    tool = await tool_rows.get(tx, tool_id)
+    if await tool_rows.detach(tx, agent_id, tool_id):
+        await _set_rules(tx, agent, _without_approval(agent.tool_rules, tool.name), now_us)
+
+
+async def set_approval(tx: Transaction, agent_id: str, tool_name: str, required: bool, now_us: int) -> None:
+    agent = await agent_rows.get(tx, agent_id, lock=True)
+    if required:
+        rules = base_tools.with_rules(agent.tool_rules, (RequiresApproval(tool_name=tool_name),))
+    else:
+        rules = _without_approval(agent.tool_rules, tool_name)
+    await _set_rules(tx, agent, rules, now_us)
+
+
+def _without_approval(rules: Iterable[Rule], tool_name: str) -> tuple[Rule, ...]:
+    return tuple(rule for rule in rules if not (isinstance(rule, RequiresApproval) and rule.tool_name == tool_name))
+
+
+async def _set_rules(tx: Transaction, agent: Agent, rules: tuple[Rule, ...], now_us: int) -> None:
+    if rules != agent.tool_rules:
+        await agent_rows.update_agent(tx, msgspec.structs.replace(agent, tool_rules=rules, updated_us=now_us))

@@ -1,0 +1,55 @@
+"""Agents as they are shown: the rows, and one query for each relation asked for, however many agents there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from holdfast.core.records import Agent
+from holdfast.secretbox import SecretBox
+from holdfast.store import agents as agent_rows
+from holdfast.store import blocks as block_rows
+from holdfast.store import threads as thread_rows
+from holdfast.store import tools as tool_rows
+from holdfast.store.transaction import Transaction
+from holdfast.wire.agents import AgentState, Relations, Secret, agent_state
+
+EVERYTHING: Final = frozenset({"agent.blocks", "agent.tools", "agent.tags", "agent.secrets", "agent.pending_approval"})
+
+
+async def agent_states(
+    tx: Transaction, agents: Sequence[Agent], include: frozenset[str], reveal: SecretBox | None
+) -> list[AgentState]:
+    """`reveal` opens the secrets that are included; without it they are masked."""
+    if not agents:
+        return []
+    agent_ids = [agent.id for agent in agents]
+    windows = await thread_rows.windows_ids(tx, agent_ids)
+    blocks = await block_rows.of_agents(tx, agent_ids) if "agent.blocks" in include else {}
+    tools = await tool_rows.of_agents(tx, agent_ids) if "agent.tools" in include else {}
+    tags = await agent_rows.tags_of(tx, agent_ids) if "agent.tags" in include else {}
+    secrets = await agent_rows.secrets_of(tx, agent_ids) if "agent.secrets" in include else {}
+    waiting = await agent_rows.pending_approvals_of(tx, agent_ids) if "agent.pending_approval" in include else {}
+    return [
+        agent_state(
+            agent,
+            Relations(
+                message_ids=windows.get(agent.id, ()),
+                blocks=blocks.get(agent.id, ()),
+                tools=tools.get(agent.id, ()),
+                tags=tags.get(agent.id, ()),
+                secrets=[_shown(secret, reveal) for secret in secrets.get(agent.id, ())],
+                pending_approval=waiting.get(agent.id),
+            ),
+        )
+        for agent in agents
+    ]
+
+
+async def whole_state(tx: Transaction, agent_id: str, reveal: SecretBox | None = None) -> AgentState:
+    agent = await agent_rows.get(tx, agent_id)
+    return (await agent_states(tx, (agent,), EVERYTHING, reveal))[0]
+
+
+def _shown(secret: agent_rows.SealedSecret, reveal: SecretBox | None) -> Secret:
+    return Secret(secret.id, secret.key, reveal.open(secret.sealed) if reveal else None, secret.description)

@@ -1,0 +1,102 @@
+"""Run a tool by hand: from source that is not stored, or one that an agent has. No run, and no message is written."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from holdfast import ids
+from holdfast.actions.base_tools import is_base_tool
+from holdfast.core.records import Agent, Tool
+from holdfast.engine.clock import Clock
+from holdfast.errors import Invalid, NotFound
+from holdfast.secretbox import SecretBox
+from holdfast.store import agents as agent_rows
+from holdfast.store import tools as tool_rows
+from holdfast.store.transaction import Database, Transaction
+from holdfast.tools.base import Job, Sandbox
+from holdfast.wire.tools import (
+    ToolExecutionResult,
+    ToolRunFromSource,
+    ToolRunResponse,
+    execution_view,
+    run_view,
+)
+
+
+async def run_source(
+    request: ToolRunFromSource, *, sandbox: Sandbox, clock: Clock, timeout_s: float
+) -> ToolRunResponse:
+    """A tool that fails is an answer, not an error: the caller wants to see how it failed."""
+    _require_python(request.source_type or "python")
+    name = request.name or (request.json_schema or {}).get("name") or _last_function(request.source_code)
+    job = Job(
+        call_id=ids.new("call"),
+        tool_name=str(name),
+        source_code=request.source_code,
+        arguments=request.args,
+        environment=request.env_vars or {},
+        timeout_s=timeout_s,
+    )
+    outcome = await sandbox.run(job)
+    return run_view(job.tool_name, outcome.status, outcome.content, outcome.stdout, outcome.stderr, clock.now_us())
+
+
+async def run_attached(
+    agent_id: str,
+    tool_name: str,
+    arguments: dict[str, Any],
+    *,
+    database: Database,
+    sandbox: Sandbox,
+    secretbox: SecretBox,
+    clock: Clock,
+    timeout_s: float,
+) -> ToolExecutionResult:
+    async def load(tx: Transaction) -> tuple[Agent, Tool, list[agent_rows.SealedSecret]]:
+        agent = await agent_rows.get(tx, agent_id)
+        tool = next((tool for tool in await tool_rows.of_agent(tx, agent_id) if tool.name == tool_name), None)
+        if tool is None:
+            raise NotFound(f"The tool {tool_name!r} is not attached to the agent {agent_id}")
+        return agent, tool, (await agent_rows.secrets_of(tx, (agent_id,))).get(agent_id, [])
+
+    agent, tool, secrets = await database.read(load)
+    if is_base_tool(tool):
+        return await _run_shipped(agent, tool, arguments, database, clock)
+    _require_python(tool.source_type)
+    job = Job(
+        call_id=ids.new("call"),
+        tool_name=tool.name,
+        source_code=tool.source_code or "",
+        arguments=arguments,
+        tool_id=tool.id,
+        agent_id=agent.id,
+        agent_name=agent.name,
+        environment={secret.key: secretbox.open(secret.sealed) for secret in secrets},
+        timeout_s=timeout_s,
+        return_char_limit=tool.return_char_limit,
+    )
+    outcome = await sandbox.run(job)
+    return execution_view(outcome.status, outcome.content, outcome.stdout, outcome.stderr, outcome.isolation)
+
+
+async def _run_shipped(
+    agent: Agent, tool: Tool, arguments: dict[str, Any], database: Database, clock: Clock
+) -> ToolExecutionResult:
+    raise NotImplementedError
+
+
+def _require_python(source_type: str) -> None:
+    if source_type != "python":
+        raise Invalid(f"Only tools written in Python can be run here, not {source_type!r}.")
+
+
+def _last_function(source: str) -> str:
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError) as error:
+        raise Invalid(f"The source is not valid Python: {error}") from error
+    names = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if not names:
+        raise Invalid("The source defines no function: write one with `def` at the top level.")
+    return names[-1]

@@ -1,0 +1,174 @@
+"""Agents: create, read, change, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from holdfast import ids
+from holdfast.actions.create_agent import create_agent
+from holdfast.actions.read_agents import agent_states
+from holdfast.actions.update_agent import update_agent
+from holdfast.api.deps import Deps
+from holdfast.api.ids import AgentId
+from holdfast.api.json import json_response
+from holdfast.api.params import After, Before, Limit, Order
+from holdfast.core.records import StopReason
+from holdfast.store import agents as agent_rows
+from holdfast.store import blocks as block_rows
+from holdfast.store.paging import Page
+from holdfast.store.transaction import Transaction
+from holdfast.wire.agent_requests import CreateAgentRequest, Include, UpdateAgent
+from holdfast.wire.agents import AgentState, MemoryView, included, memory_view
+from holdfast.wire.blocks import block_view
+
+router = APIRouter(prefix="/v1/agents", tags=["agents"])
+
+Texts = Annotated[list[str] | None, Query()]
+Included = Annotated[list[Include], Query(description="Relations to show; the others come back empty.")]
+Relationships = Annotated[list[str] | None, Query(deprecated=True)]
+
+
+@router.get("/", responses={200: {"model": list[AgentState]}}, response_model=None)
+async def list_agents(
+    deps: Deps,
+    name: str | None = None,
+    tags: Texts = None,
+    match_all_tags: bool = False,
+    before: Before = None,
+    after: After = None,
+    limit: Limit = 50,
+    query_text: str | None = None,
+    project_id: str | None = None,
+    template_id: str | None = None,
+    base_template_id: str | None = None,
+    identity_id: str | None = None,
+    identifier_keys: Texts = None,
+    include_relationships: Relationships = None,
+    include: Included = [],  # noqa: B006 - FastAPI copies it
+    order: Order = "desc",
+    order_by: Literal["created_at", "updated_at", "last_run_completion"] = "created_at",
+    ascending: Annotated[bool, Query(deprecated=True)] = False,
+    sort_by: Annotated[str | None, Query(deprecated=True)] = None,
+    last_stop_reason: StopReason | None = None,
+    created_by_id: str | None = None,
+    show_hidden_agents: bool = False,
+) -> Response:
+    filters = agent_rows.AgentFilter(
+        name=name,
+        query_text=query_text,
+        tags=tuple(tags or ()),
+        match_all_tags=match_all_tags,
+        project_id=project_id,
+        template_id=template_id,
+        base_template_id=base_template_id,
+        last_stop_reason=last_stop_reason,
+        show_hidden=show_hidden_agents,
+    )
+    if _matches_nobody(identity_id, identifier_keys, created_by_id):
+        return json_response([])
+    relations = included(include, include_relationships)
+    page = Page(limit=limit, before=before, after=after, order=order)
+
+    async def read(tx: Transaction) -> list[AgentState]:
+        found = await agent_rows.list_agents(tx, filters, page, order_by)
+        return await agent_states(tx, found, relations, deps.secretbox)
+
+    return json_response(await deps.database.read(read))
+
+
+@router.post("/", responses={200: {"model": AgentState}}, response_model=None)
+async def create(deps: Deps, request: CreateAgentRequest) -> Response:
+    state = await create_agent(
+        request,
+        database=deps.database,
+        catalog=deps.catalog,
+        secretbox=deps.secretbox,
+        default_model=deps.settings.default_model,
+        default_embedding=deps.settings.default_embedding,
+        now_us=deps.clock.now_us(),
+    )
+    return json_response(state)
+
+
+@router.get("/count", response_model=int)
+async def count_agents(
+    deps: Deps,
+    name: str | None = None,
+    tags: Texts = None,
+    match_all_tags: bool = False,
+    query_text: str | None = None,
+    project_id: str | None = None,
+    template_id: str | None = None,
+    base_template_id: str | None = None,
+    identity_id: str | None = None,
+    identifier_keys: Texts = None,
+    last_stop_reason: StopReason | None = None,
+    created_by_id: str | None = None,
+    show_hidden_agents: bool = False,
+) -> Response:
+    filters = agent_rows.AgentFilter(
+        name=name,
+        query_text=query_text,
+        tags=tuple(tags or ()),
+        match_all_tags=match_all_tags,
+        project_id=project_id,
+        template_id=template_id,
+        base_template_id=base_template_id,
+        last_stop_reason=last_stop_reason,
+        show_hidden=show_hidden_agents,
+    )
+    if _matches_nobody(identity_id, identifier_keys, created_by_id):
+        return json_response(0)
+    return json_response(await deps.database.read(lambda tx: agent_rows.count_agents(tx, filters)))
+
+
+@router.get("/{agent_id}", responses={200: {"model": AgentState}}, response_model=None)
+async def retrieve(
+    deps: Deps,
+    agent_id: AgentId,
+    include_relationships: Relationships = None,
+    include: Included = [],  # noqa: B006 - FastAPI copies it
+) -> Response:
+    relations = included(include, include_relationships)
+
+    async def read(tx: Transaction) -> AgentState:
+        agent = await agent_rows.get(tx, agent_id)
+        return (await agent_states(tx, (agent,), relations, deps.secretbox))[0]
+
+    return json_response(await deps.database.read(read))
+
+
+@router.patch("/{agent_id}", responses={200: {"model": AgentState}}, response_model=None)
+async def update(deps: Deps, agent_id: AgentId, request: UpdateAgent) -> Response:
+    state = await update_agent(
+        agent_id,
+        request,
+        database=deps.database,
+        catalog=deps.catalog,
+        secretbox=deps.secretbox,
+        now_us=deps.clock.now_us(),
+    )
+    return json_response(state)
+
+
+@router.delete("/{agent_id}", responses={200: {"model": dict[str, Any]}}, response_model=None)
+async def delete(deps: Deps, agent_id: AgentId) -> Response:
+    await deps.database.write(lambda tx: agent_rows.delete_agent(tx, agent_id))
+    return json_response({"message": f"Agent id={agent_id} successfully deleted"})
+
+
+@router.get("/{agent_id}/core-memory", deprecated=True, responses={200: {"model": MemoryView}}, response_model=None)
+async def retrieve_memory(deps: Deps, agent_id: AgentId) -> Response:
+    async def read(tx: Transaction) -> MemoryView:
+        agent = await agent_rows.get(tx, agent_id)
+        return memory_view(agent.agent_type, [block_view(block) for block in await block_rows.of_agent(tx, agent_id)])
+
+    return json_response(await deps.database.read(read))
+
+
+def _matches_nobody(identity_id: str | None, identifier_keys: list[str] | None, created_by_id: str | None) -> bool:
+    """There are no identities here, and one user owns everything."""
+    return bool(identity_id or identifier_keys) or created_by_id not in (None, ids.DEFAULT_USER)
