@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import ipaddress
 import socket
 from collections.abc import Sequence
@@ -58,7 +59,7 @@ async def check_url(url: str, allowed: Sequence[str] = ()) -> Target:
 
 
 def guarded_session(target: Target, timeout_s: float) -> aiohttp.ClientSession:
-    """A session that can connect only to the target's judged addresses. Ask it not to follow redirects."""
+    """A session pinned to the judged addresses. Use it for the target's URL only, with `allow_redirects=False`."""
     connector = aiohttp.TCPConnector(resolver=_Pinned(target), use_dns_cache=False, force_close=True)
     return aiohttp.ClientSession(
         connector=connector, timeout=aiohttp.ClientTimeout(total=timeout_s), trust_env=False, auto_decompress=False
@@ -90,7 +91,7 @@ class _Pinned(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         if host.rstrip(".").lower() != self._target.host:
-            raise OSError(f"{host} was not checked")
+            raise OSError(errno.EACCES, f"{host} was not checked")
         return [
             ResolveResult(
                 hostname=host,

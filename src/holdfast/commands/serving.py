@@ -58,9 +58,7 @@ async def _serve(settings: Settings, build: Build, listener: socket.socket) -> N
         app: ASGIApp = create_app(deps)
         if settings.api_key is None:
             app = LocalPagesOnly(app, settings)
-        server = _Server(_uvicorn_config(app, settings), deps)
-        print(welcome(deps, listener.getsockname()[1]), flush=True)
-        await server.serve([listener])
+        await _Server(_uvicorn_config(app, settings), deps).serve([listener])
 
 
 def welcome(deps: Holdfast, port: int) -> str:
@@ -111,6 +109,12 @@ class _Server(uvicorn.Server):
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Announced only now: whoever reads it may send a signal at once, and by now signals are heard."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            print(welcome(self._deps, listener.getsockname()[1]), flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Runs are let go while the last requests finish, because a stream ends only when its run is released."""

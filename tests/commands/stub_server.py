@@ -1,0 +1,32 @@
+"""`holdfast serve` around an empty server: run as a program by the tests of stopping and starting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from holdfast.api.deps import Holdfast
+from holdfast.commands.serving import serve
+from holdfast.settings import Settings
+
+
+class Worker:
+    draining = False
+
+    async def drain(self) -> None:
+        self.draining = True
+        print("drained", flush=True)
+
+
+@asynccontextmanager
+async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
+    parts: dict[str, Any] = dict.fromkeys(Holdfast.__struct_fields__)
+    parts.update(settings=settings, worker=Worker(), isolation="nothing at all")
+    yield Holdfast(**parts)
+    print("closed", flush=True)
+
+
+if __name__ == "__main__":
+    serve(Settings.from_environment(os.environ), build)

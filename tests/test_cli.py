@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from holdfast.cli import main
+
+RUN = "run-123e4567-e89b-42d3-8456-426614174000"
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # pyright: ignore[reportUnusedFunction]
+    for name in ("HOLDFAST_URL", "HOLDFAST_API_KEY", "LETTA_SERVER_PASSWORD", "LETTA_API_KEY", "HOLDFAST_DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOLDFAST_DATA_DIR", str(tmp_path))
+
+
+@contextmanager
+def answering(answers: dict[str, tuple[int, object]]) -> Generator[tuple[str, list[tuple[str, str | None]]]]:
+    """A server that knows a few paths, and what it was asked: path and authorization."""
+    asked: list[tuple[str, str | None]] = []
+
+    class Requests(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["authorization"]))
+            status, body = answers.get(self.path.partition("?")[0], (404, {"detail": "Not there."}))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Requests)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_help_loads_neither_the_server_nor_its_libraries() -> None:
+    code = "import sys, holdfast.cli as c; c.build_parser(); print([m for m in sys.modules if m in %r])"
+    heavy = ("fastapi", "sqlalchemy", "aiohttp", "pydantic", "uvicorn", "holdfast.settings")
+    shown = subprocess.run([sys.executable, "-c", code % (heavy,)], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_runs_are_listed_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"id": RUN, "status": "completed", "stop_reason": "end_turn", "agent_id": None, "created_at": "2025-01-01"}
+    with answering({"/v1/runs/": (200, [row])}) as (url, asked):
+        assert main(["runs", "--url", url, "--limit", "3"]) == 0
+    heading, line = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["RUN", "STATUS", "STOPPED", "AGENT", "STARTED"]
+    assert line.split() == [RUN, "completed", "end_turn", "-", "2025-01-01"]
+    assert asked == [("/v1/runs/?limit=3&order=desc", None)]
+
+
+def test_the_key_is_sent_along(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HOLDFAST_API_KEY", "k")
+    with answering({"/v1/runs/": (200, [])}) as (url, asked):
+        assert main(["runs", "--url", url]) == 0
+    assert asked[0][1] == "Bearer k"
+    assert "no runs yet" in capsys.readouterr().out
+
+
+def test_json_is_the_server_s_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = {"run_id": RUN, "summary": "It waits.", "history": ["It asked."]}
+    with answering({f"/v1/runs/{RUN}/why": (200, answer)}) as (url, _):
+        assert main(["why", RUN, "--json", "--url", url]) == 0
+        assert json.loads(capsys.readouterr().out) == answer
+        assert main(["why", RUN, "--url", url]) == 0
+    assert capsys.readouterr().out == "It waits.\n  It asked.\n"
+
+
+def test_waiting_calls_are_shown_with_their_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    call = {"tool_call_id": "c1", "name": "wipe", "arguments": '{"disk": "sda"}'}
+    waiting = {"run_id": RUN, "agent_id": "agent-1", "asked_at": "2025-01-01", "tool_calls": [call]}
+    with answering({"/v1/approvals/": (200, [waiting])}) as (url, _):
+        assert main(["approvals", "--url", url]) == 0
+    shown = capsys.readouterr().out
+    assert RUN in shown
+    assert 'wipe {"disk": "sda"}' in shown
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "sentence"),
+    [(401, {"detail": "Unauthorized"}, "HOLDFAST_API_KEY"), (404, {"detail": "Run not found"}, "Run not found")],
+)
+def test_a_refusal_is_one_sentence_and_exit_2(
+    capsys: pytest.CaptureFixture[str], status: int, body: object, sentence: str
+) -> None:
+    with answering({f"/v1/runs/{RUN}/why": (status, body)}) as (url, _):
+        assert main(["why", RUN, "--url", url]) == 2
+    shown = capsys.readouterr()
+    assert sentence in shown.err
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+
+
+def test_a_server_that_is_not_there_is_one_sentence_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering({}) as (url, _):
+        pass
+    assert main(["runs", "--url", url]) == 2
+    assert "holdfast serve" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "localhost"])
+def test_only_http_addresses_are_asked(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "--url", url]) == 2
+    assert "http://" in capsys.readouterr().err
+
+
+def test_migrate_makes_the_database_and_may_be_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "--data-dir", str(tmp_path / "new")]) == 0
+    assert (tmp_path / "new" / "holdfast.db").exists()
+    assert main(["migrate", "--data-dir", str(tmp_path / "new")]) == 0
+    assert "up to date" in capsys.readouterr().out
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out[0].isdigit()
