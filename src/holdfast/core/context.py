@@ -56,7 +56,8 @@ def history(
     draft = _Draft(_first_returns(rows), model_handle, return_char_limit(context_window), timezone)
     for index, row in enumerate(rows):
         role = row.role
-        if role == "user" or role == "summary":
+        if role == "user" or role == "summary" or (role == "system" and (index or row.run_id)):
+            # A system row that is not the first was sent like a user's message, by an operator or another agent.
             draft.user(row)
         elif role == "assistant":
             paired = index + 1 < len(rows) and _are_one_reply(row, rows[index + 1])
