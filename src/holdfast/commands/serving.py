@@ -37,6 +37,7 @@ def serve(settings: Settings, build: Build) -> None:
     settings.require_safe_binding()
     settings.make_data_dir()
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it narrates its own loading
     with listen(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(_serve(settings, build, listener))
 
