@@ -63,7 +63,7 @@ class Accepted(msgspec.Struct, frozen=True):
     agent: Agent
 
 
-class _Scene(msgspec.Struct, frozen=True):
+class Scene(msgspec.Struct, frozen=True):
     """What the decision to accept is based on, read in one go."""
 
     agent: Agent
@@ -89,9 +89,7 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SendMessage:
-    def __init__(
-        self, database: Database, catalog: Catalog, worker: Worker, streams: Streams, clock: Clock
-    ) -> None:
+    def __init__(self, database: Database, catalog: Catalog, worker: Worker, streams: Streams, clock: Clock) -> None:
         self._database = database
         self._catalog = catalog
         self._worker = worker
@@ -108,7 +106,7 @@ class SendMessage:
 
     async def _try_until(self, sending: Sending, deadline_us: int) -> Accepted:
         while True:
-            scene = await self._database.read(lambda tx: _look(tx, sending))
+            scene = await self._database.read(lambda tx: look(tx, sending))
             if scene.repeated is not None:
                 return Accepted(scene.repeated, None, scene.agent)
             if scene.active is not None:
@@ -128,7 +126,7 @@ class SendMessage:
         except TimeoutError:
             raise Busy(active.id) from None
 
-    async def _accept(self, sending: Sending, scene: _Scene) -> Accepted | None:
+    async def _accept(self, sending: Sending, scene: Scene) -> Accepted | None:
         """None when somebody else was quicker: look again."""
         accepting = await self._prepare(sending, scene)
         now_us = self._clock.now_us()
@@ -139,7 +137,7 @@ class SendMessage:
         self._worker.start(session)
         return Accepted(accepting.run, session.stream, scene.agent)
 
-    async def _prepare(self, sending: Sending, scene: _Scene) -> _Plan:
+    async def _prepare(self, sending: Sending, scene: Scene) -> _Plan:
         run_id, now_us = ids.new("run"), self._clock.now_us()
         spec = await freeze(
             self._catalog, scene.agent, scene.thread, scene.tools, sending.request, stream_tokens=sending.stream_tokens
@@ -162,11 +160,11 @@ class SendMessage:
             lease_expires_us=now_us + self._worker.lease_ttl_us,
         )
         if parsed.decisions is None:
-            _refuse_while_pending(scene)
-            return _Plan(run=run, spec=spec, rows=_inputs(run, parsed.messages))
+            refuse_while_pending(scene)
+            return _Plan(run=run, spec=spec, rows=input_rows(run, parsed.messages))
         return _answer(run, spec, scene, parsed)
 
-    def _session(self, accepting: _Plan, scene: _Scene, started: RunStarted) -> Session:
+    def _session(self, accepting: _Plan, scene: Scene, started: RunStarted) -> Session:
         stream = self._streams.open(accepting.run.id)
         session = Session(
             run=accepting.run,
@@ -184,7 +182,7 @@ class SendMessage:
         return session
 
 
-async def _look(tx: Transaction, sending: Sending) -> _Scene:
+async def look(tx: Transaction, sending: Sending) -> Scene:
     thread = await threads.get(tx, sending.thread_id)
     parsed = sending.parsed
     repeated = await runs.by_request_key(tx, thread.id, parsed.request_key) if parsed.request_key else None
@@ -193,7 +191,7 @@ async def _look(tx: Transaction, sending: Sending) -> _Scene:
     if parsed.decisions and hold is None:
         decided = await holds.recently_decided(tx, thread.id)
         answered = next((row for row in decided if answers_same_calls(row.hold, parsed.decisions)), None)
-    return _Scene(
+    return Scene(
         agent=await agents.get(tx, thread.agent_id),
         thread=thread,
         tools=await tools.of_agent(tx, thread.agent_id),
@@ -268,12 +266,12 @@ def _first_step(accepting: _Plan, started: RunStarted) -> Step | None:
     )
 
 
-def _refuse_while_pending(scene: _Scene) -> None:
+def refuse_while_pending(scene: Scene) -> None:
     if scene.hold is not None:
         raise PendingApproval(scene.hold.request_id)
 
 
-def _answer(run: Run, spec: RunSpec, scene: _Scene, parsed: ParsedInput) -> _Plan:
+def _answer(run: Run, spec: RunSpec, scene: Scene, parsed: ParsedInput) -> _Plan:
     decisions = parsed.decisions or ()
     if scene.hold is None:
         if scene.answered is None:
@@ -283,7 +281,7 @@ def _answer(run: Run, spec: RunSpec, scene: _Scene, parsed: ParsedInput) -> _Pla
             )
         # The same answer again: the first one stands, and the turn goes on from where it is.
         again = parsed.messages or (NewMessage(role="user", parts=(Text(KEEP_ALIVE),)),)
-        return _Plan(run=run, spec=spec, rows=_inputs(run, again))
+        return _Plan(run=run, spec=spec, rows=input_rows(run, again))
     versions = {tool.name: tool.version for tool in scene.tools}
     checked = check_answer(scene.hold.hold, decisions, versions)
     answer = Message(
@@ -295,11 +293,11 @@ def _answer(run: Run, spec: RunSpec, scene: _Scene, parsed: ParsedInput) -> _Pla
         step_id=scene.hold.hold.step_id,
         otid=parsed.decision_otid,
     )
-    rows = (answer, *_inputs(run, parsed.messages))
+    rows = (answer, *input_rows(run, parsed.messages))
     return _Plan(run=run, spec=spec, rows=rows, hold=scene.hold, decisions=checked)
 
 
-def _inputs(run: Run, new: Sequence[NewMessage]) -> tuple[Message, ...]:
+def input_rows(run: Run, new: Sequence[NewMessage]) -> tuple[Message, ...]:
     return tuple(
         Message(
             id=ids.new("message"),

@@ -15,10 +15,11 @@ from holdfast.store.transaction import Database, Transaction
 
 async def withdraw(database: Database, clock: Clock, run_id: str) -> bool:
     """False when the hold is decided already."""
-    return await database.write(lambda tx: _withdraw(tx, clock, run_id))
+    return await database.write(lambda tx: withdraw_within(tx, clock, run_id))
 
 
-async def _withdraw(tx: Transaction, clock: Clock, run_id: str) -> bool:
+async def withdraw_within(tx: Transaction, clock: Clock, run_id: str) -> bool:
+    """As part of a larger change, such as a reset that must leave nothing pending."""
     run = await runs.get(tx, run_id)
     now_us = clock.now_us()
     if not await holds.decide(tx, run_id, now_us, None):

@@ -11,7 +11,11 @@ from holdfast.store.tables import run_events
 from holdfast.store.transaction import Transaction
 
 _APPEND = insert_into(run_events)
-_LOAD = select(run_events.c.event).where(run_events.c.run_id == bindparam("run")).order_by(run_events.c.number)
+_LOAD = (
+    select(run_events.c.event, run_events.c.at_us)
+    .where(run_events.c.run_id == bindparam("run"))
+    .order_by(run_events.c.number)
+)
 
 _LAST = select(func.max(run_events.c.number).label("last")).where(run_events.c.run_id == bindparam("run"))
 
@@ -31,6 +35,11 @@ async def append_next(tx: Transaction, run_id: str, events: Sequence[str], at_us
     """After whatever is there: for a run that nobody drives."""
     row = await tx.fetch_one(_LAST, {"run": run_id})
     await append(tx, run_id, (row["last"] or 0) + 1 if row else 1, events, at_us)
+
+
+async def load_timed(tx: Transaction, run_id: str) -> list[tuple[int, str]]:
+    """With the time at which each was recorded."""
+    return [(row["at_us"], row["event"]) for row in await tx.fetch_all(_LOAD, {"run": run_id})]
 
 
 async def load(tx: Transaction, run_id: str) -> list[str]:

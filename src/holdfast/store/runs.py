@@ -136,6 +136,7 @@ _TAKE_CALLBACKS = (
     .values(callback_due_us=bindparam("hold_until_us"), callback_attempts=runs.c.callback_attempts + 1)
     .returning(*_COLUMNS, runs.c.callback_attempts)
 )
+_NEXT_CALLBACK = select(func.min(runs.c.callback_due_us).label("due_us")).where(runs.c.callback_due_us.is_not(None))
 _CALLBACK_TRIED = (
     update(runs)
     .where(_this_run)
@@ -315,6 +316,12 @@ async def callbacks_due(tx: Transaction, now_us: int, limit: int, hold_us: int) 
     """
     rows = await tx.fetch_all(_TAKE_CALLBACKS, {"now_us": now_us, "at_most": limit, "hold_until_us": now_us + hold_us})
     return [(_run(row), row["callback_attempts"]) for row in rows]
+
+
+async def next_callback_us(tx: Transaction) -> int | None:
+    """When the next delivery is to be tried."""
+    row = await tx.fetch_one(_NEXT_CALLBACK)
+    return row["due_us"] if row else None
 
 
 async def callback_tried(
