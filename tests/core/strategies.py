@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
 from holdfast.core.messages import (
@@ -26,7 +28,7 @@ RETURNS = st.builds(ToolReturn, CALL_IDS, st.just("roll"), st.sampled_from(["suc
 SPOKEN = st.one_of(
     st.builds(Text, st.sampled_from(["", "words"])), st.just(Reasoning("hm")), st.just(OmittedReasoning())
 )
-PARTS_OF: dict[Role, st.SearchStrategy[list[AnyPart]]] = {
+PARTS_OF: dict[Role, st.SearchStrategy[Sequence[AnyPart]]] = {
     "system": st.just([Text("rules")]),
     "user": st.lists(st.one_of(SPOKEN, st.just(Image("image/png", "AA=="))), max_size=2),
     "assistant": st.lists(st.one_of(SPOKEN, CALLS), max_size=4),

@@ -165,8 +165,8 @@ def ask(messages: list[Message], wanted: CompactionSettings, window: int = WINDO
 
 def test_the_summariser_reads_a_transcript_of_what_leaves() -> None:
     messages = [
-        SYSTEM,
         row("summary", Summary("They met.")),
+        row("system", "Closed on Monday."),
         row("user", "roll", Image("image/png", "AA==")),
         row("assistant", Reasoning("hm"), "rolling", call("c", "roll_dice", '{"n":6}')),
         row("tool", returned("c", "4", "roll_dice")),
@@ -178,7 +178,7 @@ def test_the_summariser_reads_a_transcript_of_what_leaves() -> None:
             "user",
             (
                 Text(
-                    "<summary_request>\nEarlier summary: They met.\nUser: roll\nAssistant: rolling\n"
+                    "<summary_request>\nEarlier summary: They met.\nSystem: Closed on Monday.\nUser: roll\nAssistant: rolling\n"
                     'Assistant called roll_dice with {"n":6}\nResult of roll_dice: 4\n</summary_request>'
                 ),
             ),

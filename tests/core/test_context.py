@@ -81,6 +81,13 @@ def test_a_tool_return_is_wrapped_with_its_status_and_the_agents_local_time() ->
     assert only_return(turns, "bad").status == "error"
 
 
+def test_a_system_message_that_was_sent_to_the_agent_is_shown_as_a_user_turn() -> None:
+    prompt = row("system", "You are an agent.")
+    turns = history(prompt, row("system", "The office is closed.", run_id="run-1"))
+    assert turns == (Turn("user", (Text("The office is closed."),)),)
+    assert history(row("system", "First of what is left.", run_id="run-1")) != ()
+
+
 def test_approval_responses_are_not_sent() -> None:
     turns = history(
         row("user", "go"),
@@ -308,14 +315,3 @@ def as_row(turn: Turn) -> Message:
         msgspec.structs.replace(part, content=unwrapped(part)) for part in turn.parts if isinstance(part, ToolReturn)
     ]
     return row("tool", *bare)
-
-
-def test_a_system_message_that_was_sent_to_the_agent_is_shown_as_a_user_turn() -> None:
-    rows = [
-        Message(id="message-0", role="system", parts=(Text("You are an agent."),), created_us=0),
-        Message(id="message-1", role="system", parts=(Text("The office is closed."),), created_us=1, run_id="run-1"),
-    ]
-
-    turns = history(rows, model_handle="holdfast/offline", context_window=8_000)
-
-    assert [(turn.role, turn.parts) for turn in turns] == [("user", (Text("The office is closed."),))]

@@ -22,7 +22,7 @@ from holdfast.core.tool_rules import (
 )
 
 TOOLS = ("a", "b", "c", "d")
-HISTORIES = ([], ["a"], ["b"], ["a", "b"], ["b", "a"], ["a", "a"])
+HISTORIES: tuple[list[str], ...] = ([], ["a"], ["b"], ["a", "b"], ["b", "a"], ["a", "a"])
 RULES: tuple[Rule, ...] = (
     RunFirst(tool_name="a"),
     Children(tool_name="a", children=("b", "c")),

@@ -185,16 +185,14 @@ def _asked_last(turns: tuple[Turn, ...], question: Text) -> tuple[Turn, ...]:
 
 def _lines(message: Message) -> list[str]:
     match message.role:
-        case "user":
-            return [f"User: {_short(text_of(message.parts))}"]
+        case "user" | "system":
+            return [f"{message.role.title()}: {_short(text_of(message.parts))}"]
         case "summary":
             return [f"Earlier summary: {text_of(message.parts)}"]
         case "assistant" | "approval":
             return [line for part in message.parts if (line := _spoken_line(part))]
-        case "tool":
-            return [f"Result of {part.name}: {_short(content_text(part.content))}" for part in message.returns]
         case _:
-            return []
+            return [f"Result of {part.name}: {_short(content_text(part.content))}" for part in message.returns]
 
 
 def _spoken_line(part: object) -> str | None:

@@ -48,7 +48,7 @@ _REASONING = (Reasoning, RedactedReasoning, OmittedReasoning)
 def history(
     messages: Sequence[Message], *, model_handle: str, context_window: int, timezone: str = "UTC"
 ) -> tuple[Turn, ...]:
-    """The turns made of the rows in context. The system row and approval responses are not among them.
+    """The turns made of the rows in context. The prompt's row and approval responses are not among them.
 
     A trailing approval request that nobody has answered is left out, with the calls made in the same reply.
     """
