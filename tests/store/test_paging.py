@@ -117,7 +117,7 @@ async def test_chronological_pages_are_oldest_first_and_start_at_the_end_that_or
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_chronological_walks_never_repeat_and_are_complete_from_a_cursor(
+async def test_chronological_walks_never_repeat_and_miss_nothing_before_a_cursor(
     database: Database, order: Order
 ) -> None:
     oldest_first = await fill(database)
