@@ -178,7 +178,8 @@ def test_the_summariser_reads_a_transcript_of_what_leaves() -> None:
             "user",
             (
                 Text(
-                    "<summary_request>\nEarlier summary: They met.\nSystem: Closed on Monday.\nUser: roll\nAssistant: rolling\n"
+                    "<summary_request>\nEarlier summary: They met.\nSystem: Closed on Monday.\nUser: roll\n"
+                    "Assistant: rolling\n"
                     'Assistant called roll_dice with {"n":6}\nResult of roll_dice: 4\n</summary_request>'
                 ),
             ),
