@@ -1,0 +1,101 @@
+"""A real server process on a free port, for suites that talk to it as a user would: over a socket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Self
+
+from letta_client import AsyncLetta, Letta
+
+START_S = 30.0
+STOP_S = 30.0
+
+
+class ServerProcess:
+    """`with ServerProcess(data_dir) as server:` starts it, waits until it is healthy and stops it with SIGTERM.
+
+    `kill` is SIGKILL; `start` after it is the restart of a crashed server on the same data and port.
+    """
+
+    def __init__(self, data_dir: Path, **environment: str) -> None:
+        self.data_dir = data_dir
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = data_dir / "server.log"
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "LETTA_"))}
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast.cli", "serve", "--port", str(self.port)],
+                env=clean | {"HOLDFAST_DATA_DIR": str(self.data_dir)} | self._environment,
+                stdout=log,
+                stderr=log,
+            )
+        self._wait_until_healthy()
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the server did not stop within {STOP_S} s:\n{self.read_log()}") from None
+
+    def client(self, **options: object) -> Letta:
+        return Letta(base_url=self.url, api_key="not needed", **options)  # pyright: ignore[reportArgumentType]
+
+    def async_client(self, **options: object) -> AsyncLetta:
+        return AsyncLetta(base_url=self.url, api_key="not needed", **options)  # pyright: ignore[reportArgumentType]
+
+    def read_log(self) -> str:
+        return self.log.read_text(errors="replace")[-20_000:]
+
+    def _wait_until_healthy(self) -> None:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise AssertionError(f"the server ended with {self._process.returncode}:\n{self.read_log()}")
+            try:
+                with urllib.request.urlopen(f"{self.url}/v1/health/", timeout=1):
+                    return
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                time.sleep(0.02)  # there is no event to wait for before the port is open
+        raise AssertionError(f"the server was not healthy within {START_S} s:\n{self.read_log()}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
