@@ -85,6 +85,7 @@ def test_the_cut_grows_until_the_rest_fits_well() -> None:
     assert roomy < tight
     kept = sum(map(estimate_message, [SYSTEM, *messages[tight:]]))
     assert kept * 1.3 <= 700
+    assert tight < len(messages) - 1, "no more goes than has to"
 
 
 def test_what_every_request_costs_besides_counts_against_the_rest() -> None:

@@ -147,6 +147,11 @@ def test_a_return_without_its_call_is_dropped() -> None:
     ]
 
 
+def test_a_return_from_before_its_call_is_not_taken_for_its_result() -> None:
+    turns = history(row("user", "go"), row("tool", returned("c1", "early")), row("assistant", call("c1")))
+    assert unwrapped(only_return(turns, "c1")) == context.OUTCOME_UNKNOWN
+
+
 def test_a_return_that_came_late_is_moved_to_its_call() -> None:
     turns = history(
         row("user", "go"), row("assistant", call("c1")), row("user", "hello?"), row("tool", returned("c1", "7"))
