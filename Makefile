@@ -1,0 +1,67 @@
+# `make` alone lists what there is. Everything that needs the environment makes it first; on a fresh clone, that is all.
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TESTS ?= tests
+WORKERS ?= auto
+
+# The first of these that is new enough. `make PYTHON=/path/to/python3.12 …` overrides the search.
+PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.14 python; do \
+	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-kill test-npm check format bench docs clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Make the environment in .venv (uv if it is there, pip otherwise)
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found. Install it, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@if command -v uv >/dev/null 2>&1; then \
+		test -x $(BIN)/python || uv venv --quiet --python "$(PYTHON)" $(VENV); \
+		uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'; \
+	else \
+		test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { \
+			rm -rf $(VENV); \
+			echo "$(PYTHON) cannot make environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'; \
+	fi
+	@touch $@
+
+run: $(READY) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a provider is configured
+	$(BIN)/holdfast serve
+
+test: $(READY) ## Run every test that needs no network, PostgreSQL included (TESTS=path for some)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+
+test-npm: $(READY) ## Run the npm client against a server (needs node, npm and the npm registry)
+	$(BIN)/python -m tests.conformance.npm.run
+
+check: $(READY) ## Format, lint, types, import contracts; changes nothing
+	@set -e; \
+	$(BIN)/basedpyright --threads 2 >$(VENV)/types.txt 2>&1 & types=$$!; \
+	status=0; \
+	$(BIN)/ruff format --check . || status=1; \
+	$(BIN)/ruff check . || status=1; \
+	$(BIN)/lint-imports --no-logo || status=1; \
+	wait $$types || status=1; \
+	tail -n 40 $(VENV)/types.txt; \
+	exit $$status
+
+format: $(READY) ## Format the code and repair what ruff can repair
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## Measure; results go to bench/results and into the README's table
+	$(BIN)/python -m bench
+
+docs: $(READY) ## Regenerate the generated parts of docs/ and README.md
+	$(BIN)/python docs/generate.py
+
+clean: ## Remove the environment and everything that was generated beside the sources
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage node_modules src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
