@@ -108,7 +108,7 @@ async def test_threads_of_a_message_are_known(database: Database) -> None:
 
 
 async def two_threads(database: Database) -> tuple[str, str, list[str], list[str]]:
-    """(agent, conversation, messages of the agent's own thread, of the conversation), spoken in turns at one instant."""
+    """(agent, conversation, the agent's own messages, the conversation's), said in turns and all at one instant."""
     agent_id = await add_agent(database)
     talk = await add_conversation(database, agent_id)
     own: list[str] = []

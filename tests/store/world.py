@@ -63,7 +63,8 @@ async def add_agent(database: Database, *, created_us: int = NOW) -> str:
 
 
 async def add_conversation(database: Database, agent_id: str, **fields: Any) -> str:
-    thread = Thread(**{"id": ids.new("conv"), "agent_id": agent_id, "created_us": NOW, "updated_us": NOW} | fields)
+    known: dict[str, Any] = {"id": ids.new("conv"), "agent_id": agent_id, "created_us": NOW, "updated_us": NOW}
+    thread = Thread(**known | fields)
     await call(database, threads.insert, thread)
     return thread.id
 

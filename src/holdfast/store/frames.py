@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import bindparam, delete, exists, func, select
+from sqlalchemy import bindparam, delete, func, select
 
 from holdfast.store.statements import insert_into
 from holdfast.store.tables import frames, runs
@@ -15,8 +15,14 @@ _LOAD = (
     .order_by(frames.c.first_seq)
 )
 _LAST = select(func.max(frames.c.last_seq).label("last")).where(frames.c.run_id == bindparam("run"))
+_stored = frames.alias("stored")
 _DELETE_OLDER = delete(frames).where(
-    exists().where(runs.c.id == frames.c.run_id, runs.c.completed_us < bindparam("ended_before_us"))
+    frames.c.run_id.in_(
+        select(_stored.c.run_id)
+        .distinct()
+        .join(runs, runs.c.id == _stored.c.run_id)
+        .where(runs.c.completed_us < bindparam("ended_before_us"))
+    )
 )
 
 

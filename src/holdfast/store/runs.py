@@ -12,7 +12,6 @@ from typing import Any, Literal
 import msgspec
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     ColumnElement,
     Text,
     bindparam,
@@ -44,7 +43,7 @@ _PLAIN = tuple(name for name in Run.__struct_fields__ if name not in (*_JSON, "b
 _COLUMNS = [runs.columns[name] for name in Run.__struct_fields__]
 
 # Spelt out, not as a parameter: only so can either database see that the indexes of active runs apply.
-_is_active = literal_column("runs.status IN ('created', 'running')", Boolean())
+_is_active = runs.c.status.in_((literal_column("'created'"), literal_column("'running'")))
 _this_run = runs.c.id == bindparam("run", type_=Text())
 _this_lease = runs.c.lease == bindparam("held_lease", type_=BigInteger())
 
@@ -80,7 +79,7 @@ _CLAIM = (
 _EXPIRED = (
     select(*_COLUMNS)
     .where(_is_active, or_(runs.c.lease_expires_us.is_(None), runs.c.lease_expires_us <= bindparam("now_us")))
-    .order_by(runs.c.created_us, runs.c.id)
+    .order_by(runs.c.lease_expires_us)
     .limit(bindparam("at_most"))
 )
 _RENEW = (
@@ -164,7 +163,7 @@ _USAGE = select(
 _STEP_COUNT = select(func.count().label("steps")).where(steps.c.run_id == bindparam("run"))
 _CALLING = (
     select(messages.c.parts)
-    .where(messages.c.run_id == bindparam("run"), messages.c.role.in_(("assistant", "approval")))
+    .where(messages.c.run_id == bindparam("run"), one_of(messages.c.role, ("assistant", "approval")))
     .order_by(messages.c.seq)
 )
 _LOCK = select(runs.c.metadata).where(_this_run).with_for_update()
@@ -236,7 +235,7 @@ async def claim(tx: Transaction, run_id: str, owner: str, now_us: int, ttl_us: i
 
 
 async def expired(tx: Transaction, now_us: int, limit: int) -> list[Run]:
-    """Active runs that no live owner drives, oldest first."""
+    """Active runs that no live owner drives."""
     return [_run(row) for row in await tx.fetch_all(_EXPIRED, {"now_us": now_us, "at_most": limit})]
 
 
@@ -364,7 +363,9 @@ async def _set_metadata(tx: Transaction, run_id: str, stored: str, changes: Mapp
 
 def _conditions(filters: RunFilter) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
-    if filters.agent_ids is not None:
+    if filters.agent_ids is not None and len(filters.agent_ids) == 1:
+        found.append(runs.c.agent_id == filters.agent_ids[0])  # so that the index gives the order too
+    elif filters.agent_ids is not None:
         found.append(one_of(runs.c.agent_id, filters.agent_ids))
     if filters.thread_id is not None:
         found.append(runs.c.thread_id == filters.thread_id)

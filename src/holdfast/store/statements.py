@@ -44,6 +44,10 @@ class one_of(FunctionElement[bool]):
         listed = bindparam(values, type_=kind) if isinstance(values, str) else bindparam(None, list(values), type_=kind)
         super().__init__(column, listed)
 
+    def self_group(self, against: Any = None) -> Any:
+        # Otherwise SQLAlchemy writes `… = 1` for SQLite, and SQLite then finds no index for it.
+        return self
+
 
 @compiles(one_of, "sqlite")
 def _one_of_sqlite(element: one_of, compiler: SQLCompiler, **options: Any) -> str:
