@@ -1,0 +1,297 @@
+"""A world for tests of the engine: a real store, the offline model, tools that only count, and workers that can die.
+
+A `World` outlives its workers. A `Node` is one server process over it: drop it, and another may carry on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from holdfast import ids
+from holdfast.actions.cancel_runs import CancelRuns
+from holdfast.actions.send_message import Accepted, SendMessage, Sending
+from holdfast.core.frames import Frame, StopFrame
+from holdfast.core.messages import Decision, Message, Text, ToolReturn
+from holdfast.core.records import Agent, ModelChoice, Run, Thread, Tool
+from holdfast.core.run import OpenCall
+from holdfast.core.spec import RunSpec
+from holdfast.core.tool_rules import ExitLoop, RequiresApproval, Rule
+from holdfast.engine.clock import SystemClock
+from holdfast.engine.inline import InlineTools
+from holdfast.engine.runner import Runner
+from holdfast.engine.streams import Numbered, Streams
+from holdfast.engine.worker import Pace, Worker
+from holdfast.llm.catalog import ModelCatalog
+from holdfast.store import agents, holds, messages, runs, threads, tools
+from holdfast.store.database import Database, Job, Transaction, open_database
+from holdfast.store.holds import HoldRow
+from holdfast.wire.inputs import NewMessage, ParsedInput
+from holdfast.wire.requests import LettaRequest
+
+T = TypeVar("T")
+HANDLE = "holdfast/offline"
+NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
+RULES: tuple[Rule, ...] = (RequiresApproval(tool_name="guarded"),)
+ENDING = (*RULES, ExitLoop(tool_name="finish"))
+LONG = Pace(lease_ttl_s=600, drain_s=0.0)
+
+
+class Crash(BaseException):
+    """The process is gone. Not an Exception, so that nothing on the way can think of repairing it."""
+
+
+class FragileDatabase:
+    """Dies before or after its n-th write, and is dead from then on: whoever holds it can write no more."""
+
+    def __init__(self, inner: Database) -> None:
+        self._inner = inner
+        self.writes = 0
+        self.dead = False
+        self._crash_at: int | None = None
+        self._when: Literal["before", "after"] = "before"
+
+    def crash_at(self, write: int, when: Literal["before", "after"]) -> None:
+        """Counted from now."""
+        self._crash_at = self.writes + write
+        self._when = when
+
+    def spare(self) -> None:
+        self._crash_at = None
+
+    async def write(self, job: Job[T]) -> T:
+        self._check()
+        self.writes += 1
+        if self.writes != self._crash_at:
+            return await self._inner.write(job)
+        if self._when == "after":
+            await self._inner.write(job)
+        self.dead = True
+        raise Crash
+
+    async def read(self, job: Job[T]) -> T:
+        self._check()
+        return await self._inner.read(job)
+
+    async def now_us(self) -> int:
+        return await self._inner.now_us()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def _check(self) -> None:
+        if self.dead:
+            raise Crash
+
+
+class CountingTools:
+    """An executor whose tools do nothing but be counted. `slow` waits until it is let go; others return at once."""
+
+    def __init__(self) -> None:
+        self.begun = Counter[str]()  # by call id
+        self.finished = Counter[str]()
+        self.killed = Counter[str]()
+        self.names: dict[str, str] = {}
+        self.let_go = asyncio.Event()
+        self.waiting = asyncio.Event()  # a slow tool has begun
+        self.answers: dict[str, Callable[[OpenCall], Awaitable[ToolReturn]]] = {}
+
+    async def execute(self, spec: RunSpec, call: OpenCall) -> ToolReturn:
+        call_id, name = call.call.id, call.call.name
+        self.begun[call_id] += 1
+        self.names[call_id] = name
+        try:
+            if name.startswith("slow"):
+                self.waiting.set()
+                await self.let_go.wait()
+            if name in self.answers:
+                return await self.answers[name](call)
+        except asyncio.CancelledError:
+            self.killed[call_id] += 1
+            raise
+        self.finished[call_id] += 1
+        status = "error" if name == "failing" else "success"
+        return ToolReturn(call_id, name, status, f"{name} was run")
+
+
+class Node:
+    """One server process."""
+
+    def __init__(self, world: World, pace: Pace) -> None:
+        self.world = world
+        self.database = FragileDatabase(world.database)
+        self.catalog = ModelCatalog()
+        clock = world.clock
+        self.streams = Streams(self.database)
+        runner = Runner(self.database, self.catalog, world.tools, InlineTools(self.database, clock), clock)
+        self.worker = Worker(self.database, runner, self.streams, clock, pace)
+        self._send = SendMessage(self.database, self.catalog, self.worker, self.streams, clock)
+        self.cancel = CancelRuns(self.database, self.worker, clock)
+
+    async def send(
+        self,
+        text: str | None = None,
+        *,
+        decisions: Sequence[Decision] | None = None,
+        thread: str | None = None,
+        otid: str | None = None,
+        stream_tokens: bool = False,
+        background: bool = False,
+        wait_s: float = 0.0,
+        **request: Any,
+    ) -> Accepted:
+        said = () if text is None else (NewMessage(role="user", parts=(Text(text),), otid=otid),)
+        parsed = ParsedInput(
+            messages=said,
+            decisions=None if decisions is None else tuple(decisions),
+            otids=(otid,) if otid else (),
+            request_key=f"key-{otid}" if otid else None,
+        )
+        return await self._send(
+            Sending(
+                thread_id=thread or self.world.agent_id,
+                parsed=parsed,
+                request=LettaRequest.model_validate({"input": "unused", **request}),
+                run_type="send_message",
+                request_config={},
+                stream_tokens=stream_tokens,
+                background=background,
+                wait_s=wait_s,
+            )
+        )
+
+    async def told(self, accepted: Accepted) -> list[Frame]:
+        """Everything the run showed, once it has ended."""
+        assert accepted.stream is not None
+        return [frame async for batch in accepted.stream.follow() for _, frame in batch]
+
+    async def ask(self, text: str | None = None, **options: Any) -> Run:
+        """Send, and wait until the run has stopped."""
+        accepted = await self.send(text, **options)
+        await self.worker.stopped(accepted.run.id)
+        return await self.world.run(accepted.run.id)
+
+    async def replay(self, run_id: str, after: int = 0) -> list[Numbered]:
+        return [numbered async for batch in self.streams.follow(run_id, after) for numbered in batch]
+
+    async def settled(self) -> None:
+        """Returns when nothing is driven here any more. A dead process has nothing left to say."""
+        while self.worker._tasks:
+            await asyncio.wait(self.worker._tasks)
+
+    async def die(self) -> None:
+        """As kill -9 would have it: no more writes, and nobody cleans up."""
+        self.database.dead = True
+        tasks = list(self.worker._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class World:
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.clock = SystemClock()
+        self.tools = CountingTools()
+        self.agent_id = ""
+
+    def node(self, pace: Pace = LONG) -> Node:
+        return Node(self, pace)
+
+    async def run(self, run_id: str) -> Run:
+        return await self.database.read(lambda tx: runs.get(tx, run_id))
+
+    async def window(self, thread: str | None = None) -> list[Message]:
+        return await self.database.read(lambda tx: threads.window(tx, thread or self.agent_id))
+
+    async def pending(self, thread: str | None = None) -> HoldRow | None:
+        return await self.database.read(lambda tx: holds.open_of_thread(tx, thread or self.agent_id))
+
+    async def add_thread(self) -> str:
+        """A conversation of the agent's own."""
+        thread = Thread(id=ids.new("conv"), agent_id=self.agent_id, created_us=self.clock.now_us())
+        await self.database.write(lambda tx: _open_thread(tx, self.agent_id, thread))
+        return thread.id
+
+    async def change_rules(self, rules: tuple[Rule, ...], **model: Any) -> None:
+        """As an edit of the agent would."""
+        agent = _agent(self.agent_id, rules, **model)
+        await self.database.write(lambda tx: agents.update_agent(tx, agent))
+
+
+@asynccontextmanager
+async def world_at(url: str, rules: tuple[Rule, ...] = RULES, **model: Any) -> AsyncGenerator[World]:
+    database = await open_database(url)
+    try:
+        world = World(database)
+        world.agent_id = await database.write(lambda tx: _create(tx, rules, model))
+        yield world
+    finally:
+        await database.aclose()
+
+
+def sqlite_at(directory: Path) -> str:
+    return f"sqlite:///{directory}/holdfast.db"
+
+
+async def eventually(what: Callable[[], bool], attempts: int = 2_000) -> None:
+    """For what another task is about to do, where there is no event to wait for."""
+    for _ in range(attempts):
+        if what():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came about")
+
+
+def stop_of(frames: Sequence[Frame]) -> str | None:
+    return next((frame.stop_reason for frame in frames if isinstance(frame, StopFrame)), None)
+
+
+def _agent(agent_id: str, rules: tuple[Rule, ...], **model: Any) -> Agent:
+    choice = ModelChoice(**{"handle": HANDLE, "context_window": 128_000, "parallel_tool_calls": True} | model)
+    return Agent(
+        id=agent_id,
+        name="ada",
+        agent_type="letta_v1_agent",
+        system="Be brief.",
+        model=choice,
+        tool_rules=rules,
+    )
+
+
+async def _create(tx: Transaction, rules: tuple[Rule, ...], model: dict[str, Any]) -> str:
+    agent_id = ids.new("agent")
+    await agents.insert(tx, _agent(agent_id, rules, **model))
+    await _open_thread(tx, agent_id, Thread(id=agent_id, agent_id=agent_id))
+    kinds = {"note": False, "lookup": True, "guarded": False, "slow": False, "slow_lookup": True, "finish": False}
+    made = [
+        _tool(number, name, retry_safe) for number, (name, retry_safe) in enumerate({**kinds, "failing": False}.items())
+    ]
+    for tool in made:
+        assert await tools.insert(tx, tool)
+    await tools.attach_many(tx, agent_id, [tool.id for tool in made])
+    return agent_id
+
+
+async def _open_thread(tx: Transaction, agent_id: str, thread: Thread) -> None:
+    system = Message(id=ids.new("message"), role="system", parts=(Text("Be brief."),), created_us=0)
+    await threads.insert(tx, thread)
+    await messages.insert_many(tx, agent_id, [system])
+    await threads.append(tx, thread.id, [system.id])
+
+
+def _tool(number: int, name: str, retry_safe: bool) -> Tool:
+    return Tool(
+        id=ids.new("tool"),
+        name=name,
+        tool_type="custom",
+        description=f"The tool {name}.",
+        json_schema={"name": name, "description": "", "parameters": NO_ARGUMENTS},
+        enable_parallel_execution=name.startswith("slow"),
+        retry_safe=retry_safe,
+        created_us=number,
+    )
