@@ -12,6 +12,7 @@ from holdfast.actions.send_message import Accepted, Sending
 from holdfast.api.deps import Holdfast
 from holdfast.api.event_stream import EventStream
 from holdfast.api.json import json_response
+from holdfast.api.resuming import require_replayable, resumed
 from holdfast.core.frames import ErrorFrame, MessageFrame, StopFrame, UsageFrame
 from holdfast.core.messages import Image, Message
 from holdfast.core.records import Run
@@ -19,7 +20,7 @@ from holdfast.engine.streams import Numbered, RunStream
 from holdfast.store import messages, runs
 from holdfast.store.paging import Page
 from holdfast.wire.inputs import ParsedInput, input_of, resolve_images
-from holdfast.wire.requests import LettaRequest, LettaStreamingRequest
+from holdfast.wire.requests import LettaRequest, LettaStreamingRequest, RetrieveStreamRequest
 from holdfast.wire.responses import letta_response
 from holdfast.wire.sse import FrameEncoder
 
@@ -48,8 +49,15 @@ def request_config(request: LettaRequest) -> dict[str, Any]:
 
 
 async def send_and_answer(
-    deps: Holdfast, thread_id: str, request: LettaStreamingRequest, *, run_type: str, streaming: bool
+    deps: Holdfast,
+    thread_id: str,
+    request: LettaStreamingRequest,
+    *,
+    run_type: str,
+    streaming: bool,
+    stand_in_line: bool = True,
 ) -> Response:
+    """`stand_in_line`: whether a blocking request waits a while for a busy thread."""
     parsed = await parse(deps, request)
     plain_blocking = not streaming and parsed.decisions is None
     accepted = await deps.send(
@@ -62,7 +70,7 @@ async def send_and_answer(
             stream_tokens=streaming and request.stream_tokens,
             background=streaming and request.background,
             # An answer to a hold does not stand in line: whoever holds the thread has answered it already.
-            wait_s=deps.settings.queue_wait_s if plain_blocking else 0.0,
+            wait_s=deps.settings.queue_wait_s if plain_blocking and stand_in_line else 0.0,
         )
     )
     if streaming:
@@ -93,10 +101,16 @@ def event_stream(
     return EventStream(batches, encoder, keepalive_s=deps.settings.keepalive_s, include_pings=include_pings)
 
 
+def resumed_stream(deps: Holdfast, run: Run, request: RetrieveStreamRequest) -> EventStream:
+    require_replayable(run, deps.clock.now_us(), deps.settings.frame_retention_s)
+    batches = resumed(deps, run, request.starting_after)
+    return event_stream(deps, run, batches, None, include_pings=request.include_pings is not False)
+
+
 async def replayed(deps: Holdfast, run: Run, after: int = 0) -> AsyncGenerator[Sequence[Numbered]]:
     """The frames of a run that this request did not start: stored, live, or made from its messages."""
     if run.background or deps.streams.live(run.id) is not None:
-        async for batch in deps.streams.follow(run.id, after):
+        async for batch in resumed(deps, run, after) if run.background else deps.streams.follow(run.id, after):
             yield batch
         return
     told = await _told(deps, run)

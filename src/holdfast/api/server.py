@@ -17,7 +17,17 @@ from holdfast.api.auth import Auth
 from holdfast.api.deps import Holdfast
 from holdfast.api.limits import Limits
 from holdfast.api.paths import CanonicalPaths
-from holdfast.api.routes import docs, health, messages
+from holdfast.api.routes import (
+    agent_history,
+    approvals,
+    conversation_messages,
+    conversations,
+    docs,
+    health,
+    messages,
+    runs,
+    steps,
+)
 from holdfast.api.routing import RouteIndex
 from holdfast.api.unbuilt import unbuilt_routes
 from holdfast.settings import Settings
@@ -27,6 +37,12 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     health.router,
     docs.router,
     messages.router,
+    agent_history.router,
+    conversations.router,
+    conversation_messages.router,
+    runs.router,
+    steps.router,
+    approvals.router,
 )
 
 _LOCAL_ORIGIN: Final = r"https?://([a-z0-9-]+\.)?(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?"

@@ -122,12 +122,9 @@ UNBUILT: Final[tuple[Family, ...]] = (
         ("POST /v1/tools/search",),
     ),
     Family(
-        "Traces, feedback and metrics",
+        "Traces",
         (
             "GET /v1/runs/{run_id}/trace",
-            "GET /v1/steps/{step_id}/messages",
-            "GET /v1/steps/{step_id}/metrics",
-            "PATCH /v1/steps/{step_id}/feedback",
             "GET /v1/steps/{step_id}/trace",
             "PATCH /v1/steps/{step_id}/transaction/{transaction_id}",
             "GET /v1/telemetry/{step_id}",

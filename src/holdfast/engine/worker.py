@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -36,6 +36,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 10.0
 
 
+def _nothing() -> None:
+    pass
+
+
 class _Owned:
     def __init__(self, run_id: str, background: bool) -> None:
         self.run_id = run_id
@@ -56,6 +60,7 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._queues: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._draining = False
+        self.on_end: Callable[[], None] = _nothing  # called when a run has stopped here, whatever stopped it
 
     @property
     def lease_ttl_us(self) -> int:
@@ -173,6 +178,7 @@ class Worker:
             del self._owned[session.run.id]
             self._streams.close(session.run.id)
             owned.stopped.set()
+            self.on_end()
 
     async def _let_go(self, session: Session) -> None:
         if session.run.background:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from pydantic import ValidationError
 from typing_extensions import TypedDict
 
 from holdfast import ids
 from holdfast.core.records import Thread
+from holdfast.errors import Invalid
+from holdfast.wire.model_settings import ModelSettings, sent_settings
 from holdfast.wire.times import optional_timestamp, timestamp
 
 
@@ -63,3 +66,15 @@ def conversation_view(thread: Thread, window_ids: Iterable[str]) -> Conversation
 
 def compaction_view(summary: str | None, before: int, after: int) -> CompactionView:
     return {"summary": summary, "num_messages_before": before, "num_messages_after": after}
+
+
+def checked_settings(sent: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Model settings as they are kept. They come as a plain object, because a wrong one has always been a 400 here."""
+    if sent is None:
+        return None
+    try:
+        return sent_settings(ModelSettings.model_validate(sent))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(step) for step in first["loc"])
+        raise Invalid(f"model_settings.{where}: {first['msg']}") from error

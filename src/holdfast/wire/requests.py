@@ -235,6 +235,13 @@ class RetrieveStreamRequest(BaseModel):
     batch_size: int | None = 100
 
 
+class StepFeedback(BaseModel):
+    """`tags` that were not sent stay."""
+
+    feedback: Literal["positive", "negative"] | None = None
+    tags: Annotated[list[Key], Field(max_length=MAX_ITEMS)] | None = None
+
+
 # --- the context window ----------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,108 @@
+"""Compacts a history on request, outside any run: the same summaries as within one, and one transaction at the end."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.actions.find_thread import require_idle
+from holdfast.actions.recompile_system import recompile_system
+from holdfast.actions.run_spec import effective_model
+from holdfast.core import compaction, context
+from holdfast.core.messages import Message, text_of
+from holdfast.core.records import Agent, CompactionSettings, Thread
+from holdfast.engine.clock import Clock
+from holdfast.engine.compacting import Compaction, Compactor, Wanted
+from holdfast.errors import Conflict, Invalid
+from holdfast.llm.base import Catalog
+from holdfast.store import agents, messages, threads
+from holdfast.store.transaction import Database, Transaction
+from holdfast.wire.requests import CompactionSettingsInput
+
+_WHAT = "compact the messages"
+_TRIGGER = "manual"
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    summary: str | None
+    before: int
+    after: int
+
+
+class _Scene(msgspec.Struct, frozen=True):
+    agent: Agent
+    thread: Thread
+    window: list[Message]
+
+
+async def compact_thread(
+    thread_id: str,
+    sent: CompactionSettingsInput | None,
+    *,
+    database: Database,
+    catalog: Catalog,
+    compactor: Compactor,
+    clock: Clock,
+    refuse_empty: bool,
+) -> Compacted:
+    """`refuse_empty`: whether a history with nothing to summarise is an error or merely stays as it is."""
+    scene = await database.read(lambda tx: _look(tx, thread_id))
+    window = scene.window
+    if not _summarisable(window):
+        if refuse_empty:
+            raise Invalid("There are no messages to compact in this conversation.")
+        return Compacted(_known_summary(window), len(window), len(window))
+    made = await compactor.compact(await _wanted(catalog, scene, sent))
+    after = len(window) - len(made.evicted) + 1
+    if after >= len(window):
+        raise Invalid(
+            "Summarization failed to reduce the number of messages. "
+            "Try compaction_settings with the mode 'all', or a larger sliding_window_percentage."
+        )
+    await database.write(lambda tx: _write(tx, scene, made, clock.now_us()))
+    return Compacted(text_of(made.summary.parts), len(window), after)
+
+
+async def _wanted(catalog: Catalog, scene: _Scene, sent: CompactionSettingsInput | None) -> Wanted:
+    return Wanted(
+        window=scene.window,
+        settings=_settings(scene.agent.compaction, sent),
+        model=await effective_model(catalog, scene.agent, scene.thread, None),
+        timezone=scene.agent.timezone,
+        trigger=_TRIGGER,
+        shown=True,
+    )
+
+
+async def _look(tx: Transaction, thread_id: str) -> _Scene:
+    thread = await threads.get(tx, thread_id)
+    await require_idle(tx, thread_id, _WHAT)
+    return _Scene(await agents.get(tx, thread.agent_id), thread, await threads.window(tx, thread_id))
+
+
+async def _write(tx: Transaction, scene: _Scene, made: Compaction, now_us: int) -> None:
+    """The summary took a while to make: it must still be a summary of what is there."""
+    thread_id = scene.thread.id
+    await require_idle(tx, thread_id, _WHAT)
+    if await threads.window_ids(tx, thread_id) != [row.id for row in scene.window]:
+        raise Conflict("CONFLICT: The messages changed while they were being summarised. Send the request again.")
+    await messages.insert_many(tx, scene.agent.id, [made.summary])
+    await threads.replace_window(tx, thread_id, [row.id for row in made.evicted], made.summary.id)
+    await recompile_system(tx, thread_id, now_us, update_timestamp=True)
+
+
+def _summarisable(window: list[Message]) -> bool:
+    """A summary of nothing but a summary would be no shorter, and a pending approval stays where it is."""
+    evictable = window[compaction.first_evictable(window) : context.pending_start(window)]
+    return any(row.role != "summary" for row in evictable)
+
+
+def _known_summary(window: list[Message]) -> str | None:
+    return next((text_of(row.parts) for row in window if row.role == "summary"), None)
+
+
+def _settings(known: CompactionSettings, sent: CompactionSettingsInput | None) -> CompactionSettings:
+    """What was sent overrides the agent's; another mode has another prompt."""
+    changes = sent.overrides() if sent else {}
+    if changes.get("mode", known.mode) != known.mode:
+        changes.setdefault("prompt", None)
+    return msgspec.structs.replace(known, **changes)

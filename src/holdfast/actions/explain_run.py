@@ -1,0 +1,31 @@
+"""Reads what is known of a run, so that its standing can be put into words."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from holdfast.core.events import AnyEvent
+from holdfast.core.run import RunState, replay
+from holdfast.errors import IllegalEvent
+from holdfast.store import journal, runs
+from holdfast.store.transaction import Transaction
+from holdfast.wire.why import Story
+
+_event = msgspec.json.Decoder(AnyEvent)
+log = logging.getLogger(__name__)
+
+
+async def explain_run(tx: Transaction, run_id: str, now_us: int) -> Story:
+    run = await runs.get(tx, run_id)
+    texts = await journal.load_timed(tx, run_id)
+    state: RunState | None = None
+    try:
+        events = [(at_us, _event.decode(text)) for at_us, text in texts]
+        state = replay(event for _, event in events) if events else None
+    except (msgspec.MsgspecError, IllegalEvent) as error:
+        # The one run most in need of an explanation must not be the one that cannot be asked about.
+        log.warning("the journal of run %s cannot be replayed: %s", run_id, error)
+        events = []
+    return Story(run=run, state=state, events=events, now_us=now_us)

@@ -1,0 +1,60 @@
+"""Reading a background run's stream again: what is stored of it, then what is still to come, always to a proper end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final
+
+from holdfast.api.deps import Holdfast
+from holdfast.core.frames import TERMINAL, ErrorFrame, Frame, StopFrame, UsageFrame
+from holdfast.core.records import Run
+from holdfast.engine.streams import Numbered
+from holdfast.errors import Gone, Invalid
+from holdfast.store import frames, runs
+
+# Another process drives the run, or will take it over: its frames are read from the database as they arrive there.
+_POLL_S: Final = 0.2
+
+
+def require_replayable(run: Run, now_us: int, retention_s: float) -> None:
+    if not run.background:
+        raise Invalid("INVALID_ARGUMENT: Run was not created in background mode, so it cannot be retrieved.")
+    if run.completed_us is not None and now_us - run.completed_us > retention_s * 1_000_000:
+        raise Gone(
+            f"EXPIRED: The stream of run {run.id} was kept for {retention_s / 3600:g} hours after its end and is gone. "
+            f"Its messages are not: GET /v1/runs/{run.id}/messages."
+        )
+
+
+async def resumed(deps: Holdfast, run: Run, after: int) -> AsyncGenerator[Sequence[Numbered]]:
+    """Frames numbered above `after`, to the run's last one, whoever drives it."""
+    position = after
+    while True:
+        ended = not (await deps.database.read(lambda tx: runs.get(tx, run.id))).is_active
+        async for batch in deps.streams.follow(run.id, position):
+            yield batch
+            position = batch[-1][0]
+            if isinstance(batch[-1][1], TERMINAL):
+                return
+        if ended:  # asked before the frames were read, so these were all
+            break
+        if deps.worker.draining:
+            return  # whoever takes the run over can be asked for the rest
+        await asyncio.sleep(_POLL_S)
+    closing = await _missing_end(deps, run.id)
+    if remaining := [numbered for numbered in closing if numbered[0] > position]:
+        yield remaining
+
+
+async def _missing_end(deps: Holdfast, run_id: str) -> list[Numbered]:
+    """A run that was given up after a crash has an end on its row, and none in its log."""
+    run = await deps.database.read(lambda tx: runs.get(tx, run_id))
+    last = await deps.database.read(lambda tx: frames.last_seq(tx, run_id))
+    newest = await deps.streams.replay(run_id, last - 1)
+    if run.stop_reason is None or (newest and isinstance(newest[-1][1], TERMINAL)):
+        return []
+    usage, step_count = await deps.database.read(lambda tx: runs.usage(tx, run_id))
+    error = run.metadata.get("error")
+    end: Frame = ErrorFrame(error) if error else UsageFrame(usage, step_count)
+    return [(last + 1, StopFrame(run.stop_reason)), (last + 2, end)]

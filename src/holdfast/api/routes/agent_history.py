@@ -1,0 +1,76 @@
+"""An agent's own history: what is in view, and how to shorten it or begin again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from holdfast.actions.compact_thread import compact_thread
+from holdfast.actions.context_overview import read_context
+from holdfast.actions.find_thread import DEFAULT, thread_of
+from holdfast.actions.preview_request import preview_request
+from holdfast.actions.recompile_system import recompile_system
+from holdfast.actions.reset_messages import reset_messages
+from holdfast.actions.send_message import Sending
+from holdfast.api.deps import Deps
+from holdfast.api.ids import AgentId
+from holdfast.api.json import json_response
+from holdfast.api.sending import parse, request_config
+from holdfast.wire.context import ContextOverview
+from holdfast.wire.conversations import CompactionView, compaction_view
+from holdfast.wire.requests import CompactionRequest, LettaStreamingRequest, ResetMessagesRequest
+
+router = APIRouter(prefix="/v1/agents/{agent_id}", tags=["agents"])
+
+
+@router.post("/summarize", responses={200: {"model": CompactionView}}, response_model=None)
+async def compact(deps: Deps, agent_id: AgentId, request: CompactionRequest | None = None) -> Response:
+    made = await compact_thread(
+        agent_id,
+        request.compaction_settings if request else None,
+        database=deps.database,
+        catalog=deps.catalog,
+        compactor=deps.compactor,
+        clock=deps.clock,
+        refuse_empty=False,
+    )
+    return json_response(compaction_view(made.summary, made.before, made.after))
+
+
+@router.patch("/reset-messages", response_model=None)
+async def reset(deps: Deps, agent_id: AgentId, request: ResetMessagesRequest | None = None) -> Response:
+    greet = request is not None and request.add_default_initial_messages
+    await deps.database.write(lambda tx: reset_messages(tx, agent_id, deps.clock, greet=greet))
+    return json_response(None)
+
+
+@router.post("/recompile", response_model=str)
+@router.post("/system-prompt/recompile", response_model=str, deprecated=True)
+async def recompile(deps: Deps, agent_id: AgentId, update_timestamp: bool = False, dry_run: bool = False) -> Response:
+    now_us = deps.clock.now_us()
+    do = deps.database.read if dry_run else deps.database.write
+    text = await do(
+        lambda tx: recompile_system(tx, agent_id, now_us, dry_run=dry_run, update_timestamp=update_timestamp)
+    )
+    return json_response(text)
+
+
+@router.get("/context", deprecated=True, responses={200: {"model": ContextOverview}}, response_model=None)
+async def overview(deps: Deps, agent_id: AgentId, conversation_id: str = DEFAULT) -> Response:
+    thread_id = thread_of(conversation_id, agent_id)
+    return json_response(await read_context(deps.database, deps.catalog, agent_id, thread_id, deps.clock.now_us()))
+
+
+@router.post("/messages/preview-raw-payload", responses={200: {"model": dict[str, Any]}}, response_model=None)
+async def preview(deps: Deps, agent_id: AgentId, request: LettaStreamingRequest) -> Response:
+    sending = Sending(
+        thread_id=agent_id,
+        parsed=await parse(deps, request),
+        request=request,
+        run_type="preview",
+        request_config=request_config(request),
+    )
+    payload = await preview_request(sending, database=deps.database, catalog=deps.catalog, clock=deps.clock)
+    return json_response(payload)

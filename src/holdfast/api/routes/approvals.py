@@ -1,0 +1,32 @@
+"""What waits for a decision, whoever asked: one list for the person who decides."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from holdfast.api.deps import Deps
+from holdfast.api.json import json_response
+from holdfast.api.params import After, Before, Limit, Order
+from holdfast.store import holds
+from holdfast.store.paging import Page
+from holdfast.wire.approvals import WaitingApproval, approval_view
+
+router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
+
+
+@router.get("/", responses={200: {"model": list[WaitingApproval]}}, response_model=None)
+async def list_approvals(
+    deps: Deps,
+    agent_id: str | None = None,
+    before: Before = None,
+    after: After = None,
+    limit: Limit = 50,
+    order: Order = "desc",
+) -> Response:
+    """Newest first; cursors are run ids."""
+    page = Page(limit=limit, before=before, after=after, order=order)
+    found = await deps.database.read(lambda tx: holds.list_open(tx, agent_id, page))
+    return json_response(
+        [approval_view(row.run_id, row.agent_id, row.thread_id, row.hold, row.asked_us) for row in found]
+    )

@@ -1,0 +1,150 @@
+"""Runs: what was asked of agents, how it went, and what they are doing now."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from holdfast.actions.delete_run import delete_run
+from holdfast.actions.explain_run import explain_run
+from holdfast.actions.find_thread import thread_of
+from holdfast.actions.measure_run import measure_run
+from holdfast.api.deps import Deps
+from holdfast.api.ids import RunId
+from holdfast.api.json import json_response
+from holdfast.api.params import After, Before, Limit, Order, OrderBy
+from holdfast.api.sending import resumed_stream
+from holdfast.core.messages import Message
+from holdfast.core.records import Run, Step, StopReason
+from holdfast.store import messages, runs, steps
+from holdfast.store.paging import Page
+from holdfast.store.runs import RunFilter
+from holdfast.store.transaction import Transaction
+from holdfast.wire.messages import WireMessage, filter_types, to_wire
+from holdfast.wire.requests import RetrieveStreamRequest
+from holdfast.wire.runs import RunMetricsView, RunUsageView, RunView, run_usage_view, run_view
+from holdfast.wire.steps import StepView, step_view
+from holdfast.wire.why import Why, why_view
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+_NEWEST = Page(limit=100)
+
+
+@router.get("/", responses={200: {"model": list[RunView]}}, response_model=None)
+async def list_runs(
+    deps: Deps,
+    agent_id: str | None = None,
+    agent_ids: Annotated[list[str] | None, Query(deprecated=True)] = None,
+    statuses: Annotated[list[str] | None, Query()] = None,
+    background: bool | None = None,
+    stop_reason: StopReason | None = None,
+    conversation_id: str | None = None,
+    before: Before = None,
+    after: After = None,
+    limit: Limit = 100,
+    order: Order = "desc",
+    order_by: OrderBy = "created_at",
+    active: bool = False,
+    ascending: Annotated[bool, Query(deprecated=True)] = False,
+) -> Response:
+    filters = RunFilter(
+        agent_ids=(agent_id,) if agent_id else tuple(agent_ids) if agent_ids else None,
+        thread_id=thread_of(conversation_id, agent_id) if conversation_id else None,
+        statuses=tuple(statuses) if statuses else None,
+        active=active,
+        background=background,
+        stop_reason=stop_reason,
+    )
+    page = Page(limit=limit, before=before, after=after, order="asc" if ascending else order)
+    found = await deps.database.read(lambda tx: runs.list_runs(tx, filters, page))
+    return json_response([run_view(run) for run in found])
+
+
+@router.get("/active", deprecated=True, responses={200: {"model": list[RunView]}}, response_model=None)
+async def list_active(deps: Deps, agent_id: str | None = None, background: bool | None = None) -> Response:
+    filters = RunFilter(agent_ids=(agent_id,) if agent_id else None, active=True, background=background)
+    found = await deps.database.read(lambda tx: runs.list_runs(tx, filters, _NEWEST))
+    return json_response([run_view(run) for run in found])
+
+
+@router.get("/{run_id}", responses={200: {"model": RunView}}, response_model=None)
+async def retrieve(deps: Deps, run_id: RunId) -> Response:
+    return json_response(run_view(await deps.database.read(lambda tx: runs.get(tx, run_id))))
+
+
+@router.delete("/{run_id}", response_model=None)
+async def delete(deps: Deps, run_id: RunId) -> Response:
+    await deps.database.write(lambda tx: delete_run(tx, run_id, deps.clock))
+    return json_response(None)
+
+
+@router.get("/{run_id}/messages", response_model=None)
+async def list_messages(
+    deps: Deps,
+    run_id: RunId,
+    before: Before = None,
+    after: After = None,
+    limit: Limit = 100,
+    order: Order = "asc",
+    order_by: OrderBy = "created_at",
+) -> Response:
+    """Its input included; only the types that its request wanted to see."""
+    page = Page(limit=limit, before=before, after=after, order=order)
+
+    async def read(tx: Transaction) -> tuple[Run, list[Message]]:
+        return await runs.get(tx, run_id), await messages.list_of_run(tx, run_id, page)
+
+    run, rows = await deps.database.read(read)
+    shown: list[WireMessage] = []
+    for row in rows:
+        shown.extend(to_wire(row) if order == "asc" else reversed(to_wire(row)))
+    return json_response(filter_types(shown, run.request_config.get("include_return_message_types")))
+
+
+@router.get("/{run_id}/usage", responses={200: {"model": RunUsageView}}, response_model=None)
+async def usage(deps: Deps, run_id: RunId) -> Response:
+    async def read(tx: Transaction) -> RunUsageView:
+        await runs.get(tx, run_id)
+        return run_usage_view((await runs.usage(tx, run_id))[0])
+
+    return json_response(await deps.database.read(read))
+
+
+@router.get("/{run_id}/metrics", responses={200: {"model": RunMetricsView}}, response_model=None)
+async def metrics(deps: Deps, run_id: RunId) -> Response:
+    return json_response(await deps.database.read(lambda tx: measure_run(tx, run_id)))
+
+
+@router.get("/{run_id}/steps", responses={200: {"model": list[StepView]}}, response_model=None)
+async def list_steps(
+    deps: Deps,
+    run_id: RunId,
+    before: Before = None,
+    after: After = None,
+    limit: Limit = 100,
+    order: Order = "desc",
+    order_by: OrderBy = "created_at",
+) -> Response:
+    page = Page(limit=limit, before=before, after=after, order=order)
+
+    async def read(tx: Transaction) -> list[Step]:
+        await runs.get(tx, run_id)
+        return await steps.list_of_run(tx, run_id, page)
+
+    return json_response([step_view(step) for step in await deps.database.read(read)])
+
+
+@router.post("/{run_id}/stream", response_model=None)
+async def stream(deps: Deps, run_id: RunId, request: RetrieveStreamRequest | None = None) -> Response:
+    run = await deps.database.read(lambda tx: runs.get(tx, run_id))
+    return resumed_stream(deps, run, request or RetrieveStreamRequest())
+
+
+@router.get("/{run_id}/why", responses={200: {"model": Why}}, response_model=None)
+async def why(deps: Deps, run_id: RunId) -> Response:
+    """What the run does or waits for, since when, and who can move it on; or how it ended."""
+    story = await deps.database.read(lambda tx: explain_run(tx, run_id, deps.clock.now_us()))
+    return json_response(why_view(story))

@@ -1,0 +1,94 @@
+"""Steps: each model call of a run, what it cost, and what people thought of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from holdfast.api.deps import Deps
+from holdfast.api.ids import StepId
+from holdfast.api.json import json_response
+from holdfast.api.params import After, Before, Limit, Order, OrderBy
+from holdfast.core.messages import Message
+from holdfast.store import messages, steps
+from holdfast.store.paging import Page
+from holdfast.store.steps import StepFilter
+from holdfast.store.transaction import Transaction
+from holdfast.wire.messages import to_wire
+from holdfast.wire.requests import StepFeedback
+from holdfast.wire.steps import StepMetricsView, StepView, step_metrics_view, step_view
+from holdfast.wire.times import microseconds
+
+router = APIRouter(prefix="/v1/steps", tags=["steps"])
+
+
+@router.get("/", responses={200: {"model": list[StepView]}}, response_model=None)
+async def list_steps(
+    deps: Deps,
+    before: Before = None,
+    after: After = None,
+    limit: Limit = 50,
+    order: Order = "desc",
+    order_by: OrderBy = "created_at",
+    start_date: datetime | None = None,
+    end_date: datetime | None = None,
+    model: str | None = None,
+    agent_id: str | None = None,
+    trace_ids: Annotated[list[str] | None, Query()] = None,
+    feedback: Literal["positive", "negative"] | None = None,
+    has_feedback: bool | None = None,
+    tags: Annotated[list[str] | None, Query()] = None,
+    project_id: str | None = None,
+) -> Response:
+    filters = StepFilter(
+        agent_id=agent_id,
+        model=model,
+        trace_ids=tuple(trace_ids) if trace_ids else None,
+        feedback=feedback,
+        has_feedback=has_feedback,
+        start_us=microseconds(start_date) if start_date else None,
+        end_us=microseconds(end_date) if end_date else None,
+    )
+    page = Page(limit=limit, before=before, after=after, order=order)
+    found = await deps.database.read(lambda tx: steps.list_steps(tx, filters, page))
+    return json_response([step_view(step) for step in found])
+
+
+@router.get("/{step_id}", responses={200: {"model": StepView}}, response_model=None)
+async def retrieve(deps: Deps, step_id: StepId) -> Response:
+    return json_response(step_view(await deps.database.read(lambda tx: steps.get(tx, step_id))))
+
+
+@router.get("/{step_id}/metrics", responses={200: {"model": StepMetricsView}}, response_model=None)
+async def metrics(deps: Deps, step_id: StepId) -> Response:
+    return json_response(step_metrics_view(await deps.database.read(lambda tx: steps.get(tx, step_id))))
+
+
+@router.get("/{step_id}/messages", response_model=None)
+async def list_messages(
+    deps: Deps,
+    step_id: StepId,
+    before: Before = None,
+    after: After = None,
+    limit: Limit = 100,
+    order: Order = "asc",
+    order_by: OrderBy = "created_at",
+) -> Response:
+    page = Page(limit=limit, before=before, after=after, order=order)
+
+    async def read(tx: Transaction) -> list[Message]:
+        await steps.get(tx, step_id)
+        return await messages.list_of_step(tx, step_id, page)
+
+    rows = await deps.database.read(read)
+    return json_response([wire for row in rows for wire in to_wire(row)])
+
+
+@router.patch("/{step_id}/feedback", responses={200: {"model": StepView}}, response_model=None)
+async def give_feedback(deps: Deps, step_id: StepId, request: StepFeedback) -> Response:
+    tags = None if request.tags is None else tuple(request.tags)
+    step = await deps.database.write(lambda tx: steps.feedback(tx, step_id, request.feedback, tags))
+    return json_response(step_view(step))

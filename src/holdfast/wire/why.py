@@ -1,0 +1,257 @@
+"""Where a run stands, in words: `plan` of its state, with what only its row knows (who drives it, how it ended)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from typing_extensions import TypedDict
+
+from holdfast.core.events import (
+    AnyEvent,
+    CancelAsked,
+    Compacted,
+    CompactionFailed,
+    ModelFailed,
+    ModelReplied,
+    Parked,
+    Resumed,
+    RunFailed,
+    RunStarted,
+    ToolReturned,
+    ToolsStarted,
+)
+from holdfast.core.hold import Hold
+from holdfast.core.records import Run
+from holdfast.core.run import CallModel, CallTools, Compact, OpenCall, RunState, Settle, Wait, plan
+from holdfast.wire.times import timestamp
+
+_SECOND: Final = 1_000_000
+_ENDED: Final = {
+    "end_turn": "the model answered and asked for nothing more",
+    "tool_rule": "a tool that ends the turn was called",
+    "max_steps": "it reached the step limit of the request",
+    "cancelled": "it was cancelled",
+    "requires_approval": "it stopped to ask for approval",
+    "llm_api_error": "the model's provider failed",
+    "invalid_llm_response": "the model's reply could not be used",
+    "invalid_tool_call": "the model made a call that could not be carried out",
+    "max_tokens_exceeded": "the model's reply was cut off by the output limit",
+    "context_window_overflow_in_system_prompt": "the system prompt alone does not fit the context window",
+    "error": "something in the server failed",
+}
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a run. `state` is None when its journal cannot be replayed."""
+
+    run: Run
+    state: RunState | None
+    events: Sequence[tuple[int, AnyEvent]]  # with the time at which each was recorded
+    now_us: int
+
+    @property
+    def last_us(self) -> int:
+        return self.events[-1][0] if self.events else self.run.created_us
+
+
+class CallStanding(TypedDict):
+    tool_call_id: str
+    name: str
+    arguments: str
+    status: str
+
+
+class Why(TypedDict):
+    run_id: str
+    agent_id: str
+    conversation_id: str | None
+    status: str
+    stop_reason: str | None
+    phase: str
+    doing: str
+    since: str
+    waiting_for: str | None
+    unblock: list[str]
+    calls: list[CallStanding]
+    driver: str | None
+    summary: str
+    history: list[str]
+
+
+class _Standing(msgspec.Struct, frozen=True):
+    doing: str
+    since_us: int
+    waiting_for: str | None = None
+    unblock: tuple[str, ...] = ()
+
+
+def why_view(story: Story) -> Why:
+    run, state = story.run, story.state
+    standing = _standing(story)
+    return {
+        "run_id": run.id,
+        "agent_id": run.agent_id,
+        "conversation_id": run.conversation_id,
+        "status": run.status,
+        "stop_reason": run.stop_reason,
+        "phase": state.phase.value if state else "unknown",
+        "doing": standing.doing,
+        "since": timestamp(standing.since_us),
+        "waiting_for": standing.waiting_for,
+        "unblock": list(standing.unblock),
+        "calls": [_call(call) for call in state.calls] if state else [],
+        "driver": _driver(story) if run.is_active else None,
+        "summary": _summary(story, standing),
+        "history": [f"{timestamp(at_us)}  {_happened(event)}" for at_us, event in story.events],
+    }
+
+
+def _standing(story: Story) -> _Standing:
+    run, state = story.run, story.state
+    if state is None:
+        return _Standing(f"Its journal cannot be read. {_end(run)}", run.completed_us or run.created_us)
+    intent = plan(state)
+    if isinstance(intent, Wait):
+        return _waiting(story, intent.hold)
+    if not run.is_active:
+        return _ended(story)
+    match intent:
+        case CallModel(number):
+            return _thinking(story, state, number)
+        case Compact(trigger):
+            doing = f"Summarising the oldest messages, to make room ({trigger.replace('_', ' ')})."
+            return _active(story, doing, f"{state.frozen_spec.model.handle} to summarise")
+        case CallTools(calls):
+            return _acting(story, calls)
+        case Settle():
+            return _active(story, "Writing down the end of calls that will not run.", None)
+        case _:
+            return _active(story, "Writing down what just happened.", None)
+
+
+def _thinking(story: Story, state: RunState, number: int) -> _Standing:
+    handle = state.frozen_spec.model.handle
+    return _active(story, f"Model call {number} of {handle} has been running for {_age(story)}.", f"{handle} to reply")
+
+
+def _acting(story: Story, calls: Sequence[OpenCall]) -> _Standing:
+    names = ", ".join(call.call.name for call in calls)
+    if any(call.status == "started" for call in calls):
+        return _active(story, f"Running {names}, started {_age(story)} ago.", f"{names} to return")
+    return _active(story, f"About to run {names}.", None)
+
+
+def _active(story: Story, doing: str, waiting_for: str | None) -> _Standing:
+    run = story.run
+    if run.cancel_asked_us is not None:
+        asked = _seconds(story.now_us - run.cancel_asked_us)
+        doing = f"Stopping: a cancel was asked for {asked} ago. {doing}"
+    cancel = f"To stop it: {_cancel(run)}."
+    return _Standing(doing, story.last_us, waiting_for, (f"Nobody needs to do anything: {_driver(story)}.", cancel))
+
+
+def _waiting(story: Story, hold: Hold) -> _Standing:
+    run = story.run
+    asked = [held for held in hold.calls if held.asks]
+    names = ", ".join(held.call.name for held in asked)
+    answers = [
+        {"type": "tool", "tool_call_id": held.call.id, "tool_return": "…", "status": "success"}
+        if held.client
+        else {"type": "approval", "tool_call_id": held.call.id, "approve": True}
+        for held in asked
+    ]
+    body = json.dumps({"messages": [{"type": "approval", "approvals": answers}]}, ensure_ascii=False)
+    shown = "; ".join(f"{held.call.name} {held.call.arguments}" for held in asked)
+    someone = "the client to run" if all(held.client for held in asked) else "a person to approve or deny"
+    return _Standing(
+        f"Waiting for {someone}: {shown}. Nothing runs meanwhile, and nothing times out.",
+        story.last_us,
+        f"{someone} {names}",
+        (f"Answer with POST {_messages(run)} {body}.", f"Or withdraw the request: {_cancel(run)}."),
+    )
+
+
+def _ended(story: Story) -> _Standing:
+    successor = next((event.by_run for _, event in reversed(story.events) if isinstance(event, Resumed)), None)
+    carried_on = f" The request was answered, and run {successor} carries on." if successor else ""
+    return _Standing(_end(story.run) + carried_on, story.run.completed_us or story.last_us)
+
+
+def _end(run: Run) -> str:
+    if run.stop_reason is None:
+        return f"It is {run.status}."
+    reason = _ENDED.get(run.stop_reason, run.stop_reason.replace("_", " "))
+    error: dict[str, Any] = run.metadata.get("error") or {}
+    said = " ".join(str(error[key]) for key in ("message", "detail") if error.get(key))
+    return f"It {run.status}: {reason}." + (f" {said}" if said else "")
+
+
+def _driver(story: Story) -> str:
+    run = story.run
+    if run.lease_owner is None:
+        return "no worker drives it now, and the next free one will take it over"
+    if run.lease_expires_us is not None and run.lease_expires_us < story.now_us:
+        return f"its worker {run.lease_owner} is gone, and another will take it over"
+    return f"{run.lease_owner} drives it (lease {run.lease})"
+
+
+def _summary(story: Story, standing: _Standing) -> str:
+    run = story.run
+    if run.is_active or standing.waiting_for:
+        since = timestamp(standing.since_us)
+        unblock = "".join(f"\n  {sentence}" for sentence in standing.unblock)
+        return f"Run {run.id} is not over. {standing.doing} Since {since}.{unblock}"
+    return f"Run {run.id} is over since {timestamp(standing.since_us)}. {standing.doing}"
+
+
+def _call(call: OpenCall) -> CallStanding:
+    return {
+        "tool_call_id": call.call.id,
+        "name": call.call.name,
+        "arguments": call.call.arguments,
+        "status": call.status,
+    }
+
+
+def _messages(run: Run) -> str:
+    conversation = run.conversation_id
+    return f"/v1/conversations/{conversation}/messages" if conversation else f"/v1/agents/{run.agent_id}/messages"
+
+
+def _cancel(run: Run) -> str:
+    return f'POST /v1/agents/{run.agent_id}/messages/cancel {{"run_ids": ["{run.id}"]}}'
+
+
+def _age(story: Story) -> str:
+    return _seconds(story.now_us - story.last_us)
+
+
+def _seconds(duration_us: int) -> str:
+    return f"{max(0, duration_us) / _SECOND:.1f} s"
+
+
+def _happened(event: AnyEvent) -> str:
+    match event:
+        case RunStarted(spec, input_ids, resumes):
+            begun = f"started with {len(input_ids)} message(s) for {spec.model.handle}"
+            return begun + (f", to carry on {', '.join(call.call.name for call in resumes)}" if resumes else "")
+        case ModelReplied(_, calls, finish, usage):
+            wanted = ", ".join(f"{call.call.name} ({call.verdict})" for call in calls) or "nothing more"
+            return f"the model replied ({finish}, {usage.total_tokens} tokens) and asked for {wanted}"
+        case ModelFailed(stop_reason, error) | CompactionFailed(stop_reason, error) | RunFailed(stop_reason, error):
+            return f"failed ({stop_reason}): {error.get('detail') or error.get('message')}"
+        case ToolsStarted(call_ids):
+            return f"started {len(call_ids)} tool call(s): {', '.join(call_ids)}"
+        case ToolReturned(call_id, status):
+            return f"call {call_id} returned ({status})"
+        case Parked(hold):
+            return f"asked for a decision on {len(hold.asked_ids)} call(s)"
+        case Resumed(by_run):
+            return f"the decision came, and run {by_run} carries on"
+        case Compacted(_, evicted):
+            return f"{evicted} message(s) were summarised"
+        case CancelAsked(by):
+            return f"a cancel was asked for by the {by}"
