@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from holdfast.core.messages import Content, Status
+from holdfast.core.messages import Content, Status, Text
+
+_FAILURE_CHARS: Final = 1_000
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +20,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any]
     tool_id: str | None = None
     agent_id: str | None = None
+    agent_name: str | None = None
     environment: dict[str, str] = {}  # the agent's declared secrets and nothing else
     timeout_s: float = 180.0
     return_char_limit: int = 50_000
@@ -40,3 +43,22 @@ class Sandbox(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+def failure_text(tool_name: str, kind: str, message: str) -> str:
+    """What the model is told when a tool did not succeed."""
+    return f"Error executing function {tool_name}: {kind}: {message}"[:_FAILURE_CHARS]
+
+
+def cut_to_limit(content: Content, limit: int) -> Content:
+    """A tool's or a client's return, at the length its tool allows. Images are left whole."""
+    if isinstance(content, str):
+        return _cut(content, limit)
+    return tuple(Text(_cut(part.text, limit)) if isinstance(part, Text) else part for part in content)
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    note = f"function output was truncated since it exceeded the character limit ({len(text)} > {limit})"
+    return f"{text[:limit]}... [NOTE: {note}]"

@@ -1,0 +1,104 @@
+"""What the server and the fork server agree on: the frames between them, the limits, and which walls to build.
+
+A frame is four bytes of length and a MessagePack array. Every call has a number; a number is used once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import msgspec
+
+from holdfast.core.messages import Content, Status
+
+CALL: Final = "call"  # the directory in the scratch directory over which each call's own is mounted
+_LENGTH: Final = struct.Struct("!I")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """For one call each."""
+
+    memory_bytes: int = 2 << 30
+    file_bytes: int = 256 << 20
+    scratch_bytes: int = 256 << 20
+    open_files: int = 512
+    processes: int = 512
+    output_bytes: int = 1 << 20  # of stdout and of stderr; the end is kept
+    result_bytes: int = 64 << 20
+
+
+class Walls(msgspec.Struct, frozen=True, kw_only=True):
+    """Which protections to try. One that this machine cannot build is left out and missing from `Ready.isolation`."""
+
+    bubblewrap: bool = True
+    namespaces: bool = True
+    landlock: bool = True
+    seccomp: bool = True
+
+
+class ZygoteConfig(msgspec.Struct, frozen=True, kw_only=True):
+    limits: Limits
+    walls: Walls
+    readable: tuple[str, ...]  # the only paths a tool may read, besides its scratch directory
+    scratch: str
+    environment: dict[str, str]
+    spares: int  # children kept ready
+    shell: str  # what the fork server itself runs in: "bubblewrap" or "process"
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
+    number: int
+    timeout_s: float
+    job: bytes  # a tools.base.Job as JSON, opened only by the child that runs it
+
+
+class Kill(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
+    number: int
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
+    isolation: str
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+    """Sent when every process of the call is gone."""
+
+    number: int
+    how: Literal["exited", "killed", "timeout", "overflow", "unstarted"]
+    code: int  # as os.waitstatus_to_exitcode gives it: negative for a signal
+    answer: bytes  # an Answer as JSON, or empty
+    stdout: bytes
+    stderr: bytes
+
+
+class Answer(msgspec.Struct, frozen=True):
+    status: Status
+    content: Content
+
+
+ToZygote = Run | Kill
+ToServer = Ready | Ended
+
+
+def pack(message: ToZygote | ToServer) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class Unpacker:
+    """Splits a byte stream back into the bodies of frames."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        self._held += data
+        while len(self._held) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._held)[0]
+            if len(self._held) < end:
+                return
+            body = bytes(self._held[_LENGTH.size : end])
+            del self._held[:end]
+            yield body

@@ -1,0 +1,330 @@
+"""The server's end of the sandbox: one connection to one fork server, started when first needed and again when lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Final, cast
+
+import msgspec
+
+from holdfast.errors import SandboxLost
+from holdfast.tools.base import Job, Outcome, cut_to_limit, failure_text
+from holdfast.tools.sandbox import launch
+from holdfast.tools.sandbox.contract import (
+    CALL,
+    Answer,
+    Ended,
+    Kill,
+    Limits,
+    Ready,
+    Run,
+    ToServer,
+    Unpacker,
+    Walls,
+    pack,
+)
+
+_log = logging.getLogger(__name__)
+_START_S: Final = 30.0
+_GRACE_S: Final = 5.0  # for the fork server to do what it was told, before it is taken for hung
+
+_frames = msgspec.msgpack.Decoder(ToServer)
+_answers = msgspec.json.Decoder(Answer)
+
+
+class Link(asyncio.Protocol):
+    """The connection. Every call in flight is a future; losing the fork server fails them all."""
+
+    def __init__(self, process: asyncio.subprocess.Process, complaints: IO[bytes]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._process = process
+        self._complaints = complaints  # what bubblewrap or the fork server itself write, never a tool's output
+        self._transport: asyncio.Transport | None = None
+        self._unpacker = Unpacker()
+        self._calls: dict[int, asyncio.Future[Ended]] = {}
+        self._last_number = 0
+        self._burial: asyncio.Task[None] | None = None
+        self._closing = False
+        self.ready: asyncio.Future[str] = self._loop.create_future()
+        self.gone = asyncio.Event()
+
+    @property
+    def open(self) -> bool:
+        return self._burial is None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        for body in self._unpacker.feed(data):
+            frame: ToServer = _frames.decode(body)
+            match frame:
+                case Ready(isolation):
+                    self.ready.set_result(isolation)
+                case Ended(number):
+                    call = self._calls.pop(number, None)
+                    if call is not None and not call.done():
+                        call.set_result(frame)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._burial = self._loop.create_task(self._bury())
+
+    def start(self, job: Job) -> tuple[int, asyncio.Future[Ended]]:
+        if self._transport is None or not self.open:
+            raise SandboxLost("The sandbox ended before the tool was started.")
+        self._last_number += 1
+        number = self._last_number
+        ended = self._loop.create_future()
+        self._calls[number] = ended
+        self._transport.write(pack(Run(number, job.timeout_s, msgspec.json.encode(job))))
+        return number, ended
+
+    def kill(self, number: int) -> None:
+        if self._transport is not None and self.open:
+            self._transport.write(pack(Kill(number)))
+
+    def end(self) -> None:
+        """At once, and everything inside with it."""
+        if self._process.returncode is None:
+            self._process.kill()
+
+    async def close(self) -> None:
+        """The fork server ends its calls and itself when the connection closes."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+        try:
+            async with asyncio.timeout(_GRACE_S):
+                await self.gone.wait()
+        except TimeoutError:
+            self.end()
+            await self.gone.wait()
+
+    async def _bury(self) -> None:
+        """Callers learn of the loss only when the processes are really gone."""
+        try:
+            async with asyncio.timeout(_GRACE_S):
+                await self._process.wait()
+        except TimeoutError:
+            self.end()
+            await self._process.wait()
+        words = _last_words(self._complaints)
+        if not self._closing:
+            _log.error("the sandbox process ended: %s", words)
+        lost = SandboxLost("The sandbox process ended while the tool was running; what the tool had done is unknown.")
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(lost)
+        self._calls.clear()
+        if not self.ready.done():
+            self.ready.set_exception(SandboxLost(words))
+        self.gone.set()
+
+
+class ForkServerSandbox:
+    """Runs custom tools, each call in its own processes behind every wall this machine can build."""
+
+    def __init__(
+        self,
+        *,
+        concurrency: int = 32,
+        limits: Limits | None = None,
+        walls: Walls | None = None,
+        hidden: Iterable[Path] = (),  # the data directory, should it lie inside something tools can see
+        bubblewrap: str | None = None,
+    ) -> None:
+        self._turns = asyncio.Semaphore(concurrency)  # first come, first served
+        self._limits = limits or Limits()
+        self._walls = walls or Walls()
+        self._hidden = tuple(hidden)
+        self._bubblewrap = bubblewrap or shutil.which("bwrap")
+        self._link: Link | None = None
+        self._isolation: str | None = None
+        self._starting: asyncio.Task[Link] | None = None
+        self._scratch: Path | None = None
+        self._warned = False
+        self._closed = False
+
+    async def warm(self) -> str:
+        """Start the fork server if it does not run. Returns which isolation is in force, "none" when it cannot start.
+
+        That is no reason to fail: a server is useful without custom tools, and each call of one will say what is wrong.
+        """
+        try:
+            await self._connected()
+        except SandboxLost as lost:
+            _log.error("CUSTOM TOOLS DO NOT WORK: %s", lost.message)
+            return "none"
+        return self._isolation or "none"
+
+    async def run(self, job: Job) -> Outcome:
+        async with self._turns:
+            try:
+                link = await self._connected()
+                ended = await _call(link, job)
+            except SandboxLost as lost:
+                text = failure_text(job.tool_name, "SandboxLost", lost.message)
+                return Outcome(status="error", content=text, stdout=(), stderr=(), isolation=self._isolation)
+        return _outcome(job, ended, self._isolation)
+
+    async def aclose(self) -> None:
+        self._closed = True
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+        if self._link is not None:
+            await self._link.close()
+        if self._scratch is not None:
+            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+
+    async def _connected(self) -> Link:
+        if self._link is not None and self._link.open:
+            return self._link
+        if self._closed:
+            raise SandboxLost("The server is shutting down.")
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.create_task(self._start())
+        # Shielded: the start is shared, and one impatient caller must not spoil it for the others.
+        return await asyncio.shield(self._starting)
+
+    async def _start(self) -> Link:
+        if sys.platform != "linux":
+            raise SandboxLost("Custom tools run only on Linux.")
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="holdfast-tools-"))
+            (self._scratch / CALL).mkdir()
+        if self._walls.bubblewrap and self._bubblewrap is not None:
+            config = launch.configure(self._limits, self._walls, self._scratch, os.environ, bubblewrapped=True)
+            try:
+                return await self._open(
+                    launch.bubblewrap_command(self._bubblewrap, config, self._hidden), config.environment
+                )
+            except SandboxLost as lost:
+                self._warn(f"bubblewrap does not work here ({lost.message})")
+        else:
+            self._warn("bubblewrap is not installed" if self._walls.bubblewrap else "bubblewrap is switched off")
+        config = launch.configure(self._limits, self._walls, self._scratch, os.environ, bubblewrapped=False)
+        return await self._open(launch.python_command(config), config.environment)
+
+    async def _open(self, command: list[str], environment: dict[str, str]) -> Link:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        complaints = tempfile.TemporaryFile()  # noqa: SIM115 (the link reads and closes it when the process has ended)
+        with theirs:  # kept open here, its end would never be seen
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=theirs.fileno(),
+                stdout=complaints,
+                stderr=complaints,
+                env=environment,
+                start_new_session=True,
+            )
+        loop = asyncio.get_running_loop()
+        _, link = await loop.create_unix_connection(lambda: Link(process, complaints), sock=ours)
+        try:
+            async with asyncio.timeout(_START_S):
+                self._isolation = await asyncio.shield(link.ready)
+        except TimeoutError:
+            link.end()
+            await link.gone.wait()
+            raise SandboxLost(f"it was not ready after {_START_S:g} seconds") from None
+        self._link = link
+        _log.info("custom tools run in a sandbox: %s", self._isolation)
+        return link
+
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "CUSTOM TOOLS ARE NOT FULLY ISOLATED: %s. They run in ordinary processes, behind only what the kernel "
+                "itself offers. Install bubblewrap (the package is called bubblewrap, the program bwrap).",
+                why,
+            )
+
+
+async def _call(link: Link, job: Job) -> Ended:
+    number, ended = link.start(job)
+    try:
+        async with asyncio.timeout(job.timeout_s + _GRACE_S):
+            return await asyncio.shield(ended)
+    except TimeoutError:
+        link.end()  # the fork server keeps the time itself; if it did not, it hangs
+        await asyncio.wait([ended])
+        return ended.result()
+    except asyncio.CancelledError:
+        link.kill(number)
+        await _settled(link, ended)
+        raise
+
+
+async def _settled(link: Link, ended: asyncio.Future[Ended]) -> None:
+    """Return only when every process of the call is dead, however often we are cancelled meanwhile."""
+    deadline = asyncio.get_running_loop().call_later(_GRACE_S, link.end)
+    try:
+        while not ended.done():
+            try:
+                await asyncio.wait([ended])
+            except asyncio.CancelledError:  # the first one is re-raised by our caller once this is over
+                continue
+    finally:
+        deadline.cancel()
+    ended.exception()  # marks it as seen
+
+
+def _outcome(job: Job, ended: Ended, isolation: str | None) -> Outcome:
+    answer = _answer(job, ended)
+    return Outcome(
+        status=answer.status,
+        content=cut_to_limit(answer.content, job.return_char_limit),
+        stdout=_output(ended.stdout),
+        stderr=_output(ended.stderr),
+        isolation=isolation,
+    )
+
+
+def _answer(job: Job, ended: Ended) -> Answer:
+    def failed(kind: str, message: str) -> Answer:
+        return Answer("error", failure_text(job.tool_name, kind, message))
+
+    match ended.how:
+        case "timeout":
+            return failed("TimeoutError", f"the tool did not finish within {job.timeout_s:g} seconds and was stopped")
+        case "overflow":
+            return failed("ValueError", "the tool returned more data than fits through the sandbox")
+        case "killed":
+            return failed("CancelledError", "the tool was stopped")
+        case "unstarted":
+            return failed("OSError", f"no process could be started: {ended.stderr.decode(errors='replace')}")
+        case "exited":
+            try:
+                return _answers.decode(ended.answer)
+            except msgspec.DecodeError:
+                return failed("ProcessDied", f"the tool's process {_death(ended.code)} before it returned")
+
+
+def _death(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _output(data: bytes) -> tuple[str, ...]:
+    return (data.decode(errors="replace"),) if data else ()
+
+
+def _last_words(complaints: IO[bytes]) -> str:
+    with complaints:
+        complaints.seek(0)
+        text = complaints.read().decode(errors="replace").strip()
+    return text if text else "it ended without a word"

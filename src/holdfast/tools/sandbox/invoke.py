@@ -1,0 +1,174 @@
+"""Runs a tool's source in the child: finds the function, fits the arguments to it, shapes what it returns."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import linecache
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from typing import Any, Final, cast
+
+import msgspec
+
+from holdfast.core.messages import Content, Image, Text
+from holdfast.tools.base import Job, failure_text
+from holdfast.tools.sandbox.contract import Answer
+
+_PLAIN: Final = (str, int, float, bool, list, dict)
+_MODULE: Final = "tool"
+_TYPING: Final[dict[str, Any]] = {name: getattr(typing, name) for name in cast("Any", typing).__all__}
+_REHEARSAL: Final = Job(
+    call_id="",
+    tool_name="rehearsal",
+    source_code="def rehearsal(number: int, words: list[str]) -> dict:\n    return {'both': [number, words]}\n",
+    arguments={"number": "1", "words": ["a"]},
+)
+
+
+def rehearse() -> None:
+    """Walk the whole path once with nothing at stake: the pages it touches are then this child's own."""
+    function = load(_REHEARSAL)
+    shape(function(**fit(function, _REHEARSAL)))
+
+
+def invoke(job: Job) -> Answer:
+    """The tool boundary: whatever the tool raises, SystemExit included, becomes an answer."""
+    for stream in (sys.stdout, sys.stderr):
+        cast("Any", stream).reconfigure(line_buffering=True)
+    try:
+        function = load(job)
+        result = function(**fit(function, job))
+        if inspect.isawaitable(result):
+            result = asyncio.run(_awaited(result))
+        answer = Answer("success", shape(result))
+    except BaseException as problem:
+        sys.stderr.write(own_traceback(problem, _filename(job)))
+        answer = Answer("error", failure_text(job.tool_name, type(problem).__name__, str(problem)))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return answer
+
+
+def load(job: Job) -> Callable[..., Any]:
+    filename = _filename(job)
+    # Tracebacks show source lines, and there is no file to read them from.
+    linecache.cache[filename] = (len(job.source_code), None, job.source_code.splitlines(keepends=True), filename)
+    module = types.ModuleType(_MODULE)
+    sys.modules[_MODULE] = module  # dataclasses and pydantic look annotations up through it
+    module.__dict__.update(_TYPING, client=None)
+    exec(compile(job.source_code, filename, "exec", dont_inherit=True), module.__dict__)
+    function = module.__dict__.get(job.tool_name)
+    if not callable(function):
+        raise NameError(f"the source defines no function named {job.tool_name!r}")
+    return function
+
+
+def fit(function: Callable[..., Any], job: Job) -> dict[str, Any]:
+    """The keyword arguments of the call, or a TypeError that names what is missing or unknown."""
+    parameters = inspect.signature(function).parameters
+    given = dict(job.arguments)
+    if "agent_state" in parameters:
+        given["agent_state"] = types.SimpleNamespace(id=job.agent_id, name=job.agent_name)
+    if "agent_id" in parameters:
+        given["agent_id"] = job.agent_id
+    _check_names(job.tool_name, parameters, given)
+    hints = _hints(function)
+    return {name: coerce(value, hints[name]) if name in hints else value for name, value in given.items()}
+
+
+def coerce(value: Any, annotation: Any) -> Any:
+    """Best effort: what does not fit is passed as it came, and the tool may judge it."""
+    if annotation in _PLAIN and type(cast("object", value)) is annotation:
+        return value
+    try:
+        return cast("Any", msgspec.convert(value, annotation, strict=False, dec_hook=_from_plain))
+    except (ValueError, TypeError):  # msgspec.ValidationError is a ValueError
+        return value
+
+
+def shape(result: Any) -> Content:
+    if isinstance(result, str):
+        return result
+    if hasattr(result, "model_dump_json"):
+        return str(result.model_dump_json())
+    parts = _parts(result)
+    if parts:
+        return parts
+    if isinstance(result, (dict, list)) or (is_dataclass(result) and not isinstance(result, type)):
+        return msgspec.json.encode(result, enc_hook=_to_plain).decode()
+    return str(result)
+
+
+def own_traceback(problem: BaseException, filename: str) -> str:
+    """From the tool's first frame on: our own frames would tell its author nothing."""
+    frame = problem.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename != filename:
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(problem), problem, frame))
+
+
+def _filename(job: Job) -> str:
+    return f"<tool {job.tool_name}>"
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+def _check_names(tool: str, parameters: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> None:
+    kinds = {parameter.kind for parameter in parameters.values()}
+    named = {
+        name: parameter
+        for name, parameter in parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+    unknown = [] if inspect.Parameter.VAR_KEYWORD in kinds else [name for name in given if name not in named]
+    missing = [name for name, parameter in named.items() if parameter.default is parameter.empty and name not in given]
+    problems = [f"missing arguments: {', '.join(missing)}"] if missing else []
+    problems += [f"unknown arguments: {', '.join(unknown)}"] if unknown else []
+    if problems:
+        raise TypeError(f"{tool}() was called with {'; '.join(problems)}")
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        return {}  # an annotation that cannot be resolved cannot guide a conversion
+
+
+def _parts(result: Any) -> tuple[Text | Image, ...] | None:
+    """The result as text and image parts, or None when it is anything else."""
+    items = cast("list[Any]", result) if isinstance(result, list) else [result]
+    parts = [_part(item) for item in items]
+    whole = tuple(part for part in parts if part is not None)
+    return whole if whole and len(whole) == len(parts) else None
+
+
+def _part(item: Any) -> Text | Image | None:
+    match item:
+        case {"type": "text", "text": str(text)}:
+            return Text(text)
+        case {"type": "image", "source": {"type": "base64", "media_type": str(media_type), "data": str(data)}}:
+            return Image(media_type, data)
+        case _:
+            return None
+
+
+def _from_plain(wanted: Any, value: Any) -> Any:
+    """Pydantic is recognised by its manners, so that only tools that use it depend on it."""
+    if isinstance(value, wanted):
+        return value
+    if hasattr(wanted, "model_validate"):
+        return wanted.model_validate(value)
+    raise TypeError(f"{wanted!r} cannot be made from plain data")
+
+
+def _to_plain(value: Any) -> Any:
+    """For what JSON has no word for."""
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else str(value)

@@ -1,0 +1,92 @@
+"""How the fork server is started: what it may see, and the command line that makes it so."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from holdfast.tools.sandbox.contract import CALL, Limits, Walls, ZygoteConfig
+
+_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_ETC_NAMES: Final = """
+    alternatives ca-certificates ca-certificates.conf crypto-policies gai.conf group host.conf hosts ld.so.cache
+    ld.so.conf ld.so.conf.d localtime mime.types nsswitch.conf passwd pki protocols resolv.conf services ssl timezone
+"""
+_ETC: Final = tuple(f"/etc/{name}" for name in _ETC_NAMES.split())
+_SPARES: Final = 2
+_SCRATCH: Final = "/scratch"
+_INHERITED: Final = ("LANG", "LC_ALL", "TZ")
+_PACKAGE: Final = Path(__file__).resolve().parents[2]
+_ENTRY: Final = (
+    "import sys; sys.path.append(sys.argv[1]); from holdfast.tools.sandbox.zygote import main; main(sys.argv[2])"
+)
+
+
+def configure(
+    limits: Limits, walls: Walls, scratch_root: Path, environment: Mapping[str, str], bubblewrapped: bool
+) -> ZygoteConfig:
+    kept = {name: environment[name] for name in _INHERITED if name in environment}
+    return ZygoteConfig(
+        limits=limits,
+        walls=walls,
+        readable=(*_SYSTEM, *_ETC, *_interpreter_paths()),
+        scratch=_SCRATCH if bubblewrapped else str(scratch_root),
+        environment={"LANG": "C.UTF-8", **kept, "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"},
+        spares=_SPARES,
+        shell="bubblewrap" if bubblewrapped else "process",
+    )
+
+
+def python_command(config: ZygoteConfig) -> list[str]:
+    return [sys.executable, "-I", "-c", _ENTRY, str(_PACKAGE.parent), msgspec.json.encode(config).decode()]
+
+
+def bubblewrap_command(bwrap: str, config: ZygoteConfig, hidden: Iterable[Path]) -> list[str]:
+    isolated = "--unshare-all --unshare-user --share-net --die-with-parent --new-session --clearenv --cap-drop ALL"
+    command = [bwrap, *isolated.split()]
+    if os.geteuid() == 0:
+        # To lift what bubblewrap lays over /proc, and to map uid 0 further in. They hold only inside bubblewrap's own
+        # namespaces and are given up before any tool runs.
+        command += ["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETFCAP"]
+    call_directory = f"{config.scratch}/{CALL}"
+    command += ["--proc", "/proc", "--dev", "/dev", "--dir", call_directory]
+    for path in config.readable:
+        command += _shown(path)
+    for path in hidden:
+        if any(_lies_in(str(path), seen) for seen in config.readable) and path.is_dir():
+            command += ["--tmpfs", str(path)]
+    if not any(_lies_in(path, "/tmp") for path in config.readable):  # unless part of the interpreter lives there
+        command += ["--symlink", call_directory, "/tmp"]
+    if config.walls.namespaces:
+        command += ["--remount-ro", "/dev", "--remount-ro", "/"]
+    command += ["--chdir", "/"]
+    for name, value in config.environment.items():
+        command += ["--setenv", name, value]
+    return [*command, "--", *python_command(config)]
+
+
+def _shown(path: str) -> list[str]:
+    if not os.path.exists(path):
+        return []
+    if path in _SYSTEM and os.path.islink(path):  # /bin → usr/bin and the like
+        return ["--symlink", os.readlink(path), path]
+    return ["--ro-bind", os.path.realpath(path), path]
+
+
+def _interpreter_paths() -> tuple[str, ...]:
+    """The interpreter, the virtual environment and this package, but for what lies in the system directories."""
+    wanted = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, str(_PACKAGE))
+    kept: list[str] = []
+    for path in sorted({os.path.abspath(path) for path in wanted}, key=len):
+        if not any(_lies_in(path, other) for other in (*_SYSTEM, *kept)):
+            kept.append(path)
+    return tuple(kept)
+
+
+def _lies_in(path: str, directory: str) -> bool:
+    return Path(path).is_relative_to(directory)

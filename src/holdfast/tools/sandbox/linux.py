@@ -1,0 +1,142 @@
+"""The few kernel calls that Python does not offer, through ctypes. Each raises OSError when the kernel says no."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Final
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+CLONE_NEWNS: Final = 0x0002_0000
+CLONE_NEWUSER: Final = 0x1000_0000
+CLONE_NEWPID: Final = 0x2000_0000
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+_MNT_DETACH: Final = 2
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
+_CAPABILITY_VERSION_3: Final = 0x2008_0522
+_CLOSE_RANGE: Final = 436  # the same on every architecture
+TOOL_UID: Final = 1000  # seen inside; not 0, so that no exec gives capabilities back
+
+
+def call(name: str, *arguments: object) -> int:
+    """A libc function that answers -1 and sets errno when it fails."""
+    function = getattr(_libc, name, None)
+    if function is None:
+        raise OSError(0, f"{name} does not exist on {sys.platform}")
+    result = int(function(*arguments))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+    return result
+
+
+def syscall(number: int, *arguments: object) -> int:
+    return call("syscall", ctypes.c_long(number), *arguments)
+
+
+def prctl(option: int, *arguments: int) -> None:
+    padded = (*arguments, 0, 0, 0, 0)[:4]
+    call("prctl", ctypes.c_int(option), *(ctypes.c_ulong(value) for value in padded))
+
+
+def die_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> None:
+    prctl(_PR_SET_PDEATHSIG, with_signal)
+
+
+def adopt_orphans() -> None:
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def forbid_new_privileges() -> None:
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def drop_capabilities() -> None:
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    call("capset", header, nothing)
+
+
+def mount(kind: str, target: str, flags: int, options: str = "") -> None:
+    call("mount", kind.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
+
+
+def unshare(flags: int) -> None:
+    call("unshare", ctypes.c_int(flags))
+
+
+def enter_pid_namespace(fd: int) -> None:
+    """Affects children to come, never the caller."""
+    call("setns", ctypes.c_int(fd), ctypes.c_int(CLONE_NEWPID))
+
+
+def found_namespaces() -> None:
+    """Go on as process 1 of new user, pid and mount namespaces. The caller stays outside and ends with that process.
+
+    To create a pid namespace for every call, and to come back from it, a process must own its pid namespace too; under
+    bubblewrap it does not, hence one more level.
+    """
+    _uncover_proc()
+    uid, gid = os.geteuid(), os.getegid()
+    unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS)
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{TOOL_UID} {uid} 1")
+    _write("/proc/self/gid_map", f"{TOOL_UID} {gid} 1")
+    die_with_parent()  # a change of credentials clears it
+    inside = os.fork()
+    if inside:
+        # The control socket stays open here: the server sees it close only once the whole namespace is gone.
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(inside, 0)[1]) & 0xFF)
+    die_with_parent()
+    mount_proc()
+
+
+def close_from(lowest: int) -> None:
+    try:
+        syscall(_CLOSE_RANGE, ctypes.c_uint(lowest), ctypes.c_uint(0xFFFF_FFFF), ctypes.c_uint(0))
+    except OSError:  # before Linux 5.9
+        os.closerange(lowest, os.sysconf("SC_OPEN_MAX"))
+
+
+def mount_proc() -> None:
+    mount("proc", "/proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def works(attempt: Callable[[], None]) -> bool:
+    """Whether the attempt succeeds, found out in a process that is thrown away."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            attempt()
+            code = 0
+        except OSError:
+            code = 1
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _uncover_proc() -> None:
+    """For root, bubblewrap hides parts of /proc under mounts; the kernel then refuses a fresh /proc further in."""
+    with open("/proc/self/mountinfo") as table:
+        covers = [line.split()[4] for line in table]
+    for path in covers:
+        if path.startswith("/proc/") and "/proc/sys" not in path:
+            try:
+                call("umount2", path.encode(), ctypes.c_int(_MNT_DETACH))
+            except OSError:
+                return  # not ours to lift; mounting /proc will tell whether that matters
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

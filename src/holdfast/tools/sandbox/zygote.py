@@ -1,0 +1,354 @@
+"""The fork server. Starts once, imports what tools usually import, then forks a child for every call.
+
+One thread, one loop: frames from the server, output of the children, deaths of the children, deadlines. It never runs a
+tool's code itself and opens no job; when the server goes away, so do it and all its children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Final, Literal, NoReturn
+
+import msgspec
+
+from holdfast.tools.base import Job
+from holdfast.tools.sandbox import cell as cells
+from holdfast.tools.sandbox import invoke, keeper, linux
+from holdfast.tools.sandbox.contract import (
+    CALL,
+    Answer,
+    Ended,
+    Kill,
+    Ready,
+    Run,
+    ToZygote,
+    Unpacker,
+    ZygoteConfig,
+    pack,
+)
+
+_PRELOADED: Final = """
+    asyncio collections dataclasses datetime enum functools itertools json math random re typing urllib.request uuid
+    pydantic
+"""
+_CHUNK: Final = 1 << 16
+_QUIET_S: Final = 0.01  # while calls run, a spare is made only after a pause: a fork would delay a call that is ending
+
+_frames = msgspec.msgpack.Decoder(ToZygote)
+_jobs = msgspec.json.Decoder(Job)
+
+
+class Gathered:
+    """What came out of one pipe."""
+
+    def __init__(self, fd: int, keep: int) -> None:
+        self.fd = fd
+        self._keep = keep
+        self._held = bytearray()
+        self._dropped = 0
+
+    def read(self) -> bool:
+        """False at the end of the pipe or when nothing waits."""
+        try:
+            chunk = os.read(self.fd, _CHUNK)
+        except BlockingIOError:
+            return False
+        self._held += chunk
+        excess = len(self._held) - self._keep
+        if excess > self._keep:  # trimmed rarely, so that a flood costs little per byte
+            self._trim(excess)
+        return bool(chunk)
+
+    @property
+    def size(self) -> int:
+        return len(self._held) + self._dropped
+
+    def bytes(self) -> bytes:
+        self._trim(len(self._held) - self._keep)
+        note = f"[{self._dropped} bytes dropped]\n".encode() if self._dropped else b""
+        return note + bytes(self._held)
+
+    def _trim(self, excess: int) -> None:
+        if excess > 0:
+            del self._held[:excess]
+            self._dropped += excess
+
+
+class Child:
+    """A walled-off process: first a spare that waits for a job, then a call, until it is dead."""
+
+    def __init__(self, pid: int, doorbell: int, inbox: int, pipes: tuple[Gathered, Gathered, Gathered]) -> None:
+        self.pid = pid
+        self.pipes = pipes
+        self.number = 0
+        self.deadline: float | None = None
+        self.how: Literal["exited", "killed", "timeout", "overflow"] = "exited"
+        self._doorbell = doorbell
+        self._inbox = inbox
+
+    def give(self, run: Run) -> None:
+        """Through a file in memory, which takes a job of any size without making us wait for its reader."""
+        self.number = run.number
+        self.deadline = time.monotonic() + run.timeout_s
+        _write_all(self._inbox, run.job)
+        with contextlib.suppress(BrokenPipeError):  # it is dead already, as the loop will notice
+            os.write(self._doorbell, b"!")
+        self.shut()
+
+    def shut(self) -> None:
+        os.close(self._inbox)
+        os.close(self._doorbell)
+
+
+class Zygote:
+    def __init__(self, cell: cells.Cell, control: socket.socket) -> None:
+        self._cell = cell
+        self._control = control
+        self._limits = cell.config.limits
+        self._unpacker = Unpacker()
+        self._selector = selectors.DefaultSelector()
+        self._calls: dict[int, Child] = {}  # by pid
+        self._spares: dict[int, Child] = {}
+        self._may_spare = True
+        self._deaths = False
+        self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY) if cell.namespaces else -1
+
+    def serve(self) -> NoReturn:
+        deaths, woken = os.pipe()
+        os.set_blocking(deaths, False)
+        os.set_blocking(woken, False)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _noticed)
+        self._selector.register(deaths, selectors.EVENT_READ, lambda: self._notice(deaths))
+        self._selector.register(self._control, selectors.EVENT_READ, self._listen)
+        gc.collect()
+        gc.freeze()  # children share these pages; a collection there must not touch them
+        self._control.sendall(pack(Ready(self._cell.isolation)))
+        while True:
+            spare_missing = self._may_spare and len(self._spares) < self._cell.config.spares
+            quiet = (_QUIET_S if self._calls else 0.0) if spare_missing else None
+            events = self._selector.select(self._patience(quiet))
+            for key, _ in events:
+                action: Callable[[], None] = key.data
+                action()
+            self._bury()
+            self._expire()
+            if spare_missing and not events:
+                self._prepare()
+
+    def _patience(self, at_most: float | None) -> float | None:
+        now = time.monotonic()
+        waits = [call.deadline - now for call in self._calls.values() if call.deadline is not None]
+        waits += [at_most] if at_most is not None else []
+        return max(0.0, min(waits)) if waits else None
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        for call in self._calls.values():
+            if call.deadline is not None and call.deadline <= now:
+                self._end(call, "timeout")
+
+    def _listen(self) -> None:
+        data = self._control.recv(_CHUNK)
+        if not data:
+            self._leave()
+        for body in self._unpacker.feed(data):
+            frame: ToZygote = _frames.decode(body)
+            match frame:
+                case Run():
+                    self._start(frame)
+                case Kill(number):
+                    for call in self._calls.values():
+                        if call.number == number:
+                            self._end(call, "killed")
+
+    def _leave(self) -> NoReturn:
+        """Process 1 of a namespace takes everything with it; otherwise each keeper has to be told."""
+        children = [*self._calls.values(), *self._spares.values()]
+        for child in children:
+            self._end(child, "killed")
+        for child in children:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child.pid, 0)
+        os._exit(0)
+
+    def _end(self, call: Child, how: Literal["killed", "timeout", "overflow"]) -> None:
+        call.how = how
+        call.deadline = None
+        os.kill(call.pid, signal.SIGKILL if self._cell.namespaces else signal.SIGTERM)
+
+    def _start(self, run: Run) -> None:
+        try:
+            child = self._spares.pop(next(iter(self._spares))) if self._spares else self._fork_child()
+        except OSError as problem:
+            self._control.sendall(pack(Ended(run.number, "unstarted", 0, b"", b"", str(problem).encode())))
+            return
+        self._calls[child.pid] = child
+        child.give(run)
+        for pipe in child.pipes:
+            self._selector.register(pipe.fd, selectors.EVENT_READ, lambda pipe=pipe: self._gather(child, pipe))
+
+    def _prepare(self) -> None:
+        """In idle moments, so that the next call finds its room built."""
+        try:
+            child = self._fork_child()
+        except OSError:
+            self._may_spare = False  # until a call has ended and made room
+            return
+        self._spares[child.pid] = child
+
+    def _fork_child(self) -> Child:
+        with contextlib.ExitStack() as on_failure:
+            ends = [os.pipe() for _ in range(4)]
+            inbox = os.memfd_create("job")
+            for fd in (inbox, *(fd for pair in ends for fd in pair)):
+                on_failure.callback(os.close, fd)
+            (listen, doorbell), *outputs = ends
+            pid = self._fork(cells.Pipes(listen, inbox, *(write for _, write in outputs)))
+            on_failure.pop_all()
+        os.close(listen)
+        for read, write in outputs:
+            os.close(write)
+            os.set_blocking(read, False)
+        keep = (self._limits.output_bytes, self._limits.output_bytes, self._limits.result_bytes)
+        stdout, stderr, answer = (Gathered(read, cap) for (read, _), cap in zip(outputs, keep, strict=True))
+        return Child(pid, doorbell, inbox, (stdout, stderr, answer))
+
+    def _fork(self, pipes: cells.Pipes) -> int:
+        if not self._cell.namespaces:
+            pid = os.fork()
+            return pid or self._become_keeper(pipes)
+        linux.unshare(linux.CLONE_NEWPID)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                os.setsid()
+                _become_tool(self._cell, pipes, os.path.join(self._cell.config.scratch, CALL))
+        finally:
+            linux.enter_pid_namespace(self._own_pids)
+        return pid
+
+    def _become_keeper(self, pipes: cells.Pipes) -> NoReturn:
+        code = 1
+        try:
+            code = keeper.keep(self._cell.config.scratch, lambda path: _become_tool(self._cell, pipes, path))
+        finally:
+            os._exit(code if code >= 0 else 128 - code)
+
+    def _gather(self, call: Child, pipe: Gathered) -> None:
+        if not pipe.read():
+            self._selector.unregister(pipe.fd)  # closed by its writers; the bytes wait for the child's death
+        elif pipe is call.pipes[2] and pipe.size > self._limits.result_bytes and call.how == "exited":
+            self._end(call, "overflow")
+
+    def _notice(self, deaths: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(deaths, _CHUNK)
+        self._deaths = True
+
+    def _bury(self) -> None:
+        """Only between rounds: an event of the same round may still name a pipe that this closes."""
+        if not self._deaths:
+            return
+        self._deaths = False
+        for pid, code in keeper.reap().items():
+            if not self._cell.namespaces and code < 0:
+                # The keeper itself was killed: what it held is ours now.
+                keeper.end_children(spare={*self._calls, *self._spares})
+            if pid in self._calls:
+                self._report(self._calls.pop(pid), code)
+            elif pid in self._spares:
+                self._discard(self._spares.pop(pid))
+
+    def _report(self, call: Child, code: int) -> None:
+        registered = self._selector.get_map()
+        for pipe in call.pipes:
+            while pipe.read():
+                pass
+            if pipe.fd in registered:
+                self._selector.unregister(pipe.fd)
+            os.close(pipe.fd)
+        self._may_spare = True
+        stdout, stderr, answer = (pipe.bytes() for pipe in call.pipes)
+        code = 128 - code if code > 128 and not self._cell.namespaces else code
+        self._control.sendall(pack(Ended(call.number, call.how, code, answer, stdout, stderr)))
+
+    def _discard(self, spare: Child) -> None:
+        spare.shut()
+        for pipe in spare.pipes:
+            os.close(pipe.fd)
+
+
+def _become_tool(cell: cells.Cell, pipes: cells.Pipes, scratch: str) -> NoReturn:
+    """Never returns, so that no exception can carry a child back into the fork server's loop."""
+    code = 1
+    try:
+        cells.enter(cell, pipes, scratch)
+        invoke.rehearse()
+        received = cells.wait_for_job()
+        if not received:
+            os._exit(0)
+        job = _jobs.decode(received)
+        cells.admit(job)
+        me = os.getpid()
+        answer = invoke.invoke(job)
+        if os.getpid() == me:  # a tool that forked: only the original speaks
+            code = 0
+            _write_all(cells.ANSWER_FD, msgspec.json.encode(answer))
+    except OSError as problem:
+        refusal = Answer("error", f"The tool was not run: its sandbox could not be set up ({problem}).")
+        _write_all(cells.ANSWER_FD, msgspec.json.encode(refusal))
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _noticed(number: int, frame: object) -> None:
+    """Only the byte in the wake-up pipe matters."""
+
+
+def main(config_text: str) -> NoReturn:
+    config = msgspec.json.decode(config_text, type=ZygoteConfig)
+    while os.open(os.devnull, os.O_RDONLY) < cells.INBOX_FD:
+        pass  # taken, so that no rule or pipe gets a number that the children need
+    control = socket.socket(fileno=0)
+    linux.die_with_parent()
+    linux.adopt_orphans()
+    for name in _PRELOADED.split():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    namespaces = config.walls.namespaces and linux.works(lambda: _try_namespaces(config))
+    if namespaces:
+        linux.found_namespaces()
+    Zygote(cells.survey(config, namespaces), control).serve()
+
+
+def _try_namespaces(config: ZygoteConfig) -> None:
+    """Everything a call will need, in the order it will need it."""
+    linux.found_namespaces()
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    linux.unshare(linux.CLONE_NEWPID)
+
+    def as_call() -> None:
+        linux.unshare(linux.CLONE_NEWNS)
+        linux.mount_proc()
+        linux.mount("tmpfs", os.path.join(config.scratch, CALL), linux.MS_NOSUID | linux.MS_NODEV)
+        linux.drop_capabilities()
+
+    if not linux.works(as_call):
+        raise OSError("no namespaces for a single call")
+    linux.enter_pid_namespace(own)
