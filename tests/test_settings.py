@@ -91,7 +91,9 @@ def test_listening_elsewhere_needs_a_key_and_the_refusal_says_how_to_set_one(hos
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "::1"])
 def test_listening_on_this_machine_needs_none(host: str) -> None:
-    read(HOLDFAST_HOST=host).require_safe_binding()
+    settings = read(HOLDFAST_HOST=host)
+    settings.require_safe_binding()
+    assert settings.api_key is None
 
 
 def test_provider_variables_are_kept_as_they_are_and_nothing_else_is() -> None:

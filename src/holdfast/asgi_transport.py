@@ -24,7 +24,7 @@ class AsgiTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         exchange = _Exchange(request)
-        task = asyncio.create_task(self._app(_scope(request), exchange.receive, exchange.send))  # pyright: ignore[reportArgumentType]
+        task = asyncio.create_task(self._serve(request, exchange))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(exchange.ended)
@@ -35,6 +35,9 @@ class AsgiTransport(httpx.AsyncBaseTransport):
             exchange.leave()
             raise
         return httpx.Response(status, headers=headers, stream=_Body(exchange))
+
+    async def _serve(self, request: httpx.Request, exchange: _Exchange) -> None:
+        await self._app(_scope(request), exchange.receive, exchange.send)
 
     async def aclose(self) -> None:
         for task in self._tasks:

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+
+import grimp
+import pytest
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+from .sources import ROOT, functions, modules
+
+# Optional or slow to import; each in the adapter that owns it. Nothing else may be imported inside a function.
+ALLOWED_INSIDE = {
+    ("store/database.py", "holdfast.store"): "asyncpg, for those who use PostgreSQL",
+    ("store/sqlite.py", "holdfast.store.migrations"): "Alembic is slow to import",
+    ("store/postgres.py", "holdfast.store.migrations"): "Alembic is slow to import",
+    ("tools/mcp.py", "mcp"): "optional and slow",
+    ("llm/pydantic_ai.py", "pydantic_ai"): "optional and slow",
+}
+
+
+def test_the_import_contracts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert lint_imports(config_filename="pyproject.toml", no_cache=True) == EXIT_STATUS_SUCCESS
+
+
+def test_nothing_is_imported_inside_a_function_but_what_is_listed() -> None:
+    inside = {(name, module) for name, tree in modules().items() for module in _imported_inside(tree)}
+    assert inside <= ALLOWED_INSIDE.keys()
+
+
+def test_no_modules_import_each_other_in_a_ring() -> None:
+    graph = grimp.build_graph("holdfast", cache_dir=None)
+    graph.remove_import(importer="holdfast", imported="holdfast.in_process")  # loaded lazily, by name
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as ring:
+        pytest.fail(" → ".join(ring.args[1]))
+
+
+def test_the_core_never_reads_a_clock_or_makes_ids_by_chance() -> None:
+    forbidden = {"now", "utcnow", "today", "uuid1", "uuid4", "urandom", "time_ns", "monotonic"}
+    found = [
+        f"{name}:{node.lineno} {node.func.attr}"
+        for name, tree in modules().items()
+        if name.startswith("core/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in forbidden
+    ]
+    found += [
+        f"{name}: async {node.name}"
+        for name, tree in modules().items()
+        if name.startswith("core/")
+        for node in functions(tree)
+        if isinstance(node, ast.AsyncFunctionDef)
+    ]
+    assert not found
+
+
+def _imported_inside(tree: ast.Module) -> Iterator[str]:
+    for function in functions(tree):
+        for node in ast.walk(function):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield node.module or "."

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from functools import cache
+
+from .sources import FunctionNode, functions, modules_of_tests
+
+
+def test_every_test_asserts_something() -> None:
+    idle = [
+        f"{path}:{node.lineno} {node.name}"
+        for path, tree in modules_of_tests().items()
+        for node in functions(tree)
+        if node.name.startswith("test_") and not _asserts(node, _checkers(tree))
+    ]
+    assert not idle
+
+
+def test_every_test_name_is_a_sentence() -> None:
+    short = [
+        f"{path}: {node.name}"
+        for path, tree in modules_of_tests().items()
+        for node in functions(tree)
+        if node.name.startswith("test_") and len(node.name.split("_")) < 4
+    ]
+    assert not short
+
+
+def test_no_test_replaces_a_part_of_holdfast_by_a_mock() -> None:
+    mocked = [path for path, tree in modules_of_tests().items() for node in ast.walk(tree) if _imports_mock(node)]
+    assert not mocked
+
+
+def _checkers(tree: ast.Module) -> set[str]:
+    """Functions that assert on behalf of tests: those of the file, and those that test files share."""
+    return _asserting([tree], _shared_checkers())
+
+
+@cache
+def _shared_checkers() -> frozenset[str]:
+    shared = [tree for path, tree in modules_of_tests().items() if not path.rpartition("/")[2].startswith("test_")]
+    return frozenset(_asserting(shared, frozenset()))
+
+
+def _asserting(trees: Iterable[ast.Module], known: frozenset[str]) -> set[str]:
+    """Directly, or through one another."""
+    found = set(known)
+    candidates = [node for tree in trees for node in functions(tree)]
+    while more := {node.name for node in candidates if node.name not in found and _asserts(node, found)}:
+        found |= more
+    return found
+
+
+def _asserts(node: FunctionNode, checkers: set[str]) -> bool:
+    return any(isinstance(child, ast.Assert) or _calls_a_check(child, checkers) for child in ast.walk(node))
+
+
+def _calls_a_check(node: ast.AST, checkers: set[str]) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    called = ast.unparse(node.func)
+    last = called.rpartition(".")[2]
+    return called in ("pytest.raises", "pytest.fail") or last in checkers or last.startswith(("assert_", "check_"))
+
+
+def _imports_mock(node: ast.AST) -> bool:
+    match node:
+        case ast.ImportFrom(module=module):
+            return module == "unittest.mock"
+        case ast.Import(names=names):
+            return any(alias.name == "unittest.mock" for alias in names)
+        case _:
+            return False
