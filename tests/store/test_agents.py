@@ -86,7 +86,7 @@ async def test_an_agent_comes_back_as_it_went_in(database: Database) -> None:
 async def test_an_unknown_agent_is_not_found(database: Database) -> None:
     stranger = ids.new("agent")
     for function in (agents.get, agents.require, agents.delete_agent):
-        with pytest.raises(NotFound, match="^Agent not found$"):
+        with pytest.raises(NotFound, match=r"^Agent not found$"):
             await call(database, function, stranger)
 
 

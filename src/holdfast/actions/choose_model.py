@@ -84,8 +84,7 @@ async def chosen_embedding(catalog: Catalog, default_embedding: str | None, requ
         return Embedding()
     for found in await catalog.embedding_models():
         if found["handle"] == handle:
-            shown = embedding_config_view(found)
-            return Embedding(handle, {"handle": handle, "embedding_dim": found["embedding_dim"], **shown})
+            return Embedding(handle, dict(embedding_config_view(found)))
     if request.embedding is None:
         return Embedding()
     raise Invalid(

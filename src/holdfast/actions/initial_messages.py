@@ -57,7 +57,7 @@ def _given(agent: Agent, given: InitialMessage, now_us: int) -> Iterator[Message
             yield _message("assistant", (Text(text),), now_us, model=agent.model.handle)
         case _:
             raise Invalid(
-                f"initial_message_sequence may hold messages of the roles user, system and assistant, not {given.role!r}"
+                f"initial_message_sequence takes messages of the roles user, system and assistant, not {given.role!r}."
             )
 
 

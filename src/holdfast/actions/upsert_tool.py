@@ -149,12 +149,14 @@ def _sent(request: ToolUpdate) -> dict[str, Any]:
     """Fields of Tool that the request sets; null clears what may be empty and leaves the rest alone."""
     changes: dict[str, Any] = {}
     for field in request.model_fields_set:
-        name, value = field.removesuffix("_"), getattr(request, field)
+        name = field.removesuffix("_")
+        value: Any = getattr(request, field)
         if value is None and name not in _NULLABLE:
             continue
         if name.endswith("_requirements"):
-            value = _requirements(value)
-        changes[name] = tuple(dict.fromkeys(value)) if name == "tags" else value
+            changes[name] = _requirements(value)
+        else:
+            changes[name] = tuple(dict.fromkeys(value)) if name == "tags" else value
     return changes
 
 

@@ -19,7 +19,7 @@ Tag = Annotated[str, Field(min_length=1, max_length=512)]
 
 STOCK_DESCRIPTIONS = {
     "persona": "Who you are: your character, manner and purpose. Keep it current as you learn how you should behave.",
-    "human": "What you know about the person you are talking to. Add what helps you to know them and serve them better.",
+    "human": "What you know about the person you are talking to. Add what helps you to serve them better.",
 }
 
 
@@ -100,7 +100,7 @@ def new_block(request: CreateBlock, block_id: str, now_us: int, *, stock_descrip
 def block_changes(request: BlockUpdate) -> dict[str, Any]:
     """The fields of a Block that the request sets."""
     sent = {name: getattr(request, name) for name in request.model_fields_set if name in _BLOCK_FIELDS}
-    cleared = {"metadata": {}, "tags": ()}
+    cleared: dict[str, Any] = {"metadata": {}, "tags": ()}
     changes: dict[str, Any] = {}
     for name, value in sent.items():
         if value is not None:

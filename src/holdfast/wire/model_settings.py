@@ -70,13 +70,13 @@ _DEFAULTS["google_vertex"] = _DEFAULTS["google_ai"]
 _MAX_OUTPUT_TOKENS: Final = {"google_ai": 65_536, "google_vertex": 65_536}
 
 # What the client's types accept, by provider name; the rest is shown as openai.
-_SETTINGS_SHOWN: Final = frozenset(
+_SETTINGS_SHOWN: Final = (
     "openai sglang anthropic google_ai google_vertex azure xai moonshot moonshot_coding zai groq deepseek together "
-    "bedrock baseten openrouter chatgpt_oauth".split()
+    "bedrock baseten openrouter chatgpt_oauth"
 )
-_ENDPOINTS_SHOWN: Final = frozenset(
+_ENDPOINTS_SHOWN: Final = (
     "openai anthropic google_ai google_vertex azure groq ollama lmstudio vllm hugging-face minimax mistral together "
-    "bedrock deepseek xai zai zai_coding baseten fireworks openrouter chatgpt_oauth".split()
+    "bedrock deepseek xai zai zai_coding baseten fireworks openrouter chatgpt_oauth"
 )
 
 
@@ -199,7 +199,7 @@ def llm_config_view(choice: ModelChoice) -> dict[str, Any]:
         "temperature": 1.0 if choice.temperature is None else choice.temperature,
         "max_tokens": choice.max_output_tokens,
         "enable_reasoner": settings.get("enable_reasoner", True),
-        "reasoning_effort": (settings.get("reasoning") or {}).get("reasoning_effort"),
+        "reasoning_effort": _part(settings, "reasoning").get("reasoning_effort"),
         "max_reasoning_tokens": _reasoning_budget(settings),
         "effort": settings.get("effort"),
         "frequency_penalty": None,
@@ -218,15 +218,19 @@ def llm_config_view(choice: ModelChoice) -> dict[str, Any]:
 
 def shown_provider(handle: str) -> str:
     provider = handle.partition("/")[0]
-    return provider if provider in _SETTINGS_SHOWN else "openai"
+    return provider if provider in _SETTINGS_SHOWN.split() else "openai"
 
 
 def shown_endpoint(handle: str) -> str:
     provider = handle.partition("/")[0]
-    return provider if provider in _ENDPOINTS_SHOWN else "openai"
+    return provider if provider in _ENDPOINTS_SHOWN.split() else "openai"
 
 
 def _reasoning_budget(settings: dict[str, Any]) -> int:
     if "max_reasoning_tokens" in settings:
         return settings["max_reasoning_tokens"]
-    return (settings.get("thinking") or {}).get("budget_tokens") or 0
+    return _part(settings, "thinking").get("budget_tokens") or 0
+
+
+def _part(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    return settings.get(name) or {}

@@ -75,13 +75,8 @@ class Model(TypedDict):
     tool_call_parser: str | None
 
 
-class EmbeddingModel(TypedDict):
+class EmbeddingConfig(TypedDict):
     handle: str
-    name: str
-    display_name: str
-    provider_type: str
-    provider_name: str
-    model_type: Literal["embedding"]
     embedding_dim: int
     embedding_model: str
     embedding_endpoint_type: str
@@ -91,6 +86,14 @@ class EmbeddingModel(TypedDict):
     azure_endpoint: str | None
     azure_version: str | None
     azure_deployment: str | None
+
+
+class EmbeddingModel(EmbeddingConfig):
+    name: str
+    display_name: str
+    provider_type: str
+    provider_name: str
+    model_type: Literal["embedding"]
 
 
 def shown_provider_type(provider_type: str) -> str:
@@ -148,21 +151,21 @@ def embedding_model_view(found: dict[str, Any]) -> EmbeddingModel:
     provider, _, name = handle.partition("/")
     provider_type = str(found.get("provider_type", provider))
     return {
-        "handle": handle,
         "name": found.get("name", name),
         "display_name": found.get("display_name", name),
         "provider_type": shown_provider_type(provider_type),
         "provider_name": found.get("provider_name", provider),
         "model_type": "embedding",
-        "embedding_dim": found["embedding_dim"],
         **embedding_config_view(found),
     }
 
 
-def embedding_config_view(found: dict[str, Any]) -> Any:
+def embedding_config_view(found: dict[str, Any]) -> EmbeddingConfig:
     """The legacy configuration object of an embedding model, also kept on agents that use it."""
     provider, _, name = str(found["handle"]).partition("/")
     return {
+        "handle": found["handle"],
+        "embedding_dim": found["embedding_dim"],
         "embedding_model": found.get("name", name),
         "embedding_endpoint_type": shown_endpoint(f"{found.get('provider_type', provider)}/{name}"),
         "embedding_endpoint": found.get("embedding_endpoint"),

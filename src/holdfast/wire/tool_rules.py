@@ -1,4 +1,4 @@
-"""Tool rules as clients write them. Every rule refuses keys it does not know: a misspelt rule must not be half a rule."""
+"""Tool rules as clients write them. A rule refuses keys it does not know: a misspelt rule must not be half a rule."""
 
 from __future__ import annotations
 
