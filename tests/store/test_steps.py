@@ -99,7 +99,7 @@ async def test_the_steps_of_a_run_are_in_order_and_can_be_walked_backwards(datab
     foreign = await add_step(database, other, 1)
     assert await look(database, steps.list_of_run, run.id) == made
 
-    async def fetch(**cursors: str) -> list[Step]:
+    async def fetch(**cursors: Any) -> list[Step]:
         return await look(database, steps.list_of_run, run.id, Page(limit=5, **cursors))
 
     assert await walk(fetch) == [step.id for step in reversed(made)]

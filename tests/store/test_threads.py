@@ -246,7 +246,7 @@ async def test_iterating_conversations_yields_each_once(database: Database, orde
         for number in range(7)
     ]
 
-    async def fetch(**cursors: str) -> list[Thread]:
+    async def fetch(**cursors: Any) -> list[Thread]:
         page = Page(limit=2, order=order, **cursors)
         return await look(database, threads.list_threads, ThreadFilter(agent_id=agent_id), page, order_by)
 

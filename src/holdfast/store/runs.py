@@ -43,7 +43,7 @@ _PLAIN = tuple(name for name in Run.__struct_fields__ if name not in (*_JSON, "b
 _COLUMNS = [runs.columns[name] for name in Run.__struct_fields__]
 
 # Spelt out, not as a parameter: only so can either database see that the indexes of active runs apply.
-_is_active = runs.c.status.in_((literal_column("'created'"), literal_column("'running'")))
+_is_active = runs.c.status.in_([literal_column(f"'{status}'", Text()) for status in ("created", "running")])
 _this_run = runs.c.id == bindparam("run", type_=Text())
 _this_lease = runs.c.lease == bindparam("held_lease", type_=BigInteger())
 
