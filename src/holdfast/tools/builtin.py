@@ -1,0 +1,174 @@
+"""The built-in tools as data: what models are told of them, and how they are classed.
+
+What they do is elsewhere: memory tools in `core.memory`, `conversation_search` in `tools.history`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+
+class Shipped(msgspec.Struct, frozen=True, kw_only=True):
+    tool_type: str
+    description: str
+    json_schema: dict[str, Any]  # {name, description, parameters}
+    tags: tuple[str, ...]
+    parallel_safe: bool = False
+
+
+def _text(description: str) -> dict[str, Any]:
+    return {"type": "string", "description": description}
+
+
+_LABEL: Final = _text("The label of the memory block to edit.")
+_INSERT_LINE: Final = {
+    "type": "integer",
+    "description": "The line after which to insert: 0 for the beginning, -1 (the default) for the end.",
+}
+_NO_LINE_NUMBERS: Final = " Never include line numbers such as `1→`: they are shown to help you and are no part of it."
+
+
+def _shipped(
+    name: str,
+    tool_type: str,
+    description: str,
+    properties: dict[str, dict[str, Any]],
+    required: tuple[str, ...],
+    *,
+    parallel_safe: bool = False,
+) -> tuple[str, Shipped]:
+    parameters = {"type": "object", "properties": properties, "required": list(required)}
+    return name, Shipped(
+        tool_type=tool_type,
+        description=description,
+        json_schema={"name": name, "description": description, "parameters": parameters},
+        tags=(tool_type,),
+        parallel_safe=parallel_safe,
+    )
+
+
+_CORE: Final = (
+    _shipped(
+        "send_message",
+        "letta_core",
+        "Send a message to the human user.",
+        {"message": _text("What to say, in full.")},
+        ("message",),
+    ),
+    _shipped(
+        "conversation_search",
+        "letta_core",
+        "Search everything that was said in earlier conversations, including what is no longer in view. Without a query it "
+        "shows the most recent messages.",
+        {
+            "query": _text("Words that the messages you look for contain, as they were written."),
+            "roles": {
+                "type": "array",
+                "items": {"type": "string", "enum": ["assistant", "user", "tool"]},
+                "description": "Whose messages to search. Default: the user's and your own.",
+            },
+            "limit": {"type": "integer", "description": "How many messages to show at most. Default: 5."},
+            "start_date": _text("Only messages from then on: YYYY-MM-DD or YYYY-MM-DDTHH:MM, in your own time zone."),
+            "end_date": _text("Only messages until then, that day or minute included; written like start_date."),
+        },
+        (),
+        parallel_safe=True,
+    ),
+)
+_MEMORY: Final = (
+    _shipped(
+        "core_memory_append",
+        "letta_memory_core",
+        "Add text at the end of a memory block, on a line of its own.",
+        {"label": _LABEL, "content": _text("The text to add.")},
+        ("label", "content"),
+    ),
+    _shipped(
+        "core_memory_replace",
+        "letta_memory_core",
+        "Replace text in a memory block, wherever it occurs. To delete it, replace it with an empty string.",
+        {
+            "label": _LABEL,
+            "old_content": _text("The text to replace, exactly as it stands."),
+            "new_content": _text("What to write in its place."),
+        },
+        ("label", "old_content", "new_content"),
+    ),
+    _shipped(
+        "memory",
+        "letta_memory_core",
+        "Manage your memory blocks. Commands: create (path, description, file_text), str_replace (path, old_string, "
+        "new_string), insert (path, insert_text, insert_line), delete (path), rename (old_path, new_path; or path and a new "
+        "description).",
+        {
+            "command": {
+                "type": "string",
+                "enum": ["create", "str_replace", "insert", "delete", "rename"],
+                "description": "What to do.",
+            },
+            "path": _text("The memory block: /memories/<label>, or just its label."),
+            "file_text": _text("create: the value of the new block."),
+            "description": _text("create: what the block is for. rename: its new description."),
+            "old_string": _text("str_replace: the text to replace, exactly as it stands; it must occur once."),
+            "new_string": _text("str_replace: what to write in its place."),
+            "insert_line": _INSERT_LINE,
+            "insert_text": _text("insert: the text to insert, as whole lines."),
+            "old_path": _text("rename: the memory block to rename."),
+            "new_path": _text("rename: its new path or label."),
+        },
+        ("command",),
+    ),
+    _shipped(
+        "memory_apply_patch",
+        "letta_memory_core",
+        "Change memory with a patch. For one block, give its label and hunks separated by `@@` whose lines begin with ' ' "
+        "(context), '-' (removed) or '+' (added); the context must occur exactly once, and a hunk that only adds goes to "
+        "the end. For several blocks use sections: `*** Add Block: <label>` (then an optional `Description: <text>` line and "
+        "+ lines), `*** Delete Block: <label>`, `*** Update Block: <label>` (then an optional `*** Move to: <new label>` and "
+        "hunks). Either all of a patch is applied or none of it." + _NO_LINE_NUMBERS,
+        {
+            "label": _text("The label of the memory block to edit. Ignored when the patch names its blocks."),
+            "patch": _text("The patch."),
+        },
+        ("label", "patch"),
+    ),
+)
+_EDITING: Final = (
+    _shipped(
+        "memory_replace",
+        "letta_sleeptime_core",
+        "Replace one piece of text in a memory block. The text must occur exactly once; include what is around it to make "
+        "it so. To delete it, replace it with an empty string." + _NO_LINE_NUMBERS,
+        {
+            "label": _LABEL,
+            "old_string": _text("The text to replace, exactly as it stands, spaces and line breaks included."),
+            "new_string": _text("What to write in its place."),
+        },
+        ("label", "old_string", "new_string"),
+    ),
+    _shipped(
+        "memory_insert",
+        "letta_sleeptime_core",
+        "Insert text into a memory block, as whole lines." + _NO_LINE_NUMBERS,
+        {"label": _LABEL, "new_string": _text("The text to insert."), "insert_line": _INSERT_LINE},
+        ("label", "new_string"),
+    ),
+    _shipped(
+        "memory_rethink",
+        "letta_sleeptime_core",
+        "Rewrite a whole memory block, to reorganise or condense it. For small edits use the other memory tools."
+        + _NO_LINE_NUMBERS,
+        {"label": _LABEL, "new_memory": _text("The whole new value, with everything that is still true and useful.")},
+        ("label", "new_memory"),
+    ),
+    _shipped(
+        "memory_finish_edits",
+        "letta_sleeptime_core",
+        "Say that you have finished editing memory.",
+        {},
+        (),
+    ),
+)
+TOOLS: Final[dict[str, Shipped]] = dict((*_CORE, *_MEMORY, *_EDITING))
