@@ -100,7 +100,7 @@ def _parameters(
             continue
         if argument.annotation is None:
             raise Invalid(
-                f"The parameter {argument.arg} of {function.name} has no type: annotate it, such as {argument.arg}: str."
+                f"The parameter {argument.arg} of {function.name} has no type: annotate it, as in {argument.arg}: str."
             )
         schema = annotations.schema(argument.annotation)
         description = described.get(argument.arg) or schema.get("description")
