@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 
 from holdfast.actions.base_tools import sync_base_tools
+from holdfast.actions.callbacks import Callbacks
 from holdfast.actions.cancel_runs import CancelRuns
 from holdfast.actions.send_message import SendMessage
 from holdfast.api.deps import Holdfast
@@ -78,8 +79,10 @@ def assemble(settings: Settings, database: Database, sandbox: Sandbox, catalog: 
 @asynccontextmanager
 async def _side_tasks(deps: Holdfast, sandbox: ForkServerSandbox) -> AsyncGenerator[None]:
     """Whatever runs beside requests. A side task that dies takes the server with it: better loud than limping."""
+    callbacks = Callbacks(deps.database, deps.clock, deps.settings.allowed_hosts)
+    deps.worker.on_end = callbacks.wake
     async with asyncio.TaskGroup() as group:
-        forever = [group.create_task(deps.worker.run_forever())]
+        forever = [group.create_task(deps.worker.run_forever()), group.create_task(callbacks.run_forever())]
         group.create_task(_warm(sandbox))
         try:
             yield
