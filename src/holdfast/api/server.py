@@ -18,15 +18,21 @@ from holdfast.api.deps import Holdfast
 from holdfast.api.limits import Limits
 from holdfast.api.paths import CanonicalPaths
 from holdfast.api.routes import (
+    agent_blocks,
     agent_history,
+    agent_tools,
+    agents,
     approvals,
+    blocks,
     conversation_messages,
     conversations,
     docs,
     health,
     messages,
+    models,
     runs,
     steps,
+    tools,
 )
 from holdfast.api.routing import RouteIndex
 from holdfast.api.unbuilt import unbuilt_routes
@@ -36,6 +42,12 @@ from holdfast.version import VERSION
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     health.router,
     docs.router,
+    agents.router,
+    agent_blocks.router,
+    agent_tools.router,
+    blocks.router,
+    tools.router,
+    models.router,
     messages.router,
     agent_history.router,
     conversations.router,
