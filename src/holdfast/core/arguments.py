@@ -39,7 +39,7 @@ def arguments_of(text: str) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict):
         raise ToolFailed("Error: the arguments must be a JSON object. Call the tool again.")
-    named = cast(dict[str, Any], value)
+    named = cast("dict[str, Any]", value)
     return {name: given for name, given in named.items() if name not in _NOT_FOR_THE_TOOL}
 
 
@@ -89,9 +89,9 @@ def _mismatch_inside(value: Any, schema: Schema, root: Schema) -> str | None:
     inner: list[tuple[Any, Schema]] = []
     if isinstance(value, list):
         items: Schema = schema.get("items") or {}
-        inner = [(item, items) for item in cast(list[Any], value)]
+        inner = [(item, items) for item in cast("list[Any]", value)]
     elif isinstance(value, dict):
-        named = cast(dict[str, Any], value)
+        named = cast("dict[str, Any]", value)
         properties: Schema = schema.get("properties") or {}
         missing = [name for name in schema.get("required") or () if name not in named]
         if missing:
@@ -107,12 +107,12 @@ def _resolved(schema: Schema, root: Schema) -> Schema:
         return schema
     found: Any = root
     for step in reference.removeprefix("#/").split("/"):
-        found = found.get(step) if isinstance(found, dict) else None
-    return cast(Schema, found) if isinstance(found, dict) else {}
+        found = cast("dict[str, Any]", found).get(step) if isinstance(found, dict) else None
+    return cast("Schema", found) if isinstance(found, dict) else {}
 
 
 def _has_type(value: Any, wanted: Any) -> bool:
-    names: list[Any] = wanted if isinstance(wanted, list) else [wanted]
+    names = cast("list[Any]", wanted) if isinstance(wanted, list) else [wanted]
     return any(_is_of(value, name) for name in names)
 
 

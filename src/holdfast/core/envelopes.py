@@ -21,7 +21,7 @@ SUMMARY_NOTE: Final = "Note: earlier messages are hidden from view to save space
 @lru_cache(maxsize=8_192)
 def local_time(at_us: int, timezone: str) -> str:
     """Such as `2026-11-15 06:15:43 PM UTC+0000`. A zone this machine does not know is shown as UTC."""
-    at = datetime.fromtimestamp(at_us // 1_000_000, _zone(timezone))
+    at = datetime.fromtimestamp(at_us // 1_000_000, zone(timezone))
     # Same as strftime("%Y-%m-%d %I:%M:%S %p %Z%z"), four times as fast and deaf to the process's locale.
     iso, half = at.isoformat(" ", "seconds"), "AM" if at.hour < 12 else "PM"
     return f"{iso[:10]} {at.hour % 12 or 12:02d}{iso[13:19]} {half} {at.tzname()}{iso[19:22]}{iso[23:25]}"
@@ -55,7 +55,7 @@ def _quoted(text: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _zone(name: str) -> tzinfo:
+def zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError):

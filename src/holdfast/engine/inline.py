@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
-from holdfast.core.messages import ToolReturn
-from holdfast.core.records import Block
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from holdfast import ids
+from holdfast.core import memory
+from holdfast.core.arguments import arguments_of
+from holdfast.core.memory import MemoryChange
+from holdfast.core.messages import Content, Message, Status, ToolReturn
+from holdfast.core.records import Agent, Block, Tool
 from holdfast.core.run import OpenCall
+from holdfast.engine.checkpoint import BlockChanged
 from holdfast.engine.clock import Clock
 from holdfast.engine.draft import MemoryWrite
 from holdfast.engine.loading import blocks_in_view
 from holdfast.engine.session import Session
-from holdfast.store.transaction import Database
+from holdfast.errors import ToolFailed
+from holdfast.store import agents, blocks, memory_edits, messages
+from holdfast.store.transaction import Database, Transaction
+from holdfast.tools import history
+from holdfast.tools.base import cut_to_limit, failure_text
+
+_SAYS_NOTHING: Final = frozenset({"send_message"})  # the call itself is the message; clients are shown its arguments
+
+
+class Performed(msgspec.Struct, frozen=True):
+    status: Status
+    content: Content
+    write: MemoryWrite | None = None  # not yet committed
+
+
+class _Caller(msgspec.Struct, frozen=True, kw_only=True):
+    agent_id: str
+    timezone: str
+    blocks: Sequence[Block]
+    private_ids: Sequence[str] = ()
 
 
 class InlineTools:
@@ -21,4 +51,102 @@ class InlineTools:
         return await self._database.read(lambda tx: blocks_in_view(tx, session.thread))
 
     async def call(self, session: Session, call: OpenCall) -> tuple[ToolReturn, MemoryWrite | None]:
-        raise NotImplementedError
+        """The return and the effect of a call within a run; the next checkpoint commits both."""
+        tool = session.spec.tool(call.call.name)
+        caller = _Caller(
+            agent_id=session.agent.id,
+            timezone=session.spec.timezone,
+            blocks=session.blocks,
+            private_ids=session.thread.isolated_block_ids,
+        )
+        try:
+            arguments = arguments_of(call.call.arguments)
+        except ToolFailed as failed:
+            outcome = Performed("error", failure_text(call.call.name, "ValueError", failed.message))
+        else:
+            outcome = await self._run(caller, call.call.name, arguments, tool.return_char_limit if tool else None)
+        answer = ToolReturn(call.call.id, call.call.name, outcome.status, outcome.content, stdout=(), stderr=())
+        return answer, outcome.write
+
+    async def run_by_hand(self, agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Performed:
+        """Outside any run: the effect, if any, is committed before this returns."""
+        while True:
+            in_view = await self._database.read(lambda tx: blocks.of_agent(tx, agent.id))
+            caller = _Caller(agent_id=agent.id, timezone=agent.timezone, blocks=in_view)
+            outcome = await self._run(caller, tool.name, arguments, tool.return_char_limit)
+            if outcome.write is None:
+                return outcome
+            try:
+                await self._database.write(partial(self._commit, agent.id, outcome.write))
+            except BlockChanged:
+                continue
+            return outcome
+
+    async def _run(
+        self, caller: _Caller, name: str, arguments: Mapping[str, Any], return_char_limit: int | None
+    ) -> Performed:
+        try:
+            text, write = await self._carry_out(caller, name, arguments)
+        except ToolFailed as failed:
+            return Performed("error", failure_text(name, "ValueError", failed.message))
+        if return_char_limit is None or name == history.NAME:
+            return Performed("success", text, write)
+        return Performed("success", cut_to_limit(text, return_char_limit), write)
+
+    async def _carry_out(
+        self, caller: _Caller, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[str, MemoryWrite | None]:
+        if name in memory.TOOLS:
+            return await self._edit_memory(caller, name, arguments)
+        if name == history.NAME:
+            search = partial(self._search, caller.agent_id)
+            now_us = self._clock.now_us()
+            text = await history.conversation_search(arguments, search, timezone=caller.timezone, now_us=now_us)
+            return text, None
+        if name in _SAYS_NOTHING:
+            return "None", None
+        raise ToolFailed(f"Tool not found: this server has no built-in tool {name!r}.")
+
+    async def _edit_memory(
+        self, caller: _Caller, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[str, MemoryWrite | None]:
+        change, after = memory.edit(
+            name,
+            arguments,
+            caller.blocks,
+            new_id=partial(ids.new, "block"),
+            now_us=self._clock.now_us(),
+            private_ids=caller.private_ids,
+        )
+        if not change.operations:
+            return change.returned, None
+        await self._check_renames(caller.agent_id, change)
+        return change.returned, MemoryWrite(change, change.versions(), after)
+
+    async def _check_renames(self, agent_id: str, change: MemoryChange) -> None:
+        if not any(isinstance(operation, memory.Edited) and operation.renamed for operation in change.operations):
+            return
+        refused = await self._database.read(lambda tx: memory_edits.refused_rename(tx, agent_id, change))
+        if refused is not None:
+            raise ToolFailed(
+                f"Memory block '{refused.label_before}' is shared with an agent that already has a block labelled "
+                f"'{refused.block.label}'. Choose another label."
+            )
+
+    async def _search(self, agent_id: str, query: history.Query, limit: int) -> list[Message]:
+        return await self._database.read(
+            lambda tx: messages.search(
+                tx,
+                agent_id,
+                text=query.text,
+                roles=query.roles,
+                start_us=query.start_us,
+                end_us=query.end_us,
+                limit=limit,
+            )
+        )
+
+    async def _commit(self, agent_id: str, write: MemoryWrite, tx: Transaction) -> None:
+        await agents.require(tx, agent_id)
+        if not await memory_edits.apply(tx, agent_id, write.change, write.versions, self._clock.now_us()):
+            raise BlockChanged("a block changed under a memory tool")

@@ -60,8 +60,8 @@ _CORE: Final = (
     _shipped(
         "conversation_search",
         "letta_core",
-        "Search everything that was said in earlier conversations, including what is no longer in view. Without a query it "
-        "shows the most recent messages.",
+        "Search everything that was said in earlier conversations, including what is no longer in view. Without a "
+        "query it shows the most recent messages.",
         {
             "query": _text("Words that the messages you look for contain, as they were written."),
             "roles": {
@@ -100,8 +100,8 @@ _MEMORY: Final = (
         "memory",
         "letta_memory_core",
         "Manage your memory blocks. Commands: create (path, description, file_text), str_replace (path, old_string, "
-        "new_string), insert (path, insert_text, insert_line), delete (path), rename (old_path, new_path; or path and a new "
-        "description).",
+        "new_string), insert (path, insert_text, insert_line), delete (path), rename (old_path, new_path; or path and "
+        "a new description).",
         {
             "command": {
                 "type": "string",
@@ -123,11 +123,11 @@ _MEMORY: Final = (
     _shipped(
         "memory_apply_patch",
         "letta_memory_core",
-        "Change memory with a patch. For one block, give its label and hunks separated by `@@` whose lines begin with ' ' "
-        "(context), '-' (removed) or '+' (added); the context must occur exactly once, and a hunk that only adds goes to "
-        "the end. For several blocks use sections: `*** Add Block: <label>` (then an optional `Description: <text>` line and "
-        "+ lines), `*** Delete Block: <label>`, `*** Update Block: <label>` (then an optional `*** Move to: <new label>` and "
-        "hunks). Either all of a patch is applied or none of it." + _NO_LINE_NUMBERS,
+        "Change memory with a patch. For one block, give its label and hunks separated by `@@` whose lines begin with "
+        "' ' (context), '-' (removed) or '+' (added); the context must occur exactly once, and a hunk that only adds "
+        "goes to the end. For several blocks use sections: `*** Add Block: <label>` (then an optional "
+        "`Description: <text>` line and + lines), `*** Delete Block: <label>`, `*** Update Block: <label>` (then an optional "
+        "`*** Move to: <new label>` and hunks). Either all of a patch is applied or none of it." + _NO_LINE_NUMBERS,
         {
             "label": _text("The label of the memory block to edit. Ignored when the patch names its blocks."),
             "patch": _text("The patch."),
@@ -139,8 +139,8 @@ _EDITING: Final = (
     _shipped(
         "memory_replace",
         "letta_sleeptime_core",
-        "Replace one piece of text in a memory block. The text must occur exactly once; include what is around it to make "
-        "it so. To delete it, replace it with an empty string." + _NO_LINE_NUMBERS,
+        "Replace one piece of text in a memory block. The text must occur exactly once; include what is around it to "
+        "make it so. To delete it, replace it with an empty string." + _NO_LINE_NUMBERS,
         {
             "label": _LABEL,
             "old_string": _text("The text to replace, exactly as it stands, spaces and line breaks included."),

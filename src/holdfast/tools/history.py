@@ -1,0 +1,135 @@
+"""`conversation_search`: what an agent may look up of its own past, in every thread it has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, Protocol
+
+import msgspec
+
+from holdfast.core.envelopes import zone
+from holdfast.core.messages import Message, content_text, text_of
+from holdfast.errors import ToolFailed
+
+NAME: Final = "conversation_search"
+_MOST: Final = 100
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_MINUTE = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
+_JUST_BEFORE: Final = timedelta(microseconds=1)
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    text: str | None
+    roles: tuple[str, ...]  # of stored rows
+    start_us: int | None
+    end_us: int | None
+
+
+class Search(Protocol):
+    async def __call__(self, query: Query, limit: int, /) -> Sequence[Message]:
+        """Newest first."""
+        ...
+
+
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    query: str | None = None
+    roles: tuple[Literal["assistant", "user", "tool"], ...] | None = None
+    limit: int | None = None
+    start_date: str | None = None
+    end_date: str | None = None
+
+
+class _Found(msgspec.Struct, frozen=True):
+    timestamp: str
+    time_ago: str
+    role: str
+    content: str
+
+
+async def conversation_search(arguments: Mapping[str, Any], search: Search, *, timezone: str, now_us: int) -> str:
+    """Leaves out earlier searches and their results, before it counts: they would only ever find themselves."""
+    try:
+        asked = msgspec.convert(dict(arguments), Asked, strict=False)
+    except msgspec.ValidationError as error:
+        raise ToolFailed(f"The arguments do not fit the tool: {error}") from error
+    limit = 5 if asked.limit is None else asked.limit
+    if limit < 1:
+        raise ToolFailed(f"limit must be at least 1, not {limit}.")
+    query = _query(asked, timezone)
+    found = await _first(min(limit, _MOST), query, search)
+    results = [
+        _Found(_timestamp(row.created_us, timezone), _time_ago(now_us - row.created_us), _speaker(row), content)
+        for row, content in found
+    ]
+    heading = f"Showing {len(results)} results:" if results else "No results found."
+    return msgspec.json.encode({"message": heading, "results": results}).decode()
+
+
+async def _first(limit: int, query: Query, search: Search) -> list[tuple[Message, str]]:
+    asked = limit
+    while True:
+        rows = await search(query, asked)
+        shown = [(row, content) for row in rows if (content := _content(row, query.text or ""))]
+        if len(shown) >= limit or len(rows) < asked:
+            return shown[:limit]
+        asked *= 4
+
+
+def _query(asked: Asked, timezone: str) -> Query:
+    roles = set(asked.roles or ("assistant", "user"))
+    # A reply that waited for an approval is the assistant's all the same.
+    stored = {"assistant": ("assistant", "approval"), "user": ("user",), "tool": ("tool",)}
+    return Query(
+        text=asked.query or None,
+        roles=tuple(role for name, rows in stored.items() if name in roles for role in rows),
+        start_us=None if not asked.start_date else _moments(asked.start_date, timezone)[0],
+        end_us=None if not asked.end_date else _moments(asked.end_date, timezone)[1],
+    )
+
+
+def _content(row: Message, text: str) -> str | None:
+    """What to show of a row, or None when it is not to be shown."""
+    if any(call.name == NAME for call in row.calls):
+        return None
+    returned = [content_text(answer.content) for answer in row.returns if answer.name != NAME]
+    content = "\n".join(part for part in (text_of(row.parts), *returned) if part)
+    return content if content and text.lower() in content.lower() else None
+
+
+def _speaker(row: Message) -> str:
+    return "assistant" if row.role == "approval" else row.role
+
+
+def _timestamp(at_us: int, timezone: str) -> str:
+    return datetime.fromtimestamp(at_us // 1_000_000, zone(timezone)).isoformat()
+
+
+def _time_ago(elapsed_us: int) -> str:
+    seconds = max(0, elapsed_us // 1_000_000)
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit} ago"
+    return f"{seconds}s ago"
+
+
+def _moments(text: str, timezone: str) -> tuple[int, int]:
+    """The first and the last microsecond of a day or a minute; a fuller time is both. In the agent's own time zone."""
+    written = text.strip()
+    try:
+        start = datetime.fromisoformat(written)
+        start = start if start.tzinfo else start.replace(tzinfo=zone(timezone))
+        end = start
+        if _DAY.fullmatch(written):
+            end = start + timedelta(days=1) - _JUST_BEFORE
+        elif _MINUTE.fullmatch(written):
+            end = start + timedelta(minutes=1) - _JUST_BEFORE
+        return _microseconds(start), _microseconds(end)
+    except (ValueError, OverflowError) as error:
+        raise ToolFailed(f"{text!r} is not a date: write YYYY-MM-DD or YYYY-MM-DDTHH:MM.") from error
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
