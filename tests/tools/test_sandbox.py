@@ -144,6 +144,13 @@ async def test_an_argument_that_does_not_fit_arrives_as_it_was_sent(sandbox: For
     assert outcome.content == "'many'"
 
 
+async def test_a_parameter_that_may_be_none_may_be_left_out(sandbox: ForkServerSandbox) -> None:
+    outcome = await sandbox.run(
+        job("def show(n: Optional[int], m: int | None) -> str:\n    return repr((n, m))\n", m=1)
+    )
+    assert outcome.content == "(None, 1)"
+
+
 async def test_missing_and_unknown_arguments_are_named(sandbox: ForkServerSandbox) -> None:
     outcome = await sandbox.run(job("def f(a: int, b: int = 1):\n    return a\n", c=3))
     assert outcome.status == "error"

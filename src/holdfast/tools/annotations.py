@@ -1,321 +1,395 @@
-"""Python annotations as JSON schema, read from the source text. Nothing is imported or executed.
+"""JSON schemas of Python annotations, read from the syntax tree. Nothing is imported, nothing is run.
 
-Classes count when they are defined in the same source: enums, pydantic models, dataclasses and typed dicts.
+What an annotation can name besides the built-in and typing forms: enums, pydantic models, TypedDicts, dataclasses and
+aliases, as long as they are defined in the same source. They are expanded in place, so a schema has no references.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal
 
 import docstring_parser
+import msgspec
 
 from holdfast.errors import Invalid
 
 Schema = dict[str, Any]
+Kind = Literal["enum", "model", "typed_dict", "dataclass"]
 
-_PLAIN: Final[dict[str, Schema]] = {
+_SIMPLE: Final[dict[str, Schema]] = {
     "str": {"type": "string"},
     "int": {"type": "integer"},
     "float": {"type": "number"},
     "bool": {"type": "boolean"},
     "None": {"type": "null"},
+    "NoneType": {"type": "null"},
     "Any": {},
-    "object": {},
-    "list": {"type": "array", "items": {"type": "string"}},
-    "dict": {"type": "object"},
-    "tuple": {"type": "array"},
-    "set": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
-    "bytes": {"type": "string", "format": "binary"},
+    "Decimal": {"type": "number"},
     "datetime": {"type": "string", "format": "date-time"},
     "date": {"type": "string", "format": "date"},
     "time": {"type": "string", "format": "time"},
     "UUID": {"type": "string", "format": "uuid"},
-    "Decimal": {"type": "number"},
-    "Path": {"type": "string"},
 }
-_SAME_AS: Final = {
-    "List": "list",
-    "Sequence": "list",
-    "Iterable": "list",
-    "Dict": "dict",
-    "Mapping": "dict",
-    "Tuple": "tuple",
-    "Set": "set",
-    "frozenset": "set",
-    "FrozenSet": "set",
+_LISTS: Final = frozenset("list List Sequence MutableSequence Iterable Collection tuple Tuple".split())  # noqa: SIM905
+_SETS: Final = frozenset("set Set frozenset FrozenSet AbstractSet".split())  # noqa: SIM905
+_DICTS: Final = frozenset("dict Dict Mapping MutableMapping".split())  # noqa: SIM905
+_TRANSPARENT: Final = frozenset({"Final", "Required", "NotRequired", "ReadOnly"})
+_KIND_OF_BASE: Final[dict[str, Kind]] = {
+    "Enum": "enum",
+    "IntEnum": "enum",
+    "StrEnum": "enum",
+    "BaseModel": "model",
+    "TypedDict": "typed_dict",
 }
-_ENUM_BASES: Final = frozenset({"Enum", "StrEnum", "IntEnum"})
-_MODEL_BASES: Final = frozenset({"BaseModel", "TypedDict"})
+_JSON_NAME: Final = {str: "string", bool: "boolean", int: "integer", float: "number"}
+_CONSTRAINTS: Final = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+    "pattern": "pattern",
+}
+_LENGTHS: Final = {"min_length": ("minLength", "minItems"), "max_length": ("maxLength", "maxItems")}
+
+
+class Meaning(msgspec.Struct, frozen=True):
+    """`optional`: None is allowed. The schema is then that of the other values alone."""
+
+    schema: Schema
+    optional: bool = False
+
+    @property
+    def whole(self) -> Schema:
+        return {"anyOf": [self.schema, {"type": "null"}]} if self.optional and self.schema else self.schema
 
 
 class Annotations:
+    """The annotations of one source."""
+
     def __init__(self, module: ast.Module) -> None:
         self._classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
-        self._aliases = _aliases_of(module)
-        self._open: list[str] = []
+        self._aliases = dict(_aliases(module))
+        self._imported = dict(_imported(module))
+        self._open: list[str] = []  # classes and aliases being expanded, outermost first
 
-    def schema(self, annotation: ast.expr) -> Schema:
-        match annotation:
+    def read(self, node: ast.expr, where: str) -> Meaning:
+        match node:
             case ast.Constant(value=None):
-                return dict(_PLAIN["None"])
+                return Meaning({}, optional=True)
             case ast.Constant(value=str(text)):
-                return self.schema(_parsed(text))
-            case ast.Name(id=name) | ast.Attribute(attr=name):
-                return self._named(name, annotation)
-            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-                return self._either([left, right])
-            case ast.Subscript(value=value, slice=inner):
-                return self._subscript(_last_name(value), inner, annotation)
+                return self.read(_parsed(text, where), where)
+            case ast.BinOp(op=ast.BitOr()):
+                return self._union(_alternatives(node), where)
+            case ast.Subscript():
+                return self._subscript(node, where)
+            case ast.Name(id=name):
+                return self._name(name, where)
+            case ast.Attribute(attr=name):
+                return self._standard(name, node, where)
             case _:
-                raise _unsupported(annotation)
+                raise _unsupported(node, where)
 
-    def is_optional(self, annotation: ast.expr) -> bool:
-        schema = self.schema(annotation)
-        if schema == _PLAIN["None"] or any(choice == _PLAIN["None"] for choice in schema.get("anyOf", ())):
-            return True
-        return _mentions_none(annotation, self._aliases)
-
-    def _named(self, name: str, annotation: ast.expr) -> Schema:
-        name = _SAME_AS.get(name, name)
-        if name in self._classes:
-            return self._class(self._classes[name])
-        if name in self._aliases:
-            return self.schema(self._aliases[name])
-        if name in _PLAIN:
-            return dict(_PLAIN[name])
-        raise _unsupported(annotation)
-
-    def _subscript(self, name: str, inner: ast.expr, annotation: ast.expr) -> Schema:
-        arguments = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-        match _SAME_AS.get(name, name):
-            case "Optional":
-                return self.schema(arguments[0])
-            case "Union":
-                return self._either(arguments)
-            case "Annotated":
-                return self._annotated(arguments)
-            case "Literal":
-                return _literal(arguments)
-            case "list":
-                return {"type": "array", "items": self.schema(arguments[0])}
-            case "set":
-                return {"type": "array", "items": self.schema(arguments[0]), "uniqueItems": True}
-            case "dict" if len(arguments) == 2:
-                return {"type": "object", "additionalProperties": self.schema(arguments[1])}
-            case "tuple":
-                return self._tuple(arguments)
-            case _:
-                raise _unsupported(annotation)
-
-    def _either(self, choices: list[ast.expr]) -> Schema:
-        schemas: list[Schema] = []
-        for choice in choices:
-            schema = self.schema(choice)
-            flat = schema["anyOf"] if set(schema) == {"anyOf"} else [schema]
-            schemas.extend(each for each in flat if each not in schemas and each != _PLAIN["None"])
-        if len(schemas) == 1:
-            return schemas[0]
-        return {"anyOf": schemas} if schemas else dict(_PLAIN["None"])
-
-    def _annotated(self, arguments: list[ast.expr]) -> Schema:
-        schema = self.schema(arguments[0])
-        for note in arguments[1:]:
-            if isinstance(note, ast.Constant) and isinstance(note.value, str):
-                schema["description"] = note.value
-            elif isinstance(note, ast.Call):
-                schema |= _field_notes(note)
-        return schema
-
-    def _tuple(self, arguments: list[ast.expr]) -> Schema:
-        if len(arguments) == 2 and isinstance(arguments[1], ast.Constant) and arguments[1].value is Ellipsis:
-            return {"type": "array", "items": self.schema(arguments[0])}
-        items = [self.schema(each) for each in arguments]
-        return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
-
-    def _class(self, node: ast.ClassDef) -> Schema:
-        if node.name in self._open:
-            raise Invalid(f"The class {node.name} contains itself, which a tool's schema cannot express.")
-        bases = {_last_name(base) for base in node.bases}
-        if bases & _ENUM_BASES or any(base in self._classes and self._is_enum(base) for base in bases):
-            return _enum(node)
-        if not (bases & _MODEL_BASES or _is_dataclass(node) or bases & set(self._classes)):
-            raise Invalid(
-                f"The class {node.name} cannot be a parameter's type: make it an Enum, a pydantic BaseModel, a "
-                "dataclass or a TypedDict."
-            )
-        self._open.append(node.name)
-        try:
-            return self._fields(node, bases)
-        finally:
-            self._open.pop()
-
-    def _is_enum(self, name: str) -> bool:
-        return bool({_last_name(base) for base in self._classes[name].bases} & _ENUM_BASES)
-
-    def _fields(self, node: ast.ClassDef, bases: set[str]) -> Schema:
-        properties: Schema = {}
-        required: list[str] = []
-        for base in node.bases:
-            if (parent := self._classes.get(_last_name(base))) is not None:
-                inherited = self._class(parent)
-                properties |= inherited["properties"]
-                required += inherited["required"]
-        notes = _described_fields(node)
-        for field in node.body:
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                name = field.target.id
-                properties[name] = self._field(field, notes.get(name))
-                if _has_no_default(field) and not self.is_optional(field.annotation):
-                    required.append(name)
-        shown: Schema = {"type": "object", "properties": properties, "required": list(dict.fromkeys(required))}
-        if text := ast.get_docstring(node):
-            shown["description"] = docstring_parser.parse(text).short_description or ""
-        return shown
-
-    def _field(self, field: ast.AnnAssign, described: str | None) -> Schema:
-        schema = self.schema(field.annotation)
-        if described:
-            schema["description"] = described
-        if isinstance(field.value, ast.Call):
-            schema |= _field_notes(field.value)
-        return schema
-
-
-def default_of(value: ast.expr | None) -> Schema:
-    """`{"default": …}` when the default is a plain value that JSON can say."""
-    if value is None:
-        return {}
-    try:
-        default = ast.literal_eval(value)
-    except ValueError:
-        return {}
-    return {"default": default} if isinstance(default, (str, int, float, bool)) else {}
-
-
-def _literal(arguments: list[ast.expr]) -> Schema:
-    values = [ast.literal_eval(each) for each in arguments]
-    return _values([value for value in values if value is not None])
-
-
-def _enum(node: ast.ClassDef) -> Schema:
-    values: list[Any] = []
-    for line in node.body:
-        if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
-            automatic = isinstance(line.value, ast.Call)
-            values.append(line.targets[0].id.lower() if automatic else ast.literal_eval(line.value))
-    return _values(values)
-
-
-def _values(values: list[Any]) -> Schema:
-    kinds: Mapping[str, str] = {"str": "string", "bool": "boolean", "int": "integer", "float": "number"}
-    types = {kinds.get(type(value).__name__) for value in values}
-    only = types.pop() if len(types) == 1 else None
-    return {"type": only, "enum": values} if only else {"enum": values}
-
-
-def _field_notes(call: ast.Call) -> Schema:
-    """What `Field(…)` says of a field that a model can use."""
-    known: dict[str, Callable[[Any], Schema]] = {
-        "description": lambda value: {"description": value},
-        "ge": lambda value: {"minimum": value},
-        "le": lambda value: {"maximum": value},
-        "gt": lambda value: {"exclusiveMinimum": value},
-        "lt": lambda value: {"exclusiveMaximum": value},
-        "min_length": lambda value: {"minLength": value},
-        "max_length": lambda value: {"maxLength": value},
-        "pattern": lambda value: {"pattern": value},
-        "default": lambda value: {"default": value} if value is not None else {},
-    }
-    notes: Schema = default_of(call.args[0]) if call.args else {}
-    for keyword in call.keywords:
-        if keyword.arg in known:
+    def _name(self, name: str, where: str) -> Meaning:
+        if name in self._open:
+            raise Invalid(f"The type of {where} refers to itself through {name!r}: a tool's schema must end somewhere.")
+        if name in self._classes or name in self._aliases:
+            self._open.append(name)
             try:
-                notes |= known[keyword.arg](ast.literal_eval(keyword.value))
-            except ValueError:
-                continue  # computed at run time: nothing the model could be told
+                known = self._classes.get(name)
+                return self.read(self._aliases[name], where) if known is None else self._class(known, where)
+            finally:
+                self._open.pop()
+        return self._standard(self._imported.get(name, name), ast.Name(name), where)
+
+    def _standard(self, name: str, node: ast.expr, where: str) -> Meaning:
+        if name in ("None", "NoneType"):
+            return Meaning({}, optional=True)
+        if name in _SIMPLE:
+            return Meaning(dict(_SIMPLE[name]))
+        if name in _LISTS or name in _SETS:
+            return Meaning({"type": "array", "items": {"type": "string"}})
+        if name in _DICTS:
+            return Meaning({"type": "object"})
+        raise _unsupported(node, where)
+
+    def _subscript(self, node: ast.Subscript, where: str) -> Meaning:
+        name = self._imported.get(_last_name(node.value), _last_name(node.value))
+        arguments = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if name == "Optional":
+            return self._union([*arguments, ast.Constant(None)], where)
+        if name == "Union":
+            return self._union(arguments, where)
+        if name == "Literal":
+            return _literal(arguments, where)
+        if name == "Annotated":
+            return self._annotated(arguments, where)
+        if name in _TRANSPARENT:
+            return self.read(arguments[0], where)
+        if name in ("tuple", "Tuple"):
+            return self._tuple(arguments, where)
+        if name in _LISTS:
+            return Meaning({"type": "array", "items": self.read(arguments[0], where).whole})
+        if name in _SETS:
+            return Meaning({"type": "array", "items": self.read(arguments[0], where).whole, "uniqueItems": True})
+        if name in _DICTS and len(arguments) == 2:
+            return self._dict(arguments[0], arguments[1], where)
+        raise _unsupported(node, where)
+
+    def _union(self, nodes: Sequence[ast.expr], where: str) -> Meaning:
+        meanings = [self.read(node, where) for node in nodes]
+        optional = any(meaning.optional for meaning in meanings)
+        kinds: list[Schema] = []
+        for meaning in meanings:
+            says_none = meaning.optional and not meaning.schema
+            if not says_none and meaning.schema not in kinds:
+                kinds.append(meaning.schema)
+        if not all(kinds) or not kinds:  # Any swallows the rest
+            return Meaning({}, optional)
+        return Meaning(kinds[0] if len(kinds) == 1 else {"anyOf": kinds}, optional)
+
+    def _annotated(self, arguments: Sequence[ast.expr], where: str) -> Meaning:
+        meaning = self.read(arguments[0], where)
+        extras: Schema = {}
+        for node in arguments[1:]:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                extras["description"] = node.value
+            elif isinstance(node, ast.Call):
+                extras |= _field_notes(node, meaning.schema)
+        return Meaning(meaning.schema | extras, meaning.optional)
+
+    def _tuple(self, arguments: Sequence[ast.expr], where: str) -> Meaning:
+        """Vendors know no positions in an array, so a tuple's items are described by all its kinds together."""
+        fixed = [node for node in arguments if not (isinstance(node, ast.Constant) and node.value is ...)]
+        schema: Schema = {"type": "array", "items": self._union(fixed, where).whole}
+        if len(fixed) == len(arguments):
+            schema |= {"minItems": len(fixed), "maxItems": len(fixed)}
+        return Meaning(schema)
+
+    def _dict(self, key: ast.expr, value: ast.expr, where: str) -> Meaning:
+        if self.read(key, where).schema.get("type") != "string":
+            raise Invalid(f"The type of {where} has keys of type {ast.unparse(key)!r}: keys must be str, as in JSON.")
+        schema: Schema = {"type": "object"}
+        values = self.read(value, where).whole
+        return Meaning(schema | {"additionalProperties": values} if values else schema)
+
+    def _class(self, node: ast.ClassDef, where: str) -> Meaning:
+        match self._kind(node):
+            case "enum":
+                return Meaning(_choices([_member(name, value, node) for name, value in _members(node)], where))
+            case None:
+                raise Invalid(
+                    f"The type of {where} is the class {node.name!r}, which is no pydantic model, dataclass, TypedDict "
+                    f"or Enum: make it one of these."
+                )
+            case kind:
+                return Meaning(self._object(node, kind))
+
+    def _kind(self, node: ast.ClassDef) -> Kind | None:
+        if any(_last_name(decorator) == "dataclass" for decorator in node.decorator_list):
+            return "dataclass"
+        for base in node.bases:
+            name, known = _last_name(base), self._base(node, base)
+            kind = _KIND_OF_BASE.get(self._imported.get(name, name)) if known is None else self._kind(known)
+            if kind is not None:
+                return kind
+        return None
+
+    def _base(self, node: ast.ClassDef, base: ast.expr) -> ast.ClassDef | None:
+        """Only what comes earlier in the source can be a base, which also rules out circles."""
+        known = self._classes.get(_last_name(base))
+        return known if known is not None and known.lineno < node.lineno else None
+
+    def _object(self, node: ast.ClassDef, kind: Kind) -> Schema:
+        properties: dict[str, Schema] = {}
+        required: list[str] = []
+        for field, note in self._fields(node, kind):
+            where = f"field {field.name!r} of class {node.name!r}"
+            schema = self.read(field.annotation, where).whole | field.notes
+            properties[field.name] = schema | ({"description": note} if note and "description" not in schema else {})
+            if field.required:
+                required.append(field.name)
+        described = {"description": text} if (text := read_docstring(node).short_description) else {}
+        return {"type": "object", **described, "properties": properties, "required": required}
+
+    def _fields(self, node: ast.ClassDef, kind: Kind) -> Iterator[tuple[_Field, str | None]]:
+        """Inherited ones first; a field declared again takes the place of the inherited one."""
+        found: dict[str, tuple[_Field, str | None]] = {}
+        for base in node.bases:
+            known = self._base(node, base)
+            if known is not None:
+                found |= {field.name: (field, note) for field, note in self._fields(known, kind)}
+        notes = described_parameters(read_docstring(node))
+        for field in _own_fields(node, kind):
+            found[field.name] = (field, notes.get(field.name))
+        return iter(found.values())
+
+
+class _Field(msgspec.Struct, frozen=True):
+    name: str
+    annotation: ast.expr
+    required: bool
+    notes: Schema
+
+
+def _own_fields(node: ast.ClassDef, kind: Kind) -> Iterator[_Field]:
+    total = not any(
+        word.arg == "total" and isinstance(word.value, ast.Constant) and word.value.value is False
+        for word in node.keywords
+    )
+    for statement in node.body:
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name)) if not name.startswith("_") and name != "model_config":
+                marker = (
+                    _last_name(statement.annotation.value) if isinstance(statement.annotation, ast.Subscript) else ""
+                )
+                if marker == "ClassVar":
+                    continue
+                call = statement.value if isinstance(statement.value, ast.Call) else None
+                notes = _field_notes(call, {}) if call is not None else {}
+                required = marker == "Required" or (marker != "NotRequired" and total)
+                if kind != "typed_dict":
+                    required = _has_no_default(statement.value)
+                yield _Field(name, statement.annotation, required, notes)
+            case _:
+                continue
+
+
+def _has_no_default(value: ast.expr | None) -> bool:
+    """`Field(...)` and `Field(description="…")` have none; `Field(None)`, `Field(default=1)` and plain values do."""
+    if value is None or (isinstance(value, ast.Constant) and value.value is ...):
+        return True
+    if isinstance(value, ast.Call) and _last_name(value.func) in ("Field", "field"):
+        given = [word for word in value.keywords if word.arg in ("default", "default_factory", "factory")]
+        return not given and (not value.args or _has_no_default(value.args[0]))
+    return False
+
+
+def _field_notes(call: ast.Call, schema: Schema) -> Schema:
+    """What `Field(…)` says about a value: its description and its bounds."""
+    notes: Schema = {}
+    if _last_name(call.func) not in ("Field", "field"):
+        return notes
+    for word in call.keywords:
+        value = _constant(word.value)
+        if value is None or word.arg is None:
+            continue
+        if word.arg == "description":
+            notes["description"] = str(value)
+        elif word.arg in _CONSTRAINTS:
+            notes[_CONSTRAINTS[word.arg]] = value
+        elif word.arg in _LENGTHS and schema.get("type") in ("string", "array"):
+            notes[_LENGTHS[word.arg][schema["type"] == "array"]] = value
     return notes
 
 
-def _described_fields(node: ast.ClassDef) -> dict[str, str]:
-    text = ast.get_docstring(node)
-    if not text:
-        return {}
-    return {each.arg_name: each.description for each in docstring_parser.parse(text).params if each.description}
+def _literal(nodes: Sequence[ast.expr], where: str) -> Meaning:
+    values: list[Any] = []
+    for node in nodes:
+        try:
+            values.append(ast.literal_eval(node))
+        except ValueError as error:
+            raise Invalid(
+                f"The Literal of {where} may contain only plain values, not {ast.unparse(node)!r}."
+            ) from error
+    return Meaning(_choices([value for value in values if value is not None], where), optional=None in values)
 
 
-def _has_no_default(field: ast.AnnAssign) -> bool:
-    if field.value is None:
-        return True
-    if not isinstance(field.value, ast.Call) or _last_name(field.value.func) != "Field":
-        return False
-    named = {keyword.arg for keyword in field.value.keywords}
-    if named & {"default", "default_factory"}:
-        return False
-    positional = field.value.args
-    return not positional or (isinstance(positional[0], ast.Constant) and positional[0].value is Ellipsis)
+def _choices(values: Sequence[Any], where: str) -> Schema:
+    if not values or any(type(value) not in _JSON_NAME for value in values):
+        raise Invalid(f"The choices of {where} must be strings, numbers or booleans, and there must be at least one.")
+    names = {_JSON_NAME[type(value)] for value in values}
+    return ({"type": names.pop()} if len(names) == 1 else {}) | {"enum": list(values)}
 
 
-def _is_dataclass(node: ast.ClassDef) -> bool:
-    return any(
-        _last_name(each.func if isinstance(each, ast.Call) else each) == "dataclass" for each in node.decorator_list
-    )
+def _members(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
+    for statement in node.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if not name.startswith("_"):
+                yield name, value
+            case _:
+                continue
 
 
-def _aliases_of(module: ast.Module) -> dict[str, ast.expr]:
-    """`Names = list[str]` at the top of the source."""
-    return {
-        node.targets[0].id: node.value
-        for node in module.body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and isinstance(node.value, (ast.Subscript, ast.BinOp))
-    }
+def _member(name: str, value: ast.expr, node: ast.ClassDef) -> Any:
+    """`auto()` gives lower-case names in a StrEnum and counts from 1 elsewhere."""
+    if isinstance(value, ast.Call) and _last_name(value.func) == "auto":
+        names = [member for member, _ in _members(node)]
+        words = any(_last_name(base) == "StrEnum" for base in node.bases)
+        return name.lower() if words else names.index(name) + 1
+    return _constant(value)
 
 
-def _mentions_none(annotation: ast.expr, aliases: Mapping[str, ast.expr]) -> bool:
-    match annotation:
-        case ast.Constant(value=None):
-            return True
-        case ast.Constant(value=str(text)):
-            return _mentions_none(_parsed(text), aliases)
-        case ast.BinOp(left=left, right=right):
-            return _mentions_none(left, aliases) or _mentions_none(right, aliases)
-        case ast.Subscript(value=value, slice=inner):
-            arguments = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-            match _last_name(value):
-                case "Optional":
-                    return True
-                case "Union" | "Literal":
-                    return any(_mentions_none(each, aliases) for each in arguments)
-                case "Annotated":
-                    return _mentions_none(arguments[0], aliases)
-                case _:
-                    return False
-        case ast.Name(id=name) if name in aliases:
-            return _mentions_none(aliases[name], aliases)
-        case _:
-            return False
+def _aliases(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """`Colour = Literal["red"]`, and the same with `: TypeAlias`."""
+    for statement in module.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                yield name, value
+            case _:
+                continue
 
 
-def _parsed(text: str) -> ast.expr:
-    try:
-        return ast.parse(text, mode="eval").body
-    except SyntaxError as error:
-        raise Invalid(f"The annotation '{text}' is not valid Python.") from error
+def _imported(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """Names that an import gives to something else: `from typing import Optional as Maybe`."""
+    for statement in ast.walk(module):
+        if isinstance(statement, ast.ImportFrom):
+            yield from ((name.asname, name.name) for name in statement.names if name.asname)
+
+
+def _alternatives(node: ast.expr) -> list[ast.expr]:
+    """`A | B | C` is a tree that leans to the left."""
+    found: list[ast.expr] = []
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        found.append(node.right)
+        node = node.left
+    return [node, *reversed(found)]
 
 
 def _last_name(node: ast.expr) -> str:
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
+        case ast.Call(func=function):
+            return _last_name(function)
+        case ast.Subscript(value=value):
+            return _last_name(value)
         case _:
             return ""
 
 
-def _unsupported(annotation: ast.expr) -> Invalid:
+def _constant(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return None
+
+
+def _parsed(text: str, where: str) -> ast.expr:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise Invalid(f"The type of {where} is not valid Python: {text!r}.") from error
+
+
+def read_docstring(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> docstring_parser.Docstring:
+    try:
+        return docstring_parser.parse(ast.get_docstring(node) or "")
+    except docstring_parser.ParseError as error:
+        raise Invalid(f"The docstring of {node.name!r} cannot be read: {error}.") from error
+
+
+def described_parameters(docstring: docstring_parser.Docstring) -> dict[str, str]:
+    return {param.arg_name: param.description for param in docstring.params if param.description}
+
+
+def _unsupported(node: ast.expr, where: str) -> Invalid:
     return Invalid(
-        f"The annotation '{ast.unparse(annotation)}' cannot be turned into a schema. Use str, int, float, bool, list, "
-        "dict, Literal, Optional, a class defined in the same source, or send json_schema yourself."
+        f"The type {ast.unparse(node)!r} of {where} cannot be described to a model. Use str, int, float, bool, list, "
+        f"dict, tuple, Optional, Union, Literal, datetime, or an Enum, pydantic model, dataclass or TypedDict that is "
+        f"defined in the same source."
     )

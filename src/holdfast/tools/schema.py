@@ -1,130 +1,158 @@
-"""A tool's JSON schema from its Python source: signature and docstring, read as text and never executed."""
+"""A tool's schema from its Python source: the signature says which arguments there are, the docstring what they mean.
+
+The source is read, never run. Every complaint says what to write instead, because its reader is about to fix a tool.
+"""
 
 from __future__ import annotations
 
 import ast
-import re
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, cast
 
 import docstring_parser
 
 from holdfast.errors import Invalid
-from holdfast.tools.annotations import Annotations, default_of
+from holdfast.tools.annotations import Annotations, Schema, described_parameters, read_docstring
+
+_NAME_CHARS: Final = 64
+_GIVEN_BY_THE_SERVER: Final = frozenset({"self", "agent_state"})
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-# Filled in by the server when the tool runs, so no model has to know of them.
-_INJECTED: Final = frozenset({"self", "cls", "agent_state"})
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-
 
 def derive_schema(source: str, name: str | None = None, args_schema: dict[str, Any] | None = None) -> dict[str, Any]:
-    """`{name, description, parameters}` of the named function, or of the last one at the top level of the source.
+    """`{name, description, parameters}` of the last top-level function, or of the one that is named.
 
-    `args_schema`, when given, describes the parameters instead of the signature.
+    With `args_schema` the arguments are taken from there, and only name and description from the source.
     """
     module = _parsed(source)
     function = _function(module, name)
-    documentation = _documentation(function)
-    if args_schema is None:
-        parameters = _parameters(function, documentation, Annotations(module))
-    else:
-        parameters = {
-            "type": "object",
-            "properties": args_schema.get("properties", {}),
-            "required": args_schema.get("required", []),
-        }
-    return {"name": function.name, "description": _description(documentation), "parameters": parameters}
+    docstring = _docstring(function)
+    try:
+        if args_schema is not None:
+            parameters = _given_parameters(args_schema)
+        else:
+            parameters = _parameters(function, Annotations(module), described_parameters(docstring))
+    except RecursionError as error:
+        raise Invalid("The types of the arguments are nested too deeply.") from error
+    return {"name": function.name, "description": _description(docstring), "parameters": parameters}
 
 
 def _parsed(source: str) -> ast.Module:
     try:
         return ast.parse(source)
     except SyntaxError as error:
-        line = (error.text or "").strip()
-        raise Invalid(
-            f"The tool's source code is not valid Python: line {error.lineno}: {error.msg}: {line}"
-        ) from error
+        place = f" in line {error.lineno}: {(error.text or '').strip()!r}" if error.lineno else ""
+        raise Invalid(f"The source is not valid Python: {error.msg}{place}.") from error
     except (ValueError, RecursionError, MemoryError) as error:
-        raise Invalid(f"The tool's source code cannot be read: {error}") from error
+        raise Invalid("The source is not valid Python, or too deeply nested to be read.") from error
 
 
 def _function(module: ast.Module, name: str | None) -> Function:
     functions = [node for node in module.body if isinstance(node, Function)]
     if not functions:
-        raise Invalid("The tool's source code has no function: define one at the top level, with def or async def.")
-    if name is None:
-        chosen = functions[-1]
-    else:
-        named = [function for function in functions if function.name == name]
-        if not named:
-            known = ", ".join(function.name for function in functions)
-            raise Invalid(f"The tool's source code has no function named {name} at its top level, only: {known}.")
-        chosen = named[-1]
-    if not _NAME.fullmatch(chosen.name):
+        raise Invalid("The source defines no function: write one with `def` or `async def` at the top level.")
+    wanted = [node for node in functions if name is None or node.name == name]
+    if not wanted:
+        known = ", ".join(node.name for node in functions)
+        raise Invalid(f"The source defines no function named {name!r} at the top level, only: {known}.")
+    function = wanted[-1]
+    if len(function.name) > _NAME_CHARS:
+        raise Invalid(f"The function name {function.name!r} is longer than {_NAME_CHARS} characters: shorten it.")
+    return function
+
+
+def _docstring(function: Function) -> docstring_parser.Docstring:
+    if not ast.get_docstring(function):
         raise Invalid(
-            f"The function name {chosen.name} cannot be a tool's name: use at most 64 ASCII letters, digits, _."
+            f"The function {function.name!r} is missing docstring: add one that says what it does and, under `Args:`, "
+            f"what each parameter means. A model reads it to know when and how to call the tool."
         )
-    return chosen
+    return read_docstring(function)
 
 
-def _documentation(function: Function) -> docstring_parser.Docstring:
-    text = ast.get_docstring(function)
-    if not text:
-        raise Invalid(
-            f"The function {function.name} is missing docstring: say in one what the tool does and describe each "
-            "parameter under 'Args:'."
-        )
-    try:
-        return docstring_parser.parse(text)
-    except docstring_parser.ParseError as error:
-        raise Invalid(f"The docstring of {function.name} cannot be read: {error}") from error
+def _description(docstring: docstring_parser.Docstring) -> str:
+    examples = [
+        "\n".join(text for text in (example.description, example.snippet) if text) for example in docstring.examples
+    ]
+    shown = ["Examples:\n" + "\n".join(examples)] if examples else []
+    return "\n\n".join([docstring.description or "", *shown]).strip()
 
 
-def _description(documentation: docstring_parser.Docstring) -> str:
-    parts = [documentation.short_description, documentation.long_description]
-    examples = [example.description for example in documentation.examples if example.description]
-    if examples:
-        parts.append("Examples:\n" + "\n".join(examples))
-    return "\n\n".join(part for part in parts if part)
-
-
-def _parameters(
-    function: Function, documentation: docstring_parser.Docstring, annotations: Annotations
-) -> dict[str, Any]:
-    described = {_bare(each.arg_name): each.description for each in documentation.params if each.description}
-    properties: dict[str, Any] = {}
+def _parameters(function: Function, annotations: Annotations, described: dict[str, str]) -> Schema:
+    properties: dict[str, Schema] = {}
     required: list[str] = []
-    for argument, default in _arguments(function):
-        if argument.arg in _INJECTED:
-            continue
-        if argument.annotation is None:
-            raise Invalid(
-                f"The parameter {argument.arg} of {function.name} has no type: annotate it, as in {argument.arg}: str."
-            )
-        schema = annotations.schema(argument.annotation)
-        description = described.get(argument.arg) or schema.get("description")
+    for parameter, has_default in _signature(function):
+        where = f"parameter {parameter.arg!r} of function {function.name!r}"
+        if parameter.annotation is None:
+            raise Invalid(f"The {where} has no type annotation: write one, such as `{parameter.arg}: str`.")
+        meaning = annotations.read(parameter.annotation, where)
+        description = described.get(parameter.arg) or meaning.schema.get("description")
         if not description:
             raise Invalid(
-                f"The parameter {argument.arg} of {function.name} has no description: add it to the docstring under "
-                "'Args:'."
+                f"The {where} has no description: add `{parameter.arg}: …` under `Args:` in the docstring, so that a "
+                f"model knows what to pass."
             )
-        properties[argument.arg] = schema | default_of(default) | {"description": description}
-        if default is None and not annotations.is_optional(argument.annotation):
-            required.append(argument.arg)
+        properties[parameter.arg] = {**meaning.schema, "description": description}
+        if not has_default and not meaning.optional:
+            required.append(parameter.arg)
     return {"type": "object", "properties": properties, "required": required}
 
 
-def _arguments(function: Function) -> list[tuple[ast.arg, ast.expr | None]]:
-    """Every parameter with its default. `*args` and `**kwargs` have no place in a JSON object."""
-    given = function.args
-    positional = [*given.posonlyargs, *given.args]
-    missing = len(positional) - len(given.defaults)
-    defaults: list[ast.expr | None] = [*([None] * missing), *given.defaults]
-    pairs = [*zip(positional, defaults, strict=True), *zip(given.kwonlyargs, given.kw_defaults, strict=True)]
-    return [(argument, default) for argument, default in pairs]
+def _signature(function: Function) -> Iterator[tuple[ast.arg, bool]]:
+    """Every parameter that can be passed by name, and whether it has a default."""
+    arguments = function.args
+    if arguments.posonlyargs:
+        first = arguments.posonlyargs[0].arg
+        raise Invalid(f"The parameter {first!r} of function {function.name!r} is positional-only: remove the `/`.")
+    without = len(arguments.args) - len(arguments.defaults)
+    pairs = [(argument, index >= without) for index, argument in enumerate(arguments.args)]
+    pairs += [
+        (argument, default is not None)
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    ]
+    yield from (pair for pair in pairs if pair[0].arg not in _GIVEN_BY_THE_SERVER)
 
 
-def _bare(name: str) -> str:
-    """Google style may write the type into the name: `text (str)`."""
-    return name.partition("(")[0].strip().lstrip("*")
+def _given_parameters(given: dict[str, Any]) -> Schema:
+    properties = given.get("properties", {})
+    if not isinstance(properties, dict):
+        raise Invalid("args_json_schema must look like {type: object, properties: {…}, required: […]}.")
+    expanded = _Expansion(given).expand({"properties": properties})
+    return {"type": "object", **expanded, "required": list(given.get("required") or ())}
+
+
+class _Expansion:
+    """Puts what `$ref` refers to in its place: vendors differ in what they make of references."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._open: list[str] = []
+
+    def expand(self, value: dict[str, Any]) -> dict[str, Any]:
+        reference = value.get("$ref")
+        if not isinstance(reference, str):
+            return {key: self._inner(item) for key, item in value.items() if key != "$defs"}
+        if reference in self._open:
+            raise Invalid(
+                f"args_json_schema refers to itself through {reference!r}: a tool's schema must end somewhere."
+            )
+        self._open.append(reference)
+        target = self.expand(self._found(reference))
+        self._open.pop()
+        return target | {key: self._inner(item) for key, item in value.items() if key != "$ref"}
+
+    def _inner(self, item: Any) -> Any:
+        if isinstance(item, dict):
+            return self.expand(cast("dict[str, Any]", item))
+        if isinstance(item, list):
+            return [self._inner(one) for one in cast("list[Any]", item)]
+        return item
+
+    def _found(self, reference: str) -> dict[str, Any]:
+        found: Any = self._root if reference.startswith("#/") else None
+        for step in reference.removeprefix("#/").split("/"):
+            found = cast("dict[str, Any]", found).get(step) if isinstance(found, dict) else None
+        if not isinstance(found, dict):
+            raise Invalid(f"args_json_schema refers to {reference!r}, which it does not contain.")
+        return cast("dict[str, Any]", found)

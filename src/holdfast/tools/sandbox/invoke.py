@@ -76,8 +76,12 @@ def fit(function: Callable[..., Any], job: Job) -> dict[str, Any]:
         given["agent_state"] = types.SimpleNamespace(id=job.agent_id, name=job.agent_name)
     if "agent_id" in parameters:
         given["agent_id"] = job.agent_id
-    _check_names(job.tool_name, parameters, given)
     hints = _hints(function)
+    for name, parameter in parameters.items():
+        # To the model such a parameter is optional, whether or not its author wrote `= None`.
+        if name not in given and parameter.default is parameter.empty and _allows_none(hints.get(name)):
+            given[name] = None
+    _check_names(job.tool_name, parameters, given)
     return {name: coerce(value, hints[name]) if name in hints else value for name, value in given.items()}
 
 
@@ -133,6 +137,10 @@ def _check_names(tool: str, parameters: Mapping[str, inspect.Parameter], given: 
     problems += [f"unknown arguments: {', '.join(unknown)}"] if unknown else []
     if problems:
         raise TypeError(f"{tool}() was called with {'; '.join(problems)}")
+
+
+def _allows_none(annotation: Any) -> bool:
+    return type(None) in typing.get_args(annotation)
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
