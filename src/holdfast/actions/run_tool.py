@@ -9,6 +9,7 @@ from holdfast import ids
 from holdfast.actions.base_tools import is_base_tool
 from holdfast.core.records import Agent, Tool
 from holdfast.engine.clock import Clock
+from holdfast.engine.inline import InlineTools
 from holdfast.errors import Invalid, NotFound
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
@@ -62,7 +63,8 @@ async def run_attached(
 
     agent, tool, secrets = await database.read(load)
     if is_base_tool(tool):
-        return await _run_shipped(agent, tool, arguments, database, clock)
+        performed = await InlineTools(database, clock).run_by_hand(agent, tool, arguments)
+        return execution_view(performed.status, performed.text, (), (), None)
     _require_python(tool.source_type)
     job = Job(
         call_id=ids.new("call"),
@@ -78,12 +80,6 @@ async def run_attached(
     )
     outcome = await sandbox.run(job)
     return execution_view(outcome.status, outcome.content, outcome.stdout, outcome.stderr, outcome.isolation)
-
-
-async def _run_shipped(
-    agent: Agent, tool: Tool, arguments: dict[str, Any], database: Database, clock: Clock
-) -> ToolExecutionResult:
-    raise NotImplementedError
 
 
 def _require_python(source_type: str) -> None:

@@ -147,16 +147,13 @@ async def _save(tx: Transaction, known: Tool, wanted: Tool, now_us: int) -> Tool
 
 def _sent(request: ToolUpdate) -> dict[str, Any]:
     """Fields of Tool that the request sets; null clears what may be empty and leaves the rest alone."""
-    changes: dict[str, Any] = {}
-    for field in request.model_fields_set:
-        name = field.removesuffix("_")
-        value: Any = getattr(request, field)
-        if value is None and name not in _NULLABLE:
-            continue
-        if name.endswith("_requirements"):
-            changes[name] = _requirements(value)
-        else:
-            changes[name] = tuple(dict.fromkeys(value)) if name == "tags" else value
+    sent: dict[str, Any] = {field.removesuffix("_"): getattr(request, field) for field in request.model_fields_set}
+    changes = {name: value for name, value in sent.items() if value is not None or name in _NULLABLE}
+    if "tags" in changes:
+        changes["tags"] = tuple(dict.fromkeys(changes["tags"]))
+    for name in ("pip_requirements", "npm_requirements"):
+        if name in changes:
+            changes[name] = _requirements(changes[name])
     return changes
 
 

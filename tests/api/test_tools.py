@@ -1,0 +1,256 @@
+"""Tools over HTTP: writing, finding and running them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from letta_client import BadRequestError
+
+from holdfast.store import tools as tool_rows
+
+from .resources import ROLL, Served
+
+STRANGER = "tool-123e4567-e89b-42d3-8456-426614174000"
+SCHEMA: dict[str, Any] = {
+    "name": "plain",
+    "description": "p",
+    "parameters": {"type": "object", "properties": {}, "required": []},
+}
+PLAIN = "def plain():\n    return 1\n"
+
+
+async def version_of(served: Served, tool_id: str) -> int:
+    return (await served.deps.database.read(lambda tx: tool_rows.get(tx, tool_id))).version
+
+
+async def test_the_client_writes_a_tool_from_source(served: Served) -> None:
+    tool = await served.client.tools.create(source_code=ROLL, tags=["dice"])
+    assert (tool.name, tool.tool_type, tool.description, tool.tags) == ("roll_dice", "custom", "Roll a die.", ["dice"])
+    assert tool.json_schema is not None
+    parameters: Any = tool.json_schema["parameters"]
+    assert parameters["properties"]["sides"]["type"] == "integer"
+    assert parameters["required"] == ["sides"]
+    assert (tool.return_char_limit, tool.source_type, tool.default_requires_approval) == (50_000, "python", None)
+    assert (await served.client.tools.retrieve(tool.id)).model_dump() == tool.model_dump()
+
+
+async def test_the_same_name_is_the_same_tool(served: Served) -> None:
+    first = await served.create_tool(tags=["kept"], default_requires_approval=True)
+    again = await served.client.tools.upsert(source_code=ROLL)
+    assert (again.id, again.tags, again.default_requires_approval) == (first["id"], ["kept"], None)
+    assert await version_of(served, first["id"]) == 1
+    await served.create_tool(ROLL.replace("return sides", "return 4"))
+    assert await version_of(served, first["id"]) == 2
+    assert await served.ok("GET", "/v1/tools/count", name="roll_dice") == 1
+
+
+async def test_of_many_who_write_one_name_at_once_all_get_the_same_tool(served: Served) -> None:
+    made = await asyncio.gather(*(served.create_tool() for _ in range(10)))
+    assert len({tool["id"] for tool in made}) == 1
+
+
+async def test_a_new_source_brings_a_new_schema(served: Served) -> None:
+    tool = await served.create_tool(enable_parallel_execution=True, default_requires_approval=True)
+    path = f"/v1/tools/{tool['id']}"
+    source = ROLL.replace("sides: int)", "sides: int, times: str = 'x')").replace(
+        "it has.\n", "it has.\n        times (str): How often.\n"
+    )
+    changed = await served.ok("PATCH", path, {"source_code": source})
+    assert set(changed["json_schema"]["parameters"]["properties"]) == {"sides", "times"}
+    assert changed["enable_parallel_execution"] is True
+    assert await version_of(served, tool["id"]) == 2
+    same = await served.ok("PATCH", path, {"tags": ["t"], "default_requires_approval": None})
+    assert (same["tags"], same["default_requires_approval"]) == (["t"], None)
+    assert same["json_schema"] == changed["json_schema"]
+    assert await version_of(served, tool["id"]) == 2
+
+
+async def test_a_given_schema_names_the_tool(served: Served) -> None:
+    tool = await served.create_tool(PLAIN, json_schema=SCHEMA)
+    assert (tool["name"], tool["description"]) == ("plain", "p")
+    renamed = await served.ok(
+        "PATCH",
+        f"/v1/tools/{tool['id']}",
+        {"source_code": PLAIN.replace("plain", "other"), "json_schema": SCHEMA | {"name": "other"}},
+    )
+    assert (renamed["id"], renamed["name"]) == (tool["id"], "other")
+
+
+BAD: list[tuple[int, dict[str, Any], str]] = [
+    (400, {"source_code": PLAIN}, "docstring"),
+    (400, {"source_code": "x = 1"}, "function"),
+    (400, {"source_code": "def f(:"}, "line"),
+    (400, {"source_code": PLAIN, "json_schema": SCHEMA | {"name": "else"}}, "mismatch"),
+    (400, {"source_code": PLAIN, "json_schema": {"description": "no name"}}, "name"),
+    (400, {"source_code": PLAIN, "json_schema": SCHEMA | {"name": "a b"}}, "name"),
+    (400, {"source_code": PLAIN, "json_schema": SCHEMA | {"parameters": 1}}, "parameters"),
+    (422, {"source_code": "function plain() {}", "source_type": "typescript"}, "json_schema"),
+    (400, {"source_code": PLAIN, "source_type": "cobol"}, "source_type"),
+    (422, {"source_code": ROLL, "return_char_limit": 0}, "return_char_limit"),
+    (422, {"source_code": ROLL, "return_char_limit": 1_000_001}, "return_char_limit"),
+    (422, {"source_code": ROLL, "name": "x"}, "name"),
+    (422, {}, "source_code"),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "fragment"), BAD, ids=lambda value: str(value)[:60])
+async def test_a_bad_tool_is_refused_with_a_sentence(
+    served: Served, status: int, body: dict[str, Any], fragment: str
+) -> None:
+    before = await served.ok("GET", "/v1/tools/count")
+    for method in ("POST", "PUT"):
+        assert fragment in await served.refused(status, method, "/v1/tools/", body)
+    assert await served.ok("GET", "/v1/tools/count") == before
+
+
+async def test_a_bad_change_is_refused_and_changes_nothing(served: Served) -> None:
+    tool, _ = await served.create_tool(), await served.create_tool(PLAIN, json_schema=SCHEMA)
+    path = f"/v1/tools/{tool['id']}"
+    refusals: list[tuple[dict[str, Any], str]] = [
+        ({"source_code": PLAIN}, "roll_dice"),
+        ({"source_code": PLAIN, "json_schema": SCHEMA}, "already exists in your organization"),
+        ({"json_schema": SCHEMA}, "mismatch"),
+    ]
+    for body, fragment in refusals:
+        assert fragment in await served.refused(400, "PATCH", path, body)
+        assert await served.ok("GET", path) == tool
+    await served.refused(422, "PATCH", path, {"return_char_limit": 0})
+    await served.refused(404, "PATCH", f"/v1/tools/{STRANGER}", {})
+    await served.refused(404, "GET", f"/v1/tools/{STRANGER}")
+    await served.refused(404, "DELETE", f"/v1/tools/{STRANGER}")
+    await served.refused(422, "GET", "/v1/tools/tool-1")
+
+
+async def test_a_deleted_tool_leaves_its_agents(served: Served) -> None:
+    tool = await served.create_tool()
+    agent = await served.create(tool_ids=[tool["id"]], include_base_tools=False)
+    assert await served.ok("DELETE", f"/v1/tools/{tool['id']}") is None
+    assert await served.ok("GET", f"/v1/agents/{agent['id']}/tools") == []
+
+
+async def test_tools_that_come_with_the_server_are_protected(served: Served) -> None:
+    base = {tool["name"]: tool for tool in await served.ok("POST", "/v1/tools/add-base-tools")}
+    insert = base["memory_insert"]
+    assert insert["tool_type"].startswith("letta_")
+    assert insert["source_code"] is None
+    path = f"/v1/tools/{insert['id']}"
+    await served.refused(400, "DELETE", path)
+    await served.refused(400, "PATCH", path, {"description": "mine now"})
+    source = 'def memory_insert():\n    """Do nothing."""\n'
+    with pytest.raises(BadRequestError):
+        await served.client.tools.create(source_code=source)
+    tuned = await served.ok("PATCH", path, {"default_requires_approval": True})
+    again = {tool["name"]: tool for tool in await served.ok("POST", "/v1/tools/add-base-tools")}
+    assert again["memory_insert"] == tuned
+    assert again.keys() == base.keys()
+
+
+async def test_lists_and_counts_take_the_same_filters(served: Served) -> None:
+    roll = await served.create_tool()
+    await served.create_tool(PLAIN, json_schema=SCHEMA)
+
+    async def names(**query: Any) -> set[str]:
+        found = {tool["name"] for tool in await served.ok("GET", "/v1/tools/", limit=1000, **query)}
+        assert await served.ok("GET", "/v1/tools/count", **query) == len(found)
+        return found
+
+    assert await names(tool_types="custom") == {"roll_dice", "plain"}
+    assert await names(name="plain") == await names(names=["plain", "none"]) == {"plain"}
+    assert await names(tool_ids=[roll["id"]]) == await names(search="DICE") == {"roll_dice"}
+    shipped = await names(return_only_letta_tools=True)
+    assert {"memory_insert", "conversation_search"} <= shipped
+    assert await names(exclude_tool_types="custom") == shipped
+    assert await served.ok("GET", "/v1/tools/count", exclude_letta_tools=True) == 2
+    assert "nonsense" in await served.refused(400, "GET", "/v1/tools/", tool_types="custom,nonsense")
+    listed = [tool.name async for tool in served.client.tools.list(limit=1)]
+    assert len(listed) == len(set(listed)) == len(shipped) + 2
+    assert listed[:2] == ["plain", "roll_dice"]
+
+
+async def test_search_puts_names_before_descriptions(served: Served) -> None:
+    await served.create_tool(tags=["games"])
+    await served.create_tool(PLAIN, json_schema=SCHEMA | {"description": "Not roll_dice."})
+    found = await served.client.tools.search(query="roll_dice")
+    assert [hit.tool.name for hit in found] == ["roll_dice", "plain"]
+    assert [hit.tool.name for hit in await served.client.tools.search(query="roll", tags=["games"])] == ["roll_dice"]
+    await served.refused(422, "POST", "/v1/tools/search", {"query": "x", "limit": 101})
+    await served.refused(422, "POST", "/v1/tools/search", {"unknown": 1})
+
+
+async def test_a_schema_can_be_derived_without_storing_a_tool(served: Served) -> None:
+    schema = await served.ok("POST", "/v1/tools/generate-schema", {"code": ROLL})
+    assert schema["name"] == "roll_dice"
+    await served.refused(400, "POST", "/v1/tools/generate-schema", {"code": "x = 1"})
+
+
+async def test_source_is_run_and_its_output_captured(served: Served) -> None:
+    source = "import os\ndef speak(word: str):\n    print(word)\n    return {'said': word, 'env': os.environ['KEY']}\n"
+    body = {"source_code": source, "args": {"word": "hi"}, "env_vars": {"KEY": "k"}}
+    answer = await served.ok("POST", "/v1/tools/run", body)
+    assert (answer["status"], answer["id"], answer["tool_call_id"], answer["name"]) == (
+        "success",
+        "null",
+        "null",
+        "speak",
+    )
+    assert "'said'" in answer["tool_return"] or '"said"' in answer["tool_return"]
+    assert "".join(answer["stdout"]).strip() == "hi"
+    assert answer["tool_returns"][0]["status"] == "success"
+
+
+async def test_a_tool_that_raises_is_an_answer(served: Served) -> None:
+    body: dict[str, Any] = {"source_code": "def bad():\n    raise ValueError('oops')\n", "args": {}}
+    answer = await served.ok("POST", "/v1/tools/run", body)
+    assert answer["status"] == "error"
+    assert "Error executing function bad: ValueError: oops" in answer["tool_return"]
+    assert "Traceback" in "".join(answer["stderr"])
+    await served.refused(400, "POST", "/v1/tools/run", body | {"source_type": "typescript"})
+    await served.refused(400, "POST", "/v1/tools/run", {"source_code": "x = 1", "args": {}})
+    await served.refused(422, "POST", "/v1/tools/run", body | {"extra": 1})
+
+
+async def test_an_attached_tool_runs_with_the_secrets_of_its_agent(served: Served) -> None:
+    source = 'import os\ndef tell() -> str:\n    """Tell the secret."""\n    return os.environ.get("KEY", "none")\n'
+    tool = await served.create_tool(source)
+    one = await served.create(tool_ids=[tool["id"]], secrets={"KEY": "hush"})
+    two = await served.create(tool_ids=[tool["id"]])
+    run = served.client.agents.tools.run
+    told = await run("tell", agent_id=one["id"], args={})
+    assert (told.status, told.func_return) == ("success", "hush")
+    assert (await run("tell", agent_id=two["id"])).func_return == "none"
+    stranger = await served.create()
+    assert "tell" in await served.refused(404, "POST", f"/v1/agents/{stranger['id']}/tools/tell/run", {"args": {}})
+
+
+async def test_an_attached_tool_that_fails_says_so_in_stderr(served: Served) -> None:
+    tool = await served.create_tool(
+        'def bad() -> str:\n    """Fail."""\n    raise KeyError("k")\n', return_char_limit=5
+    )
+    agent = await served.create(tool_ids=[tool["id"]])
+    result = await served.client.agents.tools.run("bad", agent_id=agent["id"])
+    assert (result.status, result.func_return) == ("error", None)
+    assert "KeyError" in "".join(result.stderr or ())
+
+
+async def test_a_memory_tool_run_by_hand_edits_the_block(served: Served) -> None:
+    agent = await served.create(memory_blocks=[{"label": "human", "value": "Likes tea."}])
+    arguments: dict[str, object] = {"label": "human", "old_string": "tea", "new_string": "coffee"}
+    result = await served.client.agents.tools.run("memory_replace", agent_id=agent["id"], args=arguments)
+    assert result.status == "success"
+    block = await served.ok("GET", f"/v1/agents/{agent['id']}/core-memory/blocks/human")
+    assert block["value"] == "Likes coffee."
+    failed = await served.client.agents.tools.run("memory_replace", agent_id=agent["id"], args=arguments)
+    assert (failed.status, failed.func_return) == ("error", None)
+    assert failed.stderr
+    assert len((await served.ok("GET", f"/v1/agents/{agent['id']}"))["message_ids"]) == 1
+
+
+async def test_messages_are_searched_by_hand(served: Served) -> None:
+    greeting = [{"role": "user", "content": "I like marzipan"}]
+    agent = await served.create(initial_message_sequence=greeting)
+    run = served.client.agents.tools.run
+    result = await run("conversation_search", agent_id=agent["id"], args={"query": "marzipan"})
+    assert result.status == "success"
+    assert "marzipan" in str(result.func_return)
