@@ -264,21 +264,19 @@ def _memory_apply_patch(memory: _Memory, given: MemoryApplyPatch) -> str:
 
 
 def _apply_section(memory: _Memory, section: patching.Section) -> str:
-    match section.action:
-        case "Add":
-            memory.create(section.label, section.description, patching.added_text(section))
-            return f"Added block '{section.label}'"
-        case "Delete":
-            memory.detach(section.label)
-            return f"Deleted block '{section.label}'"
-        case "Update":
-            block = memory.editable(section.label)
-            if section.body:
-                memory.rewrite(block, patching.apply_hunks(block.value, patching.hunks_of("\n".join(section.body))))
-            if section.move_to is None:
-                return f"Updated block '{section.label}'"
-            memory.rename(section.label, section.move_to)
-            return f"Updated block '{section.label}' and renamed it to '{section.move_to}'"
+    if section.action == "Add":
+        memory.create(section.label, section.description, patching.added_text(section))
+        return f"Added block '{section.label}'"
+    if section.action == "Delete":
+        memory.detach(section.label)
+        return f"Deleted block '{section.label}'"
+    block = memory.editable(section.label)
+    if section.body:
+        memory.rewrite(block, patching.apply_hunks(block.value, patching.hunks_of("\n".join(section.body))))
+    if section.move_to is None:
+        return f"Updated block '{section.label}'"
+    memory.rename(section.label, section.move_to)
+    return f"Updated block '{section.label}' and renamed it to '{section.move_to}'"
 
 
 def _memory_command(memory: _Memory, given: MemoryCommand) -> str:

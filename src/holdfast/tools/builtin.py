@@ -126,8 +126,9 @@ _MEMORY: Final = (
         "Change memory with a patch. For one block, give its label and hunks separated by `@@` whose lines begin with "
         "' ' (context), '-' (removed) or '+' (added); the context must occur exactly once, and a hunk that only adds "
         "goes to the end. For several blocks use sections: `*** Add Block: <label>` (then an optional "
-        "`Description: <text>` line and + lines), `*** Delete Block: <label>`, `*** Update Block: <label>` (then an optional "
-        "`*** Move to: <new label>` and hunks). Either all of a patch is applied or none of it." + _NO_LINE_NUMBERS,
+        "`Description: <text>` line and + lines), `*** Delete Block: <label>`, `*** Update Block: <label>` (then an "
+        "optional `*** Move to: <new label>` and hunks). Either all of a patch is applied or none of it."
+        + _NO_LINE_NUMBERS,
         {
             "label": _text("The label of the memory block to edit. Ignored when the patch names its blocks."),
             "patch": _text("The patch."),

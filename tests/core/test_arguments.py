@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.core.arguments import arguments_of, merge_prefilled
+from holdfast.errors import ToolFailed
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ("", {}),
+        ("  \n", {}),
+        ("null", {}),
+        ('"{\\"a\\": 1}"', {"a": 1}),
+        ('{"a": 1}{"a": 2}', {"a": 1}),
+        ('{"a": 1}\n {"b": 2}', {"a": 1}),
+        ('{"a": "two\nlines"}', {"a": "two\nlines"}),
+        ('{"a": 1, "request_heartbeat": true, "thinking": "hm"}', {"a": 1}),
+        ('{"a": {"thinking": "kept"}}', {"a": {"thinking": "kept"}}),
+    ],
+)
+def test_arguments_are_read_leniently(text: str, arguments: dict[str, Any]) -> None:
+    assert arguments_of(text) == arguments
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "not json",
+        '{"a": 1} and so on',
+        '"{"',
+        '{"a": "\\ud800"}',
+        '{"a": "\ud800"}',
+        '{"a": ' + "[" * 100_000,
+    ],
+)
+def test_arguments_that_cannot_be_read_are_an_error_and_not_an_empty_call(text: str) -> None:
+    with pytest.raises(ToolFailed, match="not valid JSON"):
+        arguments_of(text)
+
+
+@pytest.mark.parametrize("text", ["[1]", "3", "true", '"\\"plain\\""'])
+def test_arguments_must_be_an_object(text: str) -> None:
+    with pytest.raises(ToolFailed, match="must be a JSON object"):
+        arguments_of(text)
+
+
+def schema(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+def test_prefilled_arguments_beat_those_of_the_model() -> None:
+    kinds = schema(city={"type": "string"}, days={"type": "integer"})
+    assert merge_prefilled(kinds, {"city": "Oslo", "days": 2}, {"city": "Rome"}) == {"city": "Rome", "days": 2}
+
+
+def test_nothing_prefilled_leaves_the_arguments_as_they_are() -> None:
+    assert merge_prefilled({}, {"anything": 1}, {}) == {"anything": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ({}, object),
+        ({"type": "string"}, "x"),
+        ({"type": "number"}, 1),
+        ({"type": "number"}, 1.5),
+        ({"type": "boolean"}, True),
+        ({"type": "null"}, None),
+        ({"type": ["string", "null"]}, None),
+        ({"type": "odd"}, 3),
+        ({"enum": ["a", "b"]}, "b"),
+        ({"const": 4}, 4),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, 3),
+        ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, "x"),
+        ({"type": "array", "items": {"type": "string"}}, ["a"]),
+        ({"type": "array"}, [1, "a"]),
+        ({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}, {"x": 1, "y": "free"}),
+        ({"type": "object"}, {"x": 1}),
+        ({"$ref": "#/$defs/Day"}, 3),
+        ({"$ref": "#/$defs/Missing"}, 3),
+        ({"$ref": "#/properties/it/type/deeper"}, 3),
+    ],
+)
+def test_a_prefilled_value_that_fits_is_taken(kind: dict[str, Any], value: Any) -> None:
+    whole = {**schema(it=kind), "$defs": {"Day": {"type": "integer"}}}
+    value = None if value is object else value
+    assert merge_prefilled(whole, {}, {"it": value}) == {"it": value}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "why"),
+    [
+        ({"type": "string"}, 1, "must be of type"),
+        ({"type": "integer"}, True, "must be of type"),
+        ({"type": "integer"}, 1.5, "must be of type"),
+        ({"type": "boolean"}, 1, "must be of type"),
+        ({"type": ["string", "null"]}, 3, "must be of type"),
+        ({"enum": ["a", "b"]}, "c", "must be one of"),
+        ({"enum": [1]}, True, "must be one of"),
+        ({"const": 4}, 5, "must be 4"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, 3, "fits none"),
+        ({"type": "array", "items": {"type": "string"}}, ["a", 1], "must be of type"),
+        ({"type": "object", "properties": {"x": {"type": "integer"}}}, {"x": "1"}, "must be of type"),
+        ({"type": "object", "required": ["x"]}, {}, "lacks x"),
+        ({"$ref": "#/$defs/Day"}, "3", "must be of type"),
+    ],
+)
+def test_a_prefilled_value_that_does_not_fit_is_refused(kind: dict[str, Any], value: Any, why: str) -> None:
+    whole = {**schema(it=kind), "$defs": {"Day": {"type": "integer"}}}
+    with pytest.raises(ToolFailed, match=f"^Invalid prefilled tool arguments from tool rules: 'it' {why}"):
+        merge_prefilled(whole, {"it": "whatever the model said"}, {"it": value})
+
+
+def test_a_prefilled_argument_that_the_tool_does_not_have_is_refused() -> None:
+    with pytest.raises(ToolFailed, match=r"^Invalid prefilled tool arguments from tool rules: .*'town'.*takes: city"):
+        merge_prefilled(schema(city={"type": "string"}), {}, {"town": "Rome"})
+
+
+def test_a_tool_that_takes_any_argument_takes_any_prefilled_one() -> None:
+    assert merge_prefilled({"additionalProperties": True}, {}, {"town": "Rome"}) == {"town": "Rome"}
