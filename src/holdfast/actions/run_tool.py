@@ -64,7 +64,7 @@ async def run_attached(
     agent, tool, secrets = await database.read(load)
     if is_base_tool(tool):
         performed = await InlineTools(database, clock).run_by_hand(agent, tool, arguments)
-        return execution_view(performed.status, performed.text, (), (), None)
+        return execution_view(performed.status, performed.content, (), (), None)
     _require_python(tool.source_type)
     job = Job(
         call_id=ids.new("call"),
