@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from holdfast import ids
 from holdfast.actions.cancel_runs import CancelRuns
-from holdfast.actions.send_message import Accepted, SendMessage, Sending
+from holdfast.actions.send_message import Accepted, Sending, SendMessage
 from holdfast.core.frames import Frame, StopFrame
 from holdfast.core.messages import Decision, Message, Text, ToolReturn
 from holdfast.core.records import Agent, ModelChoice, Run, Thread, Tool
@@ -292,6 +292,6 @@ def _tool(number: int, name: str, retry_safe: bool) -> Tool:
         description=f"The tool {name}.",
         json_schema={"name": name, "description": "", "parameters": NO_ARGUMENTS},
         enable_parallel_execution=name.startswith("slow"),
-        retry_safe=retry_safe,
+        tags=("retry-safe",) if retry_safe else (),
         created_us=number,
     )

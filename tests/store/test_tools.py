@@ -56,7 +56,6 @@ async def test_a_tool_comes_back_as_it_went_in(database: Database) -> None:
         npm_requirements=[],
         default_requires_approval=False,
         enable_parallel_execution=True,
-        retry_safe=True,
         metadata={"k": 1},
         project_id="p",
         version=3,

@@ -42,7 +42,6 @@ async def upsert_tool(tx: Transaction, request: ToolCreate, project_id: str | No
         tags=wanted.tags or known.tags,
         metadata=known.metadata,
         project_id=project_id or known.project_id,
-        retry_safe=known.retry_safe,
         created_us=known.created_us,
     )
     return await _save(tx, known, replaced, now_us)

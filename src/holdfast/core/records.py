@@ -1,4 +1,4 @@
-"""The ordinary records: agents, blocks, tools, threads, runs, steps. A table row and a wire shape are projections of one.
+"""The ordinary records: agents, blocks, tools, threads, runs, steps. Rows and wire shapes are projections of them.
 
 Times are microseconds since the epoch, UTC; durations are nanoseconds.
 """
@@ -36,7 +36,9 @@ STATUS_OF_STOP: dict[str, RunStatus] = {
     "requires_approval": "completed",
     "cancelled": "cancelled",
 }  # every other stop reason means failed
-ToolKind = Literal["custom", "builtin"]
+# Failed, but in order: clients are given what was said and done, not an error. The run's metadata says what was wrong.
+FAILED_WITH_ANSWER: frozenset[StopReason] = frozenset({"max_tokens_exceeded", "invalid_tool_call"})
+RETRY_SAFE_TAG = "retry-safe"
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,12 +56,16 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     npm_requirements: list[dict[str, Any]] | None = None
     default_requires_approval: bool | None = None
     enable_parallel_execution: bool = False
-    retry_safe: bool = False
     metadata: dict[str, Any] = {}
     project_id: str | None = None
     version: int = 1  # grows whenever source or schema change; a hold remembers it
     created_us: int = 0
     updated_us: int = 0
+
+    @property
+    def retry_safe(self) -> bool:
+        """Whether a call that a crash cut off may be run again, with the same call id. Its owner says so with a tag."""
+        return RETRY_SAFE_TAG in self.tags
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):

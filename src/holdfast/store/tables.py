@@ -103,7 +103,6 @@ tools = Table(
     Column("npm_requirements", Text),
     Column("default_requires_approval", Boolean),
     Column("enable_parallel_execution", Boolean, nullable=False),
-    Column("retry_safe", Boolean, nullable=False),
     Column("metadata", Text, nullable=False),
     Column("project_id", Text),
     Column("version", Integer, nullable=False),

@@ -93,7 +93,6 @@ def _tools() -> None:
         sa.Column("npm_requirements", sa.Text(), nullable=True),
         sa.Column("default_requires_approval", sa.Boolean(), nullable=True),
         sa.Column("enable_parallel_execution", sa.Boolean(), nullable=False),
-        sa.Column("retry_safe", sa.Boolean(), nullable=False),
         sa.Column("metadata", sa.Text(), nullable=False),
         sa.Column("project_id", sa.Text(), nullable=True),
         sa.Column("version", sa.Integer(), nullable=False),
