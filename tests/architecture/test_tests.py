@@ -22,7 +22,7 @@ def test_every_test_name_is_a_sentence() -> None:
         f"{path}: {node.name}"
         for path, tree in modules_of_tests().items()
         for node in functions(tree)
-        if node.name.startswith("test_") and len(node.name.split("_")) < 4
+        if node.name.startswith("test_") and len(node.name.split("_")) < 3
     ]
     assert not short
 
