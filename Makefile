@@ -4,6 +4,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+NEWEST := $(VENV)/newest-client
 TESTS ?= tests
 WORKERS ?= auto
 
@@ -12,10 +13,10 @@ PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.1
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-npm check format bench docs clean
+.PHONY: help setup run test test-newest test-npm check format bench docs clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make the environment in .venv (uv if it is there, pip otherwise)
 
@@ -37,6 +38,15 @@ run: $(READY) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a pro
 
 test: $(READY) ## Run every test that needs no network, PostgreSQL included (TESTS=path for some)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+
+test-newest: $(READY) ## Run the conformance suite with the newest 1.x letta-client (needs the network)
+	@rm -rf $(NEWEST)
+	@if command -v uv >/dev/null 2>&1; then \
+		uv pip install --quiet --python $(BIN)/python --no-deps --target $(NEWEST) 'letta-client>=1.12,<2'; \
+	else \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(NEWEST) 'letta-client>=1.12,<2'; \
+	fi
+	PYTHONPATH=$(NEWEST) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/conformance
 
 test-npm: $(READY) ## Run the npm client against a server (needs node, npm and the npm registry)
 	$(BIN)/python -m tests.conformance.npm.run
