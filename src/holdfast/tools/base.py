@@ -31,7 +31,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     content: Content
     stdout: tuple[str, ...] | None = None
     stderr: tuple[str, ...] | None = None
-    isolation: str | None = None  # which walls stood around it: "bubblewrap+landlock+seccomp", "process", …
+    isolation: str | None = None  # which walls stood around it: "bubblewrap+namespaces+landlock+seccomp", …
 
 
 class Sandbox(Protocol):

@@ -37,7 +37,7 @@ from holdfast.tools.sandbox.contract import (
 
 _PRELOADED: Final = """
     asyncio collections dataclasses datetime enum functools itertools json math random re typing urllib.request uuid
-    pydantic
+    pydantic.main pydantic.fields
 """
 _CHUNK: Final = 1 << 16
 _QUIET_S: Final = 0.01  # while calls run, a spare is made only after a pause: a fork would delay a call that is ending
@@ -282,6 +282,7 @@ class Zygote:
         self._control.sendall(pack(Ended(call.number, call.how, code, answer, stdout, stderr)))
 
     def _discard(self, spare: Child) -> None:
+        self._may_spare = False  # whatever killed it would kill the next; a call that has to wait will say what it was
         spare.shut()
         for pipe in spare.pipes:
             os.close(pipe.fd)
