@@ -59,12 +59,8 @@ class InlineTools:
             blocks=session.blocks,
             private_ids=session.thread.isolated_block_ids,
         )
-        try:
-            arguments = arguments_of(call.call.arguments)
-        except ToolFailed as failed:
-            outcome = Performed("error", failure_text(call.call.name, "ValueError", failed.message))
-        else:
-            outcome = await self._run(caller, call.call.name, arguments, tool.return_char_limit if tool else None)
+        arguments = arguments_of(call.call.arguments)  # judged before: what cannot be read has been refused
+        outcome = await self._run(caller, call.call.name, arguments, tool.return_char_limit if tool else None)
         answer = ToolReturn(call.call.id, call.call.name, outcome.status, outcome.content, stdout=(), stderr=())
         return answer, outcome.write
 

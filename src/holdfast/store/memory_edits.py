@@ -9,8 +9,8 @@ from sqlalchemy import bindparam, delete, exists, select, update
 from holdfast.core.memory import Created, Detached, Edited, MemoryChange, Operation
 from holdfast.errors import Conflict
 from holdfast.store import blocks as block_rows
-from holdfast.store.tables import agent_blocks, blocks
-from holdfast.store.transaction import IntegrityError, Transaction
+from holdfast.store.tables import agent_blocks, agents, blocks
+from holdfast.store.transaction import Transaction
 
 _EDIT = (
     update(blocks)
@@ -30,16 +30,23 @@ _DETACH = delete(agent_blocks).where(
     exists().where(blocks.c.id == bindparam("of_block"), blocks.c.version == bindparam("was")),
 )
 _theirs = agent_blocks.alias("theirs")
-_TAKEN_ELSEWHERE = (
+_TAKEN = (
     select(_theirs.c.agent_id)
     .join(agent_blocks, agent_blocks.c.agent_id == _theirs.c.agent_id)
     .where(
         agent_blocks.c.block_id == bindparam("of_block"),
         _theirs.c.block_id != bindparam("of_block"),
         _theirs.c.label == bindparam("to"),
-        _theirs.c.agent_id != bindparam("of_agent"),
     )
     .limit(1)
+)
+_TAKEN_ELSEWHERE = _TAKEN.where(_theirs.c.agent_id != bindparam("of_agent"))
+# Attaching a block refers to the agent, so this keeps further blocks off all agents that have the block.
+_LOCK_SHARERS = (
+    select(agents.c.id)
+    .where(agents.c.id.in_(select(agent_blocks.c.agent_id).where(agent_blocks.c.block_id == bindparam("of_block"))))
+    .order_by(agents.c.id)
+    .with_for_update()
 )
 
 
@@ -67,17 +74,14 @@ async def _apply_one(
     tx: Transaction, agent_id: str, operation: Operation, current: dict[str, int], now_us: int
 ) -> bool:
     block_id = operation.block.id
-    match operation:
-        case Created(block):
-            current[block_id] = block.version
-            return await _create(tx, agent_id, operation)
-        case Edited():
-            was = current[block_id]
-            current[block_id] = was + 1
-            return await _edit(tx, operation, was, now_us)
-        case Detached():
-            ours = {"of_agent": agent_id, "of_block": block_id, "was": current[block_id]}
-            return await tx.execute(_DETACH, ours) > 0
+    if isinstance(operation, Created):
+        current[block_id] = operation.block.version
+        return await _create(tx, agent_id, operation)
+    was = current[block_id]
+    if isinstance(operation, Detached):
+        return await tx.execute(_DETACH, {"of_agent": agent_id, "of_block": block_id, "was": was}) > 0
+    current[block_id] = was + 1
+    return await _edit(tx, operation, was, now_us)
 
 
 async def _create(tx: Transaction, agent_id: str, created: Created) -> bool:
@@ -102,10 +106,12 @@ async def _edit(tx: Transaction, edited: Edited, was: int, now_us: int) -> bool:
     }
     if not await tx.execute(_EDIT, wanted):
         return False
-    if not edited.renamed:
-        return True
-    try:
-        await tx.execute(_RELABEL, {"of_block": block.id, "to": block.label})
-    except IntegrityError:
-        return False  # one of the agents that share it was given a block of that label a moment ago
+    return not edited.renamed or await _relabel(tx, block.id, block.label)
+
+
+async def _relabel(tx: Transaction, block_id: str, label: str) -> bool:
+    await tx.fetch_all(_LOCK_SHARERS, {"of_block": block_id})
+    if await tx.fetch_one(_TAKEN, {"of_block": block_id, "to": label}) is not None:
+        return False
+    await tx.execute(_RELABEL, {"of_block": block_id, "to": label})
     return True
