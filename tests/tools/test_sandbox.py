@@ -54,6 +54,10 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[ForkServerSan
     os.environ.update(SECRETS)
     made = ForkServerSandbox(walls=MODES[request.param], limits=Limits(memory_bytes=1 << 30))
     try:
+        standing = (await made.warm()).split("+")
+        wanted = ["landlock", "seccomp", *(["namespaces"] if request.param != "process" else [])]
+        if missing := [wall for wall in wanted if wall not in standing]:
+            pytest.skip(f"this machine cannot build: {', '.join(missing)}")
         yield made
     finally:
         await made.aclose()
