@@ -49,23 +49,23 @@ async def test_only_a_real_change_makes_a_new_version(served: Served) -> None:
     assert await version_of(served, block["id"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("change", "fragment"),
-    [
-        ({"value": "12345"}, "limit"),
-        ({"limit": 3}, "limit"),
-        ({"value": "123456", "limit": 5}, "6"),
-        ({"label": ""}, "label"),
-        ({"limit": -1}, "limit"),
-        ({"limit": 2**31}, "limit"),
-        ({"value": 5}, "value"),
-        ({"tags": "x"}, "tags"),
-    ],
-)
-async def test_a_change_that_breaks_a_rule_is_refused(served: Served, change: dict[str, Any], fragment: str) -> None:
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"value": "12345"}, "limit"),
+    ({"limit": 3}, "limit"),
+    ({"value": "123456", "limit": 5}, "6"),
+    ({"label": ""}, "label"),
+    ({"limit": -1}, "limit"),
+    ({"limit": 2**31}, "limit"),
+    ({"value": 5}, "value"),
+    ({"tags": "x"}, "tags"),
+]
+
+
+async def test_a_change_that_breaks_a_rule_is_refused(served: Served) -> None:
     block = await served.create_block(value="1234", limit=4)
-    assert fragment in await served.refused(422, "PATCH", f"/v1/blocks/{block['id']}", change)
-    assert await served.ok("GET", f"/v1/blocks/{block['id']}") == block
+    for change, fragment in BAD:
+        assert fragment in await served.refused(422, "PATCH", f"/v1/blocks/{block['id']}", change), change
+        assert await served.ok("GET", f"/v1/blocks/{block['id']}") == block
 
 
 async def test_a_value_may_be_as_long_as_its_limit(served: Served) -> None:

@@ -148,8 +148,8 @@ def _sent(request: ToolUpdate) -> dict[str, Any]:
     """Fields of Tool that the request sets; null clears what may be empty and leaves the rest alone."""
     sent: dict[str, Any] = {field.removesuffix("_"): getattr(request, field) for field in request.model_fields_set}
     changes = {name: value for name, value in sent.items() if value is not None or name in _NULLABLE}
-    if "tags" in changes:
-        changes["tags"] = tuple(dict.fromkeys(changes["tags"]))
+    if request.tags is not None:
+        changes["tags"] = tuple(dict.fromkeys(request.tags))
     for name in ("pip_requirements", "npm_requirements"):
         if name in changes:
             changes[name] = _requirements(changes[name])
