@@ -198,11 +198,8 @@ class ForkServerSandbox:
     async def _start(self) -> Link:
         if sys.platform != "linux":
             raise SandboxLost("Custom tools run only on Linux.")
-        if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="holdfast-tools-"))
-            (self._scratch / CALL).mkdir()
         if self._walls.bubblewrap and self._bubblewrap is not None:
-            config = launch.configure(self._limits, self._walls, self._scratch, os.environ, bubblewrapped=True)
+            config = launch.configure(self._limits, self._walls, os.environ, None)
             try:
                 return await self._open(
                     launch.bubblewrap_command(self._bubblewrap, config, self._hidden), config.environment
@@ -211,7 +208,10 @@ class ForkServerSandbox:
                 self._warn(f"bubblewrap does not work here ({lost.message})")
         else:
             self._warn("bubblewrap is not installed" if self._walls.bubblewrap else "bubblewrap is switched off")
-        config = launch.configure(self._limits, self._walls, self._scratch, os.environ, bubblewrapped=False)
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="holdfast-tools-"))
+            (self._scratch / CALL).mkdir()
+        config = launch.configure(self._limits, self._walls, os.environ, self._scratch)
         return await self._open(launch.python_command(config), config.environment)
 
     async def _open(self, command: list[str], environment: dict[str, str]) -> Link:

@@ -27,18 +27,17 @@ _ENTRY: Final = (
 )
 
 
-def configure(
-    limits: Limits, walls: Walls, scratch_root: Path, environment: Mapping[str, str], bubblewrapped: bool
-) -> ZygoteConfig:
+def configure(limits: Limits, walls: Walls, environment: Mapping[str, str], scratch: Path | None) -> ZygoteConfig:
+    """Without a scratch directory: for bubblewrap, which has one of its own."""
     kept = {name: environment[name] for name in _INHERITED if name in environment}
     return ZygoteConfig(
         limits=limits,
         walls=walls,
         readable=(*_SYSTEM, *_ETC, *_interpreter_paths()),
-        scratch=_SCRATCH if bubblewrapped else str(scratch_root),
+        scratch=_SCRATCH if scratch is None else str(scratch),
         environment={"LANG": "C.UTF-8", **kept, "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"},
         spares=_SPARES,
-        shell="bubblewrap" if bubblewrapped else "process",
+        shell="bubblewrap" if scratch is None else "process",
     )
 
 
