@@ -27,7 +27,7 @@ from holdfast.engine.loading import blocks_in_view
 from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, Streams
 from holdfast.engine.worker import Worker
-from holdfast.errors import Busy, Invalid, PendingApproval
+from holdfast.errors import Busy, HoldfastError, Invalid, PendingApproval
 from holdfast.llm.base import Catalog
 from holdfast.store import agents, holds, journal, messages, runs, steps, threads, tools
 from holdfast.store.holds import HoldRow
@@ -71,6 +71,7 @@ class Scene(msgspec.Struct, frozen=True):
     tools: list[Tool]
     blocks: list[Block]
     window: list[Message]
+    end: int  # where the thread's history ended then
     system_digest: str | None
     active: Run | None
     repeated: Run | None
@@ -84,8 +85,13 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     spec: RunSpec
     rows: tuple[Message, ...]
+    end: int
     hold: HoldRow | None = None
     decisions: tuple[Decision, ...] = ()
+
+
+class _Overtaken(HoldfastError):
+    """Rolls the acceptance back: it was decided on a thread that has moved on."""
 
 
 class SendMessage:
@@ -130,7 +136,10 @@ class SendMessage:
         """None when somebody else was quicker: look again."""
         accepting = await self._prepare(sending, scene)
         now_us = self._clock.now_us()
-        started = await self._database.write(lambda tx: _write(tx, accepting, sending, now_us))
+        try:
+            started = await self._database.write(lambda tx: _write(tx, accepting, sending, now_us))
+        except _Overtaken:
+            return None
         if started is None:
             return None
         session = self._session(accepting, scene, started)
@@ -161,12 +170,12 @@ class SendMessage:
         )
         if parsed.decisions is None:
             refuse_while_pending(scene)
-            return _Plan(run=run, spec=spec, rows=input_rows(run, parsed.messages))
+            return _Plan(run=run, spec=spec, rows=input_rows(run, parsed.messages), end=scene.end)
         return _answer(run, spec, scene, parsed)
 
     def _session(self, accepting: _Plan, scene: Scene, started: RunStarted) -> Session:
         stream = self._streams.open(accepting.run.id)
-        session = Session(
+        return Session(
             run=accepting.run,
             agent=scene.agent,
             thread=scene.thread,
@@ -177,9 +186,8 @@ class SendMessage:
             journalled=1,
             stream=stream,
             clock=self._clock,
+            step=_first_step(accepting, started),
         )
-        session.step = _first_step(accepting, started)
-        return session
 
 
 async def look(tx: Transaction, sending: Sending) -> Scene:
@@ -197,6 +205,7 @@ async def look(tx: Transaction, sending: Sending) -> Scene:
         tools=await tools.of_agent(tx, thread.agent_id),
         blocks=await blocks_in_view(tx, thread),
         window=await threads.window(tx, thread.id),
+        end=await threads.next_position(tx, thread.id),
         system_digest=await threads.system_digest(tx, thread.id),
         active=await runs.active_of_thread(tx, thread.id),
         repeated=repeated,
@@ -209,6 +218,8 @@ async def _write(tx: Transaction, accepting: _Plan, sending: Sending, now_us: in
     run, rows = accepting.run, accepting.rows
     if not await runs.insert(tx, run):
         return None
+    if await threads.next_position(tx, run.thread_id) != accepting.end:
+        raise _Overtaken("another run has come and gone since we looked")
     if accepting.hold is not None and not await holds.decide(tx, accepting.hold.run_id, now_us, run.id):
         raise Busy(None)  # rolls the run back; the winner of the race holds the thread
     await messages.insert_many(tx, run.agent_id, rows)
@@ -281,7 +292,7 @@ def _answer(run: Run, spec: RunSpec, scene: Scene, parsed: ParsedInput) -> _Plan
             )
         # The same answer again: the first one stands, and the turn goes on from where it is.
         again = parsed.messages or (NewMessage(role="user", parts=(Text(KEEP_ALIVE),)),)
-        return _Plan(run=run, spec=spec, rows=input_rows(run, again))
+        return _Plan(run=run, spec=spec, rows=input_rows(run, again), end=scene.end)
     versions = {tool.name: tool.version for tool in scene.tools}
     checked = check_answer(scene.hold.hold, decisions, versions)
     answer = Message(
@@ -294,7 +305,7 @@ def _answer(run: Run, spec: RunSpec, scene: Scene, parsed: ParsedInput) -> _Plan
         otid=parsed.decision_otid,
     )
     rows = (answer, *input_rows(run, parsed.messages))
-    return _Plan(run=run, spec=spec, rows=rows, hold=scene.hold, decisions=checked)
+    return _Plan(run=run, spec=spec, rows=rows, end=scene.end, hold=scene.hold, decisions=checked)
 
 
 def input_rows(run: Run, new: Sequence[NewMessage]) -> tuple[Message, ...]:

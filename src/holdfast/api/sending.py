@@ -15,7 +15,7 @@ from holdfast.api.json import json_response
 from holdfast.api.resuming import require_replayable, resumed
 from holdfast.core.frames import ErrorFrame, MessageFrame, StopFrame, UsageFrame
 from holdfast.core.messages import Image, Message
-from holdfast.core.records import Run
+from holdfast.core.records import FAILED_WITH_ANSWER, Run
 from holdfast.engine.streams import Numbered, RunStream
 from holdfast.store import messages, runs
 from holdfast.store.paging import Page
@@ -182,5 +182,6 @@ async def _told(deps: Holdfast, run: Run) -> list[Any]:
     if run.stop_reason is not None:
         frames.append(StopFrame(run.stop_reason))
         error = run.metadata.get("error")
-        frames.append(ErrorFrame(error) if error else UsageFrame(usage, step_count))
+        unanswered = error and run.stop_reason not in FAILED_WITH_ANSWER
+        frames.append(ErrorFrame(error) if unanswered else UsageFrame(usage, step_count))
     return frames

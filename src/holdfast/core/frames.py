@@ -77,7 +77,7 @@ class CompactionFrame(FrameBase, frozen=True, tag="x"):
 
 
 class AbandonedFrame(FrameBase, frozen=True, tag="a"):
-    """The fragments of this message belong to an attempt that was given up: a replay leaves them out. Not on the wire."""
+    """The fragments of this message are of an attempt that was given up: a replay leaves them out. Not on the wire."""
 
     message_id: str
 

@@ -17,8 +17,14 @@ from holdfast.errors import ToolFailed
 
 
 def judge(spec: RunSpec, choice: Choice, calls: Sequence[ToolCall], *, parallel: bool) -> tuple[JudgedCall, ...]:
-    """Calls as they will be stored: arguments cleaned, prefilled ones merged in. Without parallel calls, only the first."""
-    return tuple(_judge_one(spec, choice, call) for call in (calls if parallel else calls[:1]))
+    """Calls as they will be stored: arguments cleaned, prefilled ones merged in.
+
+    Without parallel calls only the first is kept, and of calls with one id: their returns could not be told apart.
+    """
+    distinct: dict[str, ToolCall] = {}
+    for call in calls if parallel else calls[:1]:
+        distinct.setdefault(call.id, call)
+    return tuple(_judge_one(spec, choice, call) for call in distinct.values())
 
 
 def resume(hold: Hold, decisions: Sequence[Decision]) -> tuple[JudgedCall, ...]:

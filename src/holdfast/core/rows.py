@@ -1,4 +1,4 @@
-"""The rows that facts leave in a thread: a reply, the returns of its calls, a heartbeat, the denials of a cancelled hold."""
+"""The rows that facts leave in a thread: replies, the returns of calls, heartbeats, the denials of a cancelled hold."""
 
 from __future__ import annotations
 
@@ -35,15 +35,19 @@ class Origin(msgspec.Struct, frozen=True):
     now_us: int
 
 
-def reply_rows(origin: Origin, reply_id: str, held_id: str, spoken: Parts, calls: Sequence[JudgedCall]) -> list[Message]:
+def reply_rows(
+    origin: Origin, reply_id: str, held_id: str, spoken: Parts, calls: Sequence[JudgedCall]
+) -> list[Message]:
     """One assistant row, one approval request, or both: then the request holds only the calls that ask."""
     asking = tuple(judged.call for judged in calls if judged.verdict == "held")
     others = tuple(judged.call for judged in calls if judged.verdict != "held")
     rows: list[Message] = []
     if others or (spoken and not asking):
         rows.append(_row(origin, reply_id, "assistant", spoken + others))
-    if asking:
-        rows.append(_row(origin, held_id, "approval", asking) if others else _row(origin, reply_id, "approval", spoken + asking))
+    if asking and others:
+        rows.append(_row(origin, held_id, "approval", asking))
+    elif asking:
+        rows.append(_row(origin, reply_id, "approval", spoken + asking))
     return rows
 
 
@@ -56,7 +60,9 @@ def request_id(reply_id: str, held_id: str, calls: Sequence[JudgedCall]) -> str:
     return reply_id if all(judged.verdict == "held" for judged in calls) else held_id
 
 
-def tool_row(origin: Origin, row_id: str, known: Sequence[ToolReturn], new: Sequence[ToolReturn], order: Sequence[str]) -> Message:
+def tool_row(
+    origin: Origin, row_id: str, known: Sequence[ToolReturn], new: Sequence[ToolReturn], order: Sequence[str]
+) -> Message:
     """All returns of a step in one row, in the order of its calls."""
     by_id = {part.call_id: part for part in (*known, *new)}
     parts = tuple(by_id[call_id] for call_id in order if call_id in by_id)

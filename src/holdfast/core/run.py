@@ -3,14 +3,14 @@
 `apply` folds a fact into the state and raises IllegalEvent for any pair that is not in TRANSITIONS. `plan` says what to
 do next; it is a function of the state alone, so a crash loses no intention: fold the journal again and ask again.
 
-Ending a run that has open calls takes two beats: `ending` is set, `plan` settles the open calls, and with the last return
-the run is done. A call is thus never left without its return, whatever ended the run.
+Ending a run that has open calls takes two beats: `ending` is set, `plan` settles the open calls, and with the last
+return the run is done. A call is thus never left without its return, whatever ended the run.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any, Final, Literal
 
@@ -41,7 +41,11 @@ from holdfast.core.tool_rules import Called, Choice
 from holdfast.core.usage import Usage
 from holdfast.errors import BugError, IllegalEvent
 
-MAX_COMPACTIONS: Final = 3
+MAX_COMPACTIONS: Final = 3  # for one model call that overflows
+_CUT_SHORT: Final = {
+    "error_type": "max_tokens_exceeded",
+    "message": "The answer was cut short because it reached the model's limit of output tokens.",
+}
 
 
 class Phase(enum.Enum):
@@ -101,6 +105,7 @@ class RunState(msgspec.Struct, frozen=True):
     context_tokens: int | None = None
     compact: str | None = None  # why the context is to be compacted before anything else
     compactions: int = 0
+    overflows: int = 0  # since the last reply
     stop_after_compaction: StopReason | None = None
     ending: StopReason | None = None
     stop_reason: StopReason | None = None
@@ -195,27 +200,30 @@ def _fold(state: RunState, event: AnyEvent) -> RunState:
         case ModelFailed():
             return _model_failed(state, event)
         case ToolsStarted(call_ids):
-            return _mark(state, call_ids, "started")
+            return _tools_started(state, call_ids)
         case ToolReturned():
             return _returned(state, event)
         case Parked(hold):
-            return _change(state, phase=Phase.PARKED, hold=hold)
+            return _parked(state, hold)
         case Resumed():
             return _done(state, "requires_approval")
         case Compacted():
             kept = _change(state, compact=None, context_tokens=event.context_tokens, compactions=state.compactions + 1)
-            return _done(kept, kept.stop_after_compaction) if kept.stop_after_compaction else kept
+            return _done(kept, kept.stop_after_compaction, kept.error) if kept.stop_after_compaction else kept
         case CompactionFailed():
             return _compaction_failed(state, event)
         case CancelAsked():
             return state if state.phase is Phase.DONE else _cancelled(state, event)
         case RunFailed(stop_reason, error):
-            return _end(state, stop_reason, error)
+            # What breaks while a cancel is being carried out does not make it anything but a cancel.
+            return state if state.ending == "cancelled" else _end(state, stop_reason, error)
 
 
 def _started(event: RunStarted) -> RunState:
     if not event.resumes:
         return RunState(Phase.THINKING, event.spec)
+    if any(call.verdict in ("held", "fatal") for call in event.resumes):
+        raise IllegalEvent("a run cannot resume a call that nobody has decided on")
     return RunState(
         Phase.ACTING,
         event.spec,
@@ -235,6 +243,7 @@ def _replied(state: RunState, event: ModelReplied) -> RunState:
         step_id=None,
         return_position=None,
         usage=state.usage + event.usage,
+        overflows=0,
         context_tokens=event.usage.total_tokens,
         compact="post_step_context_check"
         if should_compact(event.usage.total_tokens, spec.model.context_window)
@@ -247,15 +256,15 @@ def _replied(state: RunState, event: ModelReplied) -> RunState:
     if after.calls:
         return _change(after, phase=Phase.ACTING)
     if event.finish == "length":
-        return _finish(after, "max_tokens_exceeded")
+        return _finish(_change(after, error=_CUT_SHORT), "max_tokens_exceeded")
     if not tool_rules.uncalled_required(spec.rules, spec.tool_names, after.history):
         return _finish(after, "end_turn")
     return _next_iteration(after)
 
 
 def _model_failed(state: RunState, event: ModelFailed) -> RunState:
-    if event.overflow and state.compactions < MAX_COMPACTIONS:
-        return _change(state, compact="context_window_exceeded")
+    if event.overflow and state.overflows < MAX_COMPACTIONS:
+        return _change(state, compact="context_window_exceeded", overflows=state.overflows + 1)
     return _done(state, event.stop_reason, event.error)
 
 
@@ -264,7 +273,21 @@ def _compaction_failed(state: RunState, event: CompactionFailed) -> RunState:
     if state.compact == "context_window_exceeded":
         return _done(state, event.stop_reason, event.error)
     after = _change(state, compact=None)
-    return _done(after, after.stop_after_compaction) if after.stop_after_compaction else after
+    return _done(after, after.stop_after_compaction, after.error) if after.stop_after_compaction else after
+
+
+def _tools_started(state: RunState, call_ids: Iterable[str]) -> RunState:
+    startable = set() if state.ending else {call.call.id for call in state.open_calls if _may_run(state, call)}
+    for call_id in call_ids:
+        if call_id not in startable:
+            raise IllegalEvent(f"call {call_id} may not be started")
+    return _mark(state, call_ids, "started")
+
+
+def _parked(state: RunState, hold: Hold) -> RunState:
+    if hold.calls != held_calls(state):
+        raise IllegalEvent("the hold is not about the calls of this run")
+    return _change(state, phase=Phase.PARKED, hold=hold)
 
 
 def _returned(state: RunState, event: ToolReturned) -> RunState:
@@ -282,10 +305,14 @@ def _after_calls(state: RunState) -> RunState:
     if state.ending:
         return _done(state, state.ending, state.error)
     if state.fatal:
-        return _done(state, "invalid_tool_call", _invalid_call_error(state))
+        return _finish(_change(state, error=_invalid_call_error(state)), "invalid_tool_call")
     spec = state.frozen_spec
     ends = any(call.ran and tool_rules.ends_turn(spec.rules, call.call.name) for call in state.calls)
-    if ends and state.return_position is None and not tool_rules.uncalled_required(spec.rules, spec.tool_names, state.history):
+    if (
+        ends
+        and state.return_position is None
+        and not tool_rules.uncalled_required(spec.rules, spec.tool_names, state.history)
+    ):
         return _finish(state, "tool_rule")
     return _next_iteration(state)
 
@@ -299,7 +326,7 @@ def _next_iteration(state: RunState) -> RunState:
 def _finish(state: RunState, stop_reason: StopReason) -> RunState:
     if state.compact:
         return _change(state, phase=Phase.THINKING, stop_after_compaction=stop_reason)
-    return _done(state, stop_reason)
+    return _done(state, stop_reason, state.error)
 
 
 def _cancelled(state: RunState, event: CancelAsked) -> RunState:
@@ -355,7 +382,10 @@ def held_calls(state: RunState) -> tuple[HeldCall, ...]:
     return tuple(held(call) for call in state.calls)
 
 
-def _open(calls: Iterable[JudgedCall]) -> tuple[OpenCall, ...]:
+def _open(calls: Sequence[JudgedCall]) -> tuple[OpenCall, ...]:
+    if len({call.call.id for call in calls}) != len(calls):
+        raise IllegalEvent("two calls of one reply have the same id")
+
     def status(call: JudgedCall) -> CallStatus:
         return "refused" if call.verdict == "fatal" else call.verdict
 
@@ -371,8 +401,8 @@ def _mark(state: RunState, call_ids: Iterable[str], status: CallStatus, *, ran: 
 
 
 def _invalid_call_error(state: RunState) -> dict[str, Any]:
-    notes = [call.note for call in state.calls if call.note]
-    return {"error_type": "invalid_tool_call", "message": notes[0] if notes else "A tool call was invalid."}
+    note = next((call.note for call in state.calls if call.note), "A tool call was invalid.")
+    return {"error_type": "invalid_tool_call", "message": note}
 
 
 def _change(state: RunState, **changes: Any) -> RunState:

@@ -57,9 +57,7 @@ class Batch:
 
 
 @asynccontextmanager
-async def running(
-    executor: Executor, spec: RunSpec, calls: Sequence[OpenCall], clock: Clock
-) -> AsyncGenerator[Batch]:
+async def running(executor: Executor, spec: RunSpec, calls: Sequence[OpenCall], clock: Clock) -> AsyncGenerator[Batch]:
     reports: asyncio.Queue[Report | None] = asyncio.Queue()
     task = asyncio.create_task(_run_all(executor, spec, calls, clock, reports))
     batch = Batch(task, reports)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.core.frames import ErrorFrame, Frame, StopFrame, UsageFrame
-from holdfast.core.records import STATUS_OF_STOP, StopReason
+from holdfast.core.records import FAILED_WITH_ANSWER, STATUS_OF_STOP, Run, StopReason
 from holdfast.core.run import Phase, RunState
+from holdfast.engine.failures import Failure
 from holdfast.engine.session import Session
-from holdfast.engine.streams import store_frames
+from holdfast.engine.streams import RunStream, store_frames
 from holdfast.errors import BugError, LeaseLost, RunInterrupted
 from holdfast.store import endings, holds, journal, memory_edits, messages, runs, steps, threads
+from holdfast.store import frames as frame_rows
 from holdfast.store.transaction import Database, Transaction
 
 _encoder = msgspec.json.Encoder()
@@ -44,7 +46,7 @@ def closing_frames(state: RunState) -> list[Frame]:
     stop = stop_reason_now(state)
     if stop is None:
         return []
-    if state.error is not None:
+    if state.error is not None and stop not in FAILED_WITH_ANSWER:
         return [StopFrame(stop), ErrorFrame(state.error)]
     return [StopFrame(stop), UsageFrame(state.usage, state.model_calls, state.context_tokens)]
 
@@ -60,6 +62,31 @@ def stop_reason_now(state: RunState) -> StopReason | None:
             return None
 
 
+async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: int) -> None:
+    """Ends a run whose journal cannot be folded: as failed, with the reason, its stream closed and its thread free."""
+    outcome = await runs.checkpoint(
+        tx,
+        run.id,
+        run.lease,
+        status="failed",
+        stop_reason=failure.stop_reason,
+        completed_us=now_us,
+        callback_due_us=now_us if run.callback_url else None,
+        metadata_merge={"error": failure.error},
+        unless_cancelling=False,
+    )
+    if outcome != "ok":
+        return
+    ended = {"status": "failed", "stop_reason": failure.stop_reason, "error_type": failure.kind}
+    for step in await steps.list_of_run(tx, run.id):
+        if step.status == "pending":
+            await steps.save(tx, msgspec.structs.replace(step, error_data=failure.data(), **ended))
+    await endings.record(tx, run, failure.stop_reason, now_us)
+    if run.background:
+        stream = RunStream(run.id, await frame_rows.last_seq(tx, run.id))
+        await store_frames(tx, stream, [StopFrame(failure.stop_reason), ErrorFrame(failure.error)])
+
+
 async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> None:
     run, draft, state = session.run, session.draft, session.state
     stop = stop_reason_now(state)
@@ -71,9 +98,8 @@ async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> None
     for write in draft.memory:
         if not await memory_edits.apply(tx, run.agent_id, write.change, write.versions, session.clock.now_us()):
             raise BlockChanged("a block changed under a memory tool")
-    if draft.hold is not None:
-        if not await holds.insert(tx, run, draft.hold, session.clock.now_us()):
-            raise BugError(f"thread {run.thread_id} waits for a decision already")
+    if draft.hold is not None and not await holds.insert(tx, run, draft.hold, session.clock.now_us()):
+        raise BugError(f"thread {run.thread_id} waits for a decision already")
     if stop is not None:
         await endings.record(tx, run, stop, session.clock.now_us())
     if run.background:
@@ -94,7 +120,7 @@ async def _fence(tx: Transaction, session: Session, stop: StopReason | None) -> 
         ttft_ns=session.ttft_ns,
         total_duration_ns=session.clock.now_ns() - session.received_ns if stop else None,
         callback_due_us=now_us if stop and session.run.callback_url else None,
-        metadata_merge={"error": state.error} if stop and state.error else None,
+        metadata_merge={"error": {"run_id": session.run.id, **state.error}} if stop and state.error else None,
         unless_cancelling=not cancelling,
     )
     if outcome == "fenced":

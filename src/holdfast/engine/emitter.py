@@ -1,7 +1,8 @@
 """Turns the deltas of one reply into frames, with the ids that the stored rows will have.
 
 Calls that ask for approval share the row of the text when no other call is made, and have a row of their own when one
-is. With parallel calls that is known only when another call begins or the reply ends, so their fragments wait until then.
+is; one that cannot be asked about, because its arguments make no sense, stands with the others. All that is known only
+when the reply ends, so their fragments wait until then. Any other call is shown as it comes.
 """
 
 from __future__ import annotations
@@ -9,22 +10,25 @@ from __future__ import annotations
 from holdfast.core import tool_rules
 from holdfast.core.deltas import CallDelta, Delta, OmittedDelta, ReasoningDelta, RedactedDelta, TextDelta
 from holdfast.core.frames import CallFrame, Frame, HiddenReasoningFrame, ReasoningFrame, TextFrame
+from holdfast.core.judgement import judge
+from holdfast.core.messages import ToolCall
+from holdfast.core.run import CallModel
 from holdfast.core.spec import RunSpec
 from holdfast.engine.clock import Clock
 from holdfast.engine.draft import Attempt
 
 
 class Emitter:
-    def __init__(self, spec: RunSpec, attempt: Attempt, step_id: str, *, parallel: bool, clock: Clock) -> None:
+    def __init__(self, spec: RunSpec, intent: CallModel, attempt: Attempt, step_id: str, clock: Clock) -> None:
         self._spec = spec
+        self._intent = intent
         self._attempt = attempt
         self._step_id = step_id
-        self._parallel = parallel
         self._clock = clock
         self._index = -1
         self._kind: type[Delta] | None = None
-        self._calls: dict[int, tuple[str, bool]] = {}
-        self._waiting: list[tuple[CallDelta, str]] = []
+        self._call_ids: dict[int, str] = {}  # by the delta's index; of the calls that are kept
+        self._waiting: dict[int, list[CallDelta]] = {}
         self._others_made = False
 
     def frames(self, delta: Delta) -> list[Frame]:
@@ -46,9 +50,17 @@ class Emitter:
                 return []
 
     def finish(self) -> list[Frame]:
-        """The fragments that were held back, now that no other call can follow."""
-        message_id = self._attempt.held_id if self._others_made else self._attempt.reply_id
-        return self._release(message_id)
+        """The fragments that were held back."""
+        asking = {index: self._asks(index, deltas) for index, deltas in self._waiting.items()}
+        others_made = self._others_made or not all(asking.values())
+        held_id = self._attempt.held_id if others_made else self._attempt.reply_id
+        frames: list[Frame] = []
+        for index, deltas in self._waiting.items():
+            held = asking[index]
+            message_id, place = (held_id, 0) if held else (self._attempt.reply_id, self._part(CallDelta))
+            frames += [self._call_frame(message_id, place, delta, held=held) for delta in deltas]
+        self._waiting.clear()
+        return frames
 
     def _part(self, kind: type[Delta]) -> int:
         if self._kind is not kind:
@@ -65,29 +77,36 @@ class Emitter:
         return HiddenReasoningFrame(self._attempt.reply_id, self._index, self._step_id, at, "omitted", None)
 
     def _call(self, delta: CallDelta) -> list[Frame]:
-        if delta.index not in self._calls:
-            if self._calls and not self._parallel:
-                return []  # only the first call of such a reply is kept
-            self._calls[delta.index] = (delta.id or "", self._asks(delta.name or ""))
-        call_id, asks = self._calls[delta.index]
-        if not asks:
-            self._others_made = True
-            frame = self._call_frame(self._attempt.reply_id, self._part(CallDelta), delta, call_id, held=False)
-            return [*self._release(self._attempt.held_id), frame]
-        if self._parallel and not self._others_made:
-            self._waiting.append((delta, call_id))
+        if delta.index not in self._call_ids and not self._begin(delta):
             return []
-        message_id = self._attempt.held_id if self._others_made else self._attempt.reply_id
-        return [self._call_frame(message_id, 0, delta, call_id, held=True)]
+        if delta.index in self._waiting:
+            self._waiting[delta.index].append(delta)
+            return []
+        return [self._call_frame(self._attempt.reply_id, self._part(CallDelta), delta, held=False)]
 
-    def _release(self, message_id: str) -> list[Frame]:
-        waiting, self._waiting = self._waiting, []
-        return [self._call_frame(message_id, 0, delta, call_id, held=True) for delta, call_id in waiting]
+    def _begin(self, delta: CallDelta) -> bool:
+        """False for a call that will not be kept: the second of a reply that may have one, or of an id."""
+        call_id, name = delta.id or "", delta.name or ""
+        if call_id in self._call_ids.values() or (self._call_ids and not self._intent.parallel):
+            return False
+        self._call_ids[delta.index] = call_id
+        if self._may_ask(name):
+            self._waiting[delta.index] = []
+        else:
+            self._others_made = True
+        return True
 
-    def _call_frame(self, message_id: str, index: int, delta: CallDelta, call_id: str, *, held: bool) -> CallFrame:
-        at = self._clock.now_us()
-        return CallFrame(message_id, index, self._step_id, at, call_id, delta.name, delta.arguments, held)
+    def _asks(self, index: int, deltas: list[CallDelta]) -> bool:
+        """As the whole call will be judged."""
+        arguments = "".join(delta.arguments for delta in deltas)
+        call = ToolCall(self._call_ids[index], deltas[0].name or "", arguments)
+        judged = judge(self._spec, self._intent.choice, [call], parallel=False)
+        return judged[0].verdict == "held"
 
-    def _asks(self, name: str) -> bool:
+    def _may_ask(self, name: str) -> bool:
         tool = self._spec.tool(name)
         return tool is not None and (tool.effect == "client" or tool_rules.needs_approval(self._spec.rules, name))
+
+    def _call_frame(self, message_id: str, index: int, delta: CallDelta, *, held: bool) -> CallFrame:
+        at, call_id = self._clock.now_us(), self._call_ids[delta.index]
+        return CallFrame(message_id, index, self._step_id, at, call_id, delta.name, delta.arguments, held)

@@ -12,6 +12,7 @@ from holdfast.core.run import RunState, replay
 from holdfast.engine.clock import Clock
 from holdfast.engine.session import Session
 from holdfast.engine.streams import Numbered, Streams
+from holdfast.errors import BugError
 from holdfast.store import agents, blocks, frames, journal, messages, steps, threads
 from holdfast.store.transaction import Database, Transaction
 
@@ -64,9 +65,11 @@ async def blocks_in_view(tx: Transaction, thread: Thread) -> list[Block]:
 
 
 async def reopen(database: Database, streams: Streams, clock: Clock, run: Run) -> Session:
-    """A session for a run that this worker has just claimed. Fragments of a reply that never came to be are disowned."""
+    """A session for a run that this worker has just claimed. Fragments of a reply that never came are disowned."""
     stored = await database.read(lambda tx: read(tx, run))
-    stream = streams.open(run.id, stored.last_seq)
+    if not stored.events:
+        raise BugError(f"run {run.id} has no journal")
+    stream = streams.open(run.id, stored.last_seq, run.lease)
     session = Session(
         run=run,
         agent=stored.agent,
@@ -78,8 +81,8 @@ async def reopen(database: Database, streams: Streams, clock: Clock, run: Run) -
         journalled=len(stored.events),
         stream=stream,
         clock=clock,
+        step=stored.step,
     )
-    session.step = stored.step
     if stored.last_seq:
         told = await streams.replay(run.id, 0)
         told_of = _fragment_ids(told)

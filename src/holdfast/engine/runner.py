@@ -1,7 +1,7 @@
 """The one loop: ask the plan, perform it, checkpoint. Blocking, streaming and background runs all come through here.
 
-Instant decisions (parking, settling, starting tools) gather in the draft and share a checkpoint with the fact that led to
-them. A checkpoint is made before anything slow begins and when the run stops; nothing can interrupt one.
+Instant decisions (parking, settling, starting tools) gather in the draft and share a checkpoint with the fact that led
+to them. A checkpoint is made before anything slow begins and when the run stops; nothing can interrupt one.
 """
 
 from __future__ import annotations

@@ -54,6 +54,7 @@ class Session:
         journalled: int,
         stream: RunStream,
         clock: Clock,
+        step: Step | None = None,
     ) -> None:
         self.run = run
         self.agent = agent
@@ -68,11 +69,11 @@ class Session:
         self.draft = Draft()
         self.attempts = 0
         self.attempt: Attempt | None = None
-        self.step: Step | None = None
+        self.step = step
         self.failing = False
         self.ttft_ns: int | None = run.ttft_ns
         self.received_ns = run.created_us * 1_000
-        self._committed = state, list(window), blocks
+        self._committed = state, list(window), blocks, step
 
     @property
     def spec(self) -> RunSpec:
@@ -92,7 +93,7 @@ class Session:
         self.journalled += len(self.draft.events)
         if self.draft.system_digest is not None:
             self.system_digest = self.draft.system_digest
-        self._committed = self.state, list(self.window), self.blocks
+        self._committed = self.state, list(self.window), self.blocks, self.step
         self.draft = Draft()
         if self.run.status == "created":
             self.run = msgspec.structs.replace(self.run, status="running")
@@ -200,14 +201,22 @@ class Session:
         self._record(Compacted(summary.id, len(evicted), context_tokens))
 
     def compaction_failed(self, failure: Failure) -> None:
+        overflowed = self._is_at_step()
         self._record(CompactionFailed(failure.stop_reason, failure.error))
+        if overflowed and self.state.phase is Phase.DONE:
+            self._fail_step(failure)
 
     def failed(self, failure: Failure) -> None:
-        """Something of ours broke: start over from the last checkpoint and end the run in order."""
+        """Something of ours broke: start over from the last checkpoint and end the run in order. Tools that have
+        returned are kept."""
         self.failing = True
+        returns = self.draft.returns
         self._start_over()
+        at_step = self._is_at_step()
         self._record(RunFailed(failure.stop_reason, failure.error))
-        self._fail_step(failure)
+        self._keep_returns(returns)
+        if at_step:
+            self._fail_step(failure)
 
     def cancel(self, partial: Reply | None) -> None:
         """The user asked to stop. What was said is kept, as are tools that have returned."""
@@ -217,14 +226,14 @@ class Session:
         attempt = overtaken.attempt if overtaken else self.attempt
         interrupted = self.state.phase is Phase.THINKING and not self.state.compact
         usage = (reply.usage or _estimated(reply)) if reply and interrupted else Usage()
-        number = self.state.model_calls + 1
+        number, at_step = self.state.model_calls + 1, self._is_at_step()
         self._record(CancelAsked(usage=usage))
         if reply is not None and attempt is not None and interrupted and self.spec.stream_tokens:
             # Only a token stream has delivered it; storing it keeps the client's history and ours the same.
             self._add_rows(rows.partial_rows(self._origin(number), attempt.reply_id, reply))
-        if returns:
-            self._add_returns(returns)
-        self._change_step(status="cancelled", stop_reason="cancelled", usage=usage if interrupted else None)
+        self._keep_returns(returns)
+        if at_step:
+            self._change_step(status="cancelled", stop_reason="cancelled", usage=usage if interrupted else None)
 
     def replace_system(self, message: Message, digest: str) -> None:
         self.window[0] = message
@@ -245,9 +254,21 @@ class Session:
             self.ttft_ns = self.clock.now_ns() - self.received_ns
 
     def _start_over(self) -> None:
-        self.state, window, self.blocks = self._committed
+        self.state, window, self.blocks, self.step = self._committed
         self.window = list(window)
         self.draft = Draft()
+
+    def _is_at_step(self) -> bool:
+        """Whether the step at hand is the one being worked on. Between two steps it is the one that has ended."""
+        number = self.state.model_calls + (self.state.phase is Phase.THINKING)
+        return self.step is not None and self.step.number == number
+
+    def _keep_returns(self, returns: Sequence[ToolReturn]) -> None:
+        """What an unfinished checkpoint knew of tools that ran outside; a return that made no sense is left behind."""
+        wanted = {call.call.id for call in self.state.open_calls}
+        kept = {answer.call_id: answer for answer in returns if answer.call_id in wanted}
+        if kept:
+            self._add_returns(list(kept.values()))
 
     def _record(self, event: AnyEvent) -> None:
         self.state = apply(self.state, event)
@@ -272,6 +293,8 @@ class Session:
             order = [call.call.id for call in self.state.calls]
         position = self.state.return_position
         row = rows.tool_row(origin, row_id, before.returns if before else (), returns, order)
+        if before is not None:
+            row = msgspec.structs.replace(before, parts=row.parts)  # all that a stored row can change
         for answer in returns:
             text = content_text(answer.content)[:RETURNED_CHARS]
             self._record(ToolReturned(answer.call_id, answer.status, text))

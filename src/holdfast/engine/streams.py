@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
 
 import msgspec
 
@@ -21,6 +22,7 @@ from holdfast.core.frames import (
     TextFrame,
 )
 from holdfast.store import frames as frame_rows
+from holdfast.store import runs
 from holdfast.store.transaction import Database, Transaction
 
 Numbered = tuple[int, Frame]
@@ -30,8 +32,9 @@ _FRAMES = msgspec.msgpack.Decoder(list[Frame])
 class RunStream:
     """The frames of one run, from `base + 1` on. Numbers are dense."""
 
-    def __init__(self, run_id: str, base: int = 0) -> None:
+    def __init__(self, run_id: str, base: int = 0, lease: int = 1) -> None:
         self.run_id = run_id
+        self.lease = lease  # under which its frames may be stored
         self.frames: list[Frame] = []
         self.base = base
         self.stored = base  # the number of the last frame that is in the database
@@ -58,7 +61,8 @@ class RunStream:
             if self.last > position:
                 batch = list(enumerate(self.frames[position - self.base :], position + 1))
                 position = self.last
-                yield batch
+                if shown := without_abandoned(batch):
+                    yield shown
             elif self.finished:
                 return
             else:
@@ -86,8 +90,8 @@ class Streams:
         self._database = database
         self._live: dict[str, RunStream] = {}
 
-    def open(self, run_id: str, base: int = 0) -> RunStream:
-        stream = self._live[run_id] = RunStream(run_id, base)
+    def open(self, run_id: str, base: int = 0, lease: int = 1) -> RunStream:
+        stream = self._live[run_id] = RunStream(run_id, base, lease)
         return stream
 
     def live(self, run_id: str) -> RunStream | None:
@@ -100,20 +104,17 @@ class Streams:
 
     async def flush(self, run_ids: Sequence[str]) -> None:
         """Stores what has piled up for these runs since their last checkpoint, in one transaction."""
-        streams = [stream for run_id in run_ids if (stream := self._live.get(run_id)) and not stream.storing.locked()]
-        waiting = [stream for stream in streams if stream.unstored()]
-        if not waiting:
-            return
-        for stream in waiting:
-            await stream.storing.acquire()
-        try:
-            batches = [(stream, list(stream.unstored())) for stream in waiting]
-            await self._database.write(lambda tx: _store_batches(tx, batches))
-            for stream, batch in batches:
-                stream.stored += len(batch)
-        finally:
+        waiting = [stream for run_id in run_ids if (stream := self._live.get(run_id)) and stream.unstored()]
+        async with AsyncExitStack() as locks:
             for stream in waiting:
-                stream.storing.release()
+                await locks.enter_async_context(stream.storing)
+            # A checkpoint may have stored them while we waited for its lock.
+            batches = [(stream, batch) for stream in waiting if (batch := list(stream.unstored()))]
+            if not batches:
+                return
+            stored = await self._database.write(lambda tx: _store_batches(tx, batches))
+            for stream, batch in batches:
+                stream.stored += len(batch) if stream.run_id in stored else 0
 
     async def replay(self, run_id: str, after: int) -> list[Numbered]:
         """Stored frames above `after`, without the fragments of attempts that were given up."""
@@ -121,7 +122,9 @@ class Streams:
         numbered: list[Numbered] = []
         for first, _, blob in rows:
             numbered.extend(enumerate(_FRAMES.decode(blob), first))
-        return without_abandoned([(seq, frame) for seq, frame in numbered if seq > after])
+        stream = self._live.get(run_id)
+        marks = [frame for frame in stream.unstored() if isinstance(frame, AbandonedFrame)] if stream else []
+        return without_abandoned([(seq, frame) for seq, frame in numbered if seq > after], marks)
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Numbered]]:
         """Stored frames, then live ones. Ends with the run's last frame, or when nobody is producing any more."""
@@ -134,7 +137,7 @@ class Streams:
                 position = stored[-1][0]
                 if isinstance(stored[-1][1], TERMINAL):
                     return
-        stream = self._live.get(run_id)
+        stream = self._live.get(run_id) or stream  # it may have ended while we read: then it knows how
         if stream is not None:
             async for batch in stream.follow(position):
                 yield batch
@@ -152,14 +155,21 @@ async def store_frames(tx: Transaction, stream: RunStream, frames: Sequence[Fram
         await frame_rows.append(tx, stream.run_id, first, first + len(batch) - 1, encode(batch))
 
 
-async def _store_batches(tx: Transaction, batches: Sequence[tuple[RunStream, Sequence[Frame]]]) -> None:
+async def _store_batches(tx: Transaction, batches: Sequence[tuple[RunStream, Sequence[Frame]]]) -> set[str]:
+    """The runs whose frames were stored. One that another worker has taken over is none of ours any more."""
+    held: set[str] = set()
     for stream, batch in batches:
-        first = stream.stored + 1
-        await frame_rows.append(tx, stream.run_id, first, first + len(batch) - 1, encode(batch))
+        if await runs.is_held(tx, stream.run_id, stream.lease):
+            first = stream.stored + 1
+            await frame_rows.append(tx, stream.run_id, first, first + len(batch) - 1, encode(batch))
+            held.add(stream.run_id)
+    return held
 
 
-def without_abandoned(frames: Sequence[Numbered]) -> list[Numbered]:
+def without_abandoned(frames: Sequence[Numbered], marks: Sequence[AbandonedFrame] = ()) -> list[Numbered]:
+    """`marks`: of attempts given up since these frames were stored."""
     given_up = {frame.message_id for _, frame in frames if isinstance(frame, AbandonedFrame)}
+    given_up.update(mark.message_id for mark in marks)
     if not given_up:
         return list(frames)
     return [(seq, frame) for seq, frame in frames if not _belongs_to(frame, given_up)]

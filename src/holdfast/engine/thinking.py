@@ -24,11 +24,7 @@ class ModelCall:
         assert step is not None
         self.attempt = session.begin_attempt(step)
         spec = session.spec
-        self._emitter = (
-            Emitter(spec, self.attempt, step.id, parallel=intent.parallel, clock=session.clock)
-            if spec.stream_tokens
-            else None
-        )
+        self._emitter = Emitter(spec, intent, self.attempt, step.id, session.clock) if spec.stream_tokens else None
 
     @property
     def so_far(self) -> Reply:

@@ -1,4 +1,4 @@
-"""Cancels a run that waits for a decision: its calls are denied, its rows written and its end changed in one transaction."""
+"""Cancels a run that waits for a decision: in one transaction its calls are denied and its end changed."""
 
 from __future__ import annotations
 

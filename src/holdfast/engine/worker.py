@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
@@ -12,6 +11,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core.records import Run
+from holdfast.engine.checkpoint import end_unreadable
 from holdfast.engine.clock import Clock
 from holdfast.engine.failures import classify
 from holdfast.engine.loading import reopen
@@ -21,7 +21,7 @@ from holdfast.engine.session import Session
 from holdfast.engine.streams import Streams
 from holdfast.errors import HoldfastError, RunInterrupted, ShuttingDown
 from holdfast.store import runs
-from holdfast.store.transaction import Database
+from holdfast.store.transaction import Database, DatabaseError
 
 log = logging.getLogger(__name__)
 _EVER = 2**62
@@ -48,6 +48,14 @@ class _Owned:
         self.stopped = asyncio.Event()
 
 
+class _Line:
+    """Who waits for one thread; whoever holds the lock is counted too."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.length = 0
+
+
 class Worker:
     def __init__(self, database: Database, runner: Runner, streams: Streams, clock: Clock, pace: Pace) -> None:
         self.owner = ids.new("worker")
@@ -58,7 +66,8 @@ class Worker:
         self._pace = pace
         self._owned: dict[str, _Owned] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._queues: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._lines: dict[str, _Line] = {}
+        self._recovering = asyncio.Lock()
         self._draining = False
         self.on_end: Callable[[], None] = _nothing  # called when a run has stopped here, whatever stopped it
 
@@ -97,20 +106,25 @@ class Worker:
     @asynccontextmanager
     async def in_line(self, thread_id: str) -> AsyncGenerator[None]:
         """Requests that wait for a busy thread go in the order in which they came."""
-        lock = self._queues[thread_id]
-        async with lock:
-            yield
-        if not lock.locked() and self._queues.get(thread_id) is lock:
-            del self._queues[thread_id]
+        line = self._lines.setdefault(thread_id, _Line())
+        line.length += 1
+        try:
+            async with line.lock:
+                yield
+        finally:
+            line.length -= 1
+            if not line.length:
+                del self._lines[thread_id]
 
     async def recover(self, *, alone: bool) -> int:
         """Carries on runs whose owner is gone. `alone`: nobody else can own any, so no lease need expire first."""
-        now_us = await self._database.now_us()
-        deadline = _EVER if alone else now_us
-        limit = _ALL if alone else _CLAIMS_AT_ONCE
-        lost = await self._database.read(lambda tx: runs.expired(tx, deadline, limit))
-        taken = [run for run in lost if run.id not in self._owned and await self._take_over(run, deadline, now_us)]
-        return len(taken)
+        async with self._recovering:  # two at once would claim the same run twice
+            now_us = await self._database.now_us()
+            deadline = _EVER if alone else now_us
+            limit = _ALL if alone else _CLAIMS_AT_ONCE
+            lost = await self._database.read(lambda tx: runs.expired(tx, deadline, limit))
+            taken = [run for run in lost if run.id not in self._owned and await self._take_over(run, deadline, now_us)]
+            return len(taken)
 
     async def _take_over(self, run: Run, deadline: int, now_us: int) -> bool:
         ttl_us = self.lease_ttl_us + (now_us - deadline)
@@ -119,6 +133,8 @@ class Worker:
             return False
         try:
             session = await reopen(self._database, self._streams, self._clock, claimed)
+        except DatabaseError:
+            raise  # says nothing about the run
         except (HoldfastError, msgspec.MsgspecError) as error:
             log.exception("run %s cannot be carried on", run.id)
             await self._give_up(claimed, error)
@@ -128,20 +144,8 @@ class Worker:
 
     async def _give_up(self, run: Run, error: Exception) -> None:
         """Its journal cannot be read: it ends as failed, with the reason, and the thread is free again."""
-        failure = classify(error, run.id)
-        now_us = self._clock.now_us()
-        await self._database.write(
-            lambda tx: runs.checkpoint(
-                tx,
-                run.id,
-                run.lease,
-                status="failed",
-                stop_reason=failure.stop_reason,
-                completed_us=now_us,
-                metadata_merge={"error": failure.error},
-                unless_cancelling=False,
-            )
-        )
+        failure, now_us = classify(error, run.id), self._clock.now_us()
+        await self._database.write(lambda tx: end_unreadable(tx, run, failure, now_us))
         self._streams.close(run.id)
 
     async def run_forever(self) -> None:
@@ -172,7 +176,7 @@ class Worker:
             log.info("run %s was let go: %s", session.run.id, interruption)
             await self._let_go(session)
         except Exception:
-            # Its failure could not even be recorded; the lease runs out and a sweep tries again.
+            # Its failure could not even be recorded; its lease is renewed no more, runs out, and a sweep tries again.
             log.exception("run %s could not be driven", session.run.id)
         finally:
             del self._owned[session.run.id]
@@ -202,7 +206,9 @@ class Worker:
         """One statement for all runs; it also tells of cancels whose push was lost, and of leases that are gone."""
         now_us = await self._database.now_us()
         before = dict(self._owned)
-        held = await self._database.write(lambda tx: runs.renew(tx, self.owner, now_us, self.lease_ttl_us))
+        held = await self._database.write(
+            lambda tx: runs.renew(tx, self.owner, now_us, self.lease_ttl_us, list(before))
+        )
         alive = {run_id for run_id, _, _ in held}
         for run_id, owned in before.items():
             if run_id not in alive and run_id in self._owned:

@@ -88,6 +88,8 @@ _RENEW = (
     .values(lease_expires_us=bindparam("until_us"))
     .returning(runs.c.id, runs.c.lease, runs.c.cancel_asked_us)
 )
+_RENEW_THESE = _RENEW.where(one_of(runs.c.id, "ids"))
+_HELD = select(runs.c.id).where(_this_run, _this_lease, _is_active).with_for_update(read=True)
 _RELEASE = update(runs).where(_this_run, _this_lease).values(lease_owner=None, lease_expires_us=None)
 _CHECKPOINTED = (
     "status",
@@ -239,10 +241,22 @@ async def expired(tx: Transaction, now_us: int, limit: int) -> list[Run]:
     return [_run(row) for row in await tx.fetch_all(_EXPIRED, {"now_us": now_us, "at_most": limit})]
 
 
-async def renew(tx: Transaction, owner: str, now_us: int, ttl_us: int) -> list[tuple[str, int, int | None]]:
-    """Extend all leases of one owner at once. Gives (run id, lease, when a cancel was asked) for each."""
-    rows = await tx.fetch_all(_RENEW, {"owner": owner, "until_us": now_us + ttl_us})
+async def renew(
+    tx: Transaction, owner: str, now_us: int, ttl_us: int, run_ids: Sequence[str] | None = None
+) -> list[tuple[str, int, int | None]]:
+    """Extend the leases of one owner at once; of these runs only, when they are given, so that one it has lost track
+    of can expire. Gives (run id, lease, when a cancel was asked) for each."""
+    given: dict[str, Any] = {"owner": owner, "until_us": now_us + ttl_us}
+    if run_ids is None:
+        rows = await tx.fetch_all(_RENEW, given)
+    else:
+        rows = await tx.fetch_all(_RENEW_THESE, {**given, "ids": list(run_ids)})
     return [(row["id"], row["lease"], row["cancel_asked_us"]) for row in rows]
+
+
+async def is_held(tx: Transaction, run_id: str, lease: int) -> bool:
+    """Whether this lease is the run's current one; then nobody can take the run over before the transaction ends."""
+    return await tx.fetch_one(_HELD, {"run": run_id, "held_lease": lease}) is not None
 
 
 async def release(tx: Transaction, run_id: str, lease: int) -> bool:

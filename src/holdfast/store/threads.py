@@ -74,6 +74,7 @@ _RESERVE = (
     .values(next_position=threads.c.next_position + bindparam("count"))
     .returning(threads.c.next_position)
 )
+_NEXT = select(threads.c.next_position).where(_this_thread)
 _PLACE = insert_into(thread_messages)
 _WINDOW = (
     select(*MESSAGE_COLUMNS)
@@ -183,6 +184,14 @@ async def reserve(tx: Transaction, thread_id: str, count: int) -> int:
     if row is None:
         raise _unknown(thread_id)
     return row["next_position"] - count
+
+
+async def next_position(tx: Transaction, thread_id: str) -> int:
+    """Where its history ends. It only grows, so an equal one means that nothing was added."""
+    row = await tx.fetch_one(_NEXT, {"thread": thread_id})
+    if row is None:
+        raise _unknown(thread_id)
+    return row["next_position"]
 
 
 async def place(tx: Transaction, thread_id: str, position: int, message_id: str) -> None:
