@@ -439,8 +439,8 @@ def write(paths: list) -> list:
             results.append("denied")
     return results
 """
-    paths = [f"{place}/planted" for place in ("/usr", "/etc", "/", "/dev", str(Path(sys.executable).parent))]
-    assert (await sandbox.run(job(source, paths=paths))).content == str(["denied"] * 5).replace("'", '"').replace(
+    paths = [f"{place}/planted" for place in ("/usr", "/etc", "/", "/dev", "..", str(Path(sys.executable).parent))]
+    assert (await sandbox.run(job(source, paths=paths))).content == str(["denied"] * 6).replace("'", '"').replace(
         " ", ""
     )
 
@@ -559,6 +559,24 @@ async def test_no_more_calls_run_than_allowed(listener: socket.socket) -> None:
         assert sorted(texts(outcome) for outcome in await asyncio.gather(*calls)) == ["1", "2", "3"]
         for line in (first, second, third):
             line.close()
+    finally:
+        await sandbox.aclose()
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+async def test_bubblewrap_without_namespaces_of_its_own_still_contains_a_tool(listener: socket.socket) -> None:
+    sandbox = ForkServerSandbox(walls=Walls(namespaces=False))
+    source = f"{CONNECT}\ndef spin(port: int):\n    line = connect(port)\n    open('f', 'w').close()\n{LOOPS['daemon']}"
+    try:
+        assert "namespaces" not in await sandbox.warm()
+        running = asyncio.create_task(sandbox.run(job(source, port=port_of(listener))))
+        line = await arrival(listener)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert_dead(line)
+        left = await sandbox.run(job("import os\ndef f():\n    return os.listdir('.')\n"))
+        assert (left.content, (left.isolation or "").split("+")[0]) == ("[]", "bubblewrap")
     finally:
         await sandbox.aclose()
 

@@ -53,7 +53,7 @@ def bubblewrap_command(bwrap: str, config: ZygoteConfig, hidden: Iterable[Path])
         # namespaces and are given up before any tool runs.
         command += ["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETFCAP"]
     call_directory = f"{config.scratch}/{CALL}"
-    command += ["--proc", "/proc", "--dev", "/dev", "--dir", call_directory]
+    command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", config.scratch, "--dir", call_directory]
     for path in config.readable:
         command += _shown(path)
     for path in hidden:
@@ -61,9 +61,7 @@ def bubblewrap_command(bwrap: str, config: ZygoteConfig, hidden: Iterable[Path])
             command += ["--tmpfs", str(path)]
     if not any(_lies_in(path, "/tmp") for path in config.readable):  # unless part of the interpreter lives there
         command += ["--symlink", call_directory, "/tmp"]
-    if config.walls.namespaces:
-        command += ["--remount-ro", "/dev", "--remount-ro", "/"]
-    command += ["--chdir", "/"]
+    command += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
     for name, value in config.environment.items():
         command += ["--setenv", name, value]
     return [*command, "--", *python_command(config)]

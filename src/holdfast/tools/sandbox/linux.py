@@ -15,6 +15,7 @@ CLONE_NEWNS: Final = 0x0002_0000
 CLONE_NEWUSER: Final = 0x1000_0000
 CLONE_NEWPID: Final = 0x2000_0000
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
 _MNT_DETACH: Final = 2
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _CAPABILITY_VERSION_3: Final = 0x2008_0522
@@ -63,6 +64,13 @@ def drop_capabilities() -> None:
 
 def mount(kind: str, target: str, flags: int, options: str = "") -> None:
     call("mount", kind.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
+
+
+def seal(directory: str) -> None:
+    """Make it read-only for this mount namespace, but for what is mounted over directories inside it."""
+    call("mount", directory.encode(), directory.encode(), None, ctypes.c_ulong(_MS_BIND), None)
+    flags = _MS_REMOUNT | _MS_BIND | _MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+    call("mount", None, directory.encode(), None, ctypes.c_ulong(flags), None)
 
 
 def unshare(flags: int) -> None:

@@ -335,12 +335,14 @@ def main(config_text: str) -> NoReturn:
     namespaces = config.walls.namespaces and linux.works(lambda: _try_namespaces(config))
     if namespaces:
         linux.found_namespaces()
+        linux.seal(config.scratch)  # calls share it: only what is mounted for each of them may be written
     Zygote(cells.survey(config, namespaces), control).serve()
 
 
 def _try_namespaces(config: ZygoteConfig) -> None:
     """Everything a call will need, in the order it will need it."""
     linux.found_namespaces()
+    linux.seal(config.scratch)
     own = os.open("/proc/self/ns/pid", os.O_RDONLY)
     linux.unshare(linux.CLONE_NEWPID)
 
