@@ -229,13 +229,13 @@ class TestOthersWriteAtTheSameTime:
             (answer,) = await returns_of(world, thread)
             assert str(answer.content).endswith(f"\n{number}")
 
-    @pytest.mark.parametrize("at", [1, 2, 3, 4])
+    @pytest.mark.parametrize("at", [1, 2, 3])
     async def test_an_edit_is_computed_again_and_the_reply_is_kept(self, world: World, at: int) -> None:
         block = await add_block(world, "human", "Ann")
         meddled = World(Meddler(world.database, block.id, at))
         meddled.agent_id = world.agent_id
         await meddled.node().ask(order("core_memory_append", label="human", content="tea"))
-        assert "Ann\ntea" in await value_of(world, block)
+        assert await value_of(world, block) == "meddled\nAnn\ntea"
         rows = await world.window()
         assert [row.role for row in rows] == ["system", "user", "assistant", "tool", "assistant"]
         assert len(rows[2].calls) == 1
@@ -244,7 +244,7 @@ class TestOthersWriteAtTheSameTime:
 
 class TestTheProcessDies:
     @pytest.mark.parametrize("when", ["before", "after"])
-    @pytest.mark.parametrize("write", [1, 2, 3, 4])
+    @pytest.mark.parametrize("write", [1, 2, 3])
     async def test_edit_and_return_are_both_there_or_neither_and_happen_once(
         self, world: World, write: int, when: Any
     ) -> None:
@@ -265,7 +265,7 @@ class TestTheProcessDies:
         """Guards the test above: were the edit committed later than its last crash point, it would prove nothing."""
         block = await add_block(world, "human", "Ann")
         seen: set[str] = set()
-        for write in (1, 2, 3, 4):
+        for write in (1, 2, 3):
             node = world.node()
             node.database.crash_at(write, "after")
             before = await value_of(world, block)
