@@ -118,10 +118,6 @@ UNBUILT: Final[tuple[Family, ...]] = (
         cloud_only=True,
     ),
     Family(
-        "Tool search",
-        ("POST /v1/tools/search",),
-    ),
-    Family(
         "Traces",
         (
             "GET /v1/runs/{run_id}/trace",

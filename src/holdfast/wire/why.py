@@ -118,6 +118,11 @@ def _standing(story: Story) -> _Standing:
         return _waiting(story, intent.hold)
     if not run.is_active:
         return _ended(story)
+    # `plan` is for a driver that has just arrived: to it, a started call is one that was cut off.
+    started = [call for call in state.open_calls if call.status == "started"]
+    if started and not state.ending:
+        names = ", ".join(call.call.name for call in started)
+        return _active(story, f"Running {names}, started {_age(story)} ago.", f"{names} to return")
     match intent:
         case CallModel(number):
             return _thinking(story, state, number)
@@ -125,7 +130,7 @@ def _standing(story: Story) -> _Standing:
             doing = f"Summarising the oldest messages, to make room ({trigger.replace('_', ' ')})."
             return _active(story, doing, f"{state.frozen_spec.model.handle} to summarise")
         case CallTools(calls):
-            return _acting(story, calls)
+            return _active(story, f"About to run {', '.join(call.call.name for call in calls)}.", None)
         case Settle():
             return _active(story, "Writing down the end of calls that will not run.", None)
         case _:
@@ -135,13 +140,6 @@ def _standing(story: Story) -> _Standing:
 def _thinking(story: Story, state: RunState, number: int) -> _Standing:
     handle = state.frozen_spec.model.handle
     return _active(story, f"Model call {number} of {handle} has been running for {_age(story)}.", f"{handle} to reply")
-
-
-def _acting(story: Story, calls: Sequence[OpenCall]) -> _Standing:
-    names = ", ".join(call.call.name for call in calls)
-    if any(call.status == "started" for call in calls):
-        return _active(story, f"Running {names}, started {_age(story)} ago.", f"{names} to return")
-    return _active(story, f"About to run {names}.", None)
 
 
 def _active(story: Story, doing: str, waiting_for: str | None) -> _Standing:
