@@ -415,6 +415,20 @@ async def test_approval_is_switched_by_the_body_or_the_query(served: Served) -> 
     await served.refused(422, "PATCH", path, {"requires_approval": True, "extra": 1})
 
 
+async def test_a_call_that_waits_for_consent_is_shown_when_asked_for(served: Served) -> None:
+    roll = await served.create_tool(default_requires_approval=True)
+    made = await served.create(tool_ids=[roll["id"]], include_base_tools=False)
+    said = {"messages": [{"role": "user", "content": "Call roll_dice with 6 sides."}]}
+    await served.ok("POST", f"/v1/agents/{made['id']}/messages", said)
+    agent = await served.client.agents.retrieve(made["id"], include=["agent.pending_approval"])
+    assert agent.last_stop_reason == "requires_approval"
+    assert agent.pending_approval is not None
+    assert agent.pending_approval.tool_call.name == "roll_dice"
+    assert agent.message_ids is not None
+    assert agent.pending_approval.id == agent.message_ids[-1]
+    assert (await served.client.agents.retrieve(made["id"])).pending_approval is None
+
+
 async def test_changes_made_at_once_all_last(served: Served) -> None:
     made = await served.create(include_base_tools=False)
     names = [f"tool_{index}" for index in range(8)]
