@@ -125,7 +125,7 @@ def routes() -> str:
         for router in ROUTERS
         for route in router.routes
         if isinstance(route, APIRoute) and route.include_in_schema
-        for method in sorted(route.methods)
+        for method in sorted(route.methods or ())
     ]
     return _table(("Method", "Path", ""), sorted(served, key=lambda row: (row[1].strip("`"), row[0])))
 

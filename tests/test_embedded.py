@@ -98,8 +98,9 @@ async def test_an_approval_can_be_given_in_a_later_process(tmp_path: Path) -> No
         assert asked.stop_reason.stop_reason == "requires_approval"
         with pytest.raises(ConflictError, match="waiting for approval"):
             await client.agents.messages.create(agent_id, input="Well?")
-        call_id = asked.messages[-1].tool_call.tool_call_id  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess, reportUnknownVariableType, reportUnknownMemberType]
+        request: Any = asked.messages[-1]
     async with holdfast.embedded(tmp_path, environment=QUICK) as client:
+        call_id = request.tool_call.tool_call_id
         decision: Any = {"type": "approval", "approve": True, "tool_call_id": call_id}
         answer = await client.agents.messages.create(agent_id, messages=[{"type": "approval", "approvals": [decision]}])
     assert answer.messages[0].message_type == "tool_return_message"

@@ -1,11 +1,142 @@
-"""Whatever the API's own description allows is sent to the API; nothing of it may make the server fail."""
+"""Whatever the API's own description allows is sent to it, valid and not; nothing may make the server fail.
+
+In process, on one event loop, in a thread beside the one in which Hypothesis makes up requests. Ids are often those of
+records that exist, as otherwise nearly every answer would be 404.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
+import httpx
 import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from holdfast.api.deps import Holdfast
+from holdfast.api.server import create_app
+from holdfast.asgi_transport import AsgiTransport
+from holdfast.settings import Settings
+from holdfast.wiring import build
+
+EXAMPLES = 20
+LIMIT_S = 60
+SOURCE = 'def greet(name: str) -> str:\n    """Greets.\n\n    Args:\n        name: whom\n    """\n    return name\n'
+T = TypeVar("T")
+
+
+def operations() -> dict[str, Any]:
+    """Of an application that nothing stands behind; only its description is used."""
+    parts: dict[str, Any] = dict.fromkeys(Holdfast.__struct_fields__)
+    parts["settings"] = Settings(data_dir=Path("unused"))
+    described: Any = schemathesis.openapi.from_dict(create_app(Holdfast(**parts)).openapi())
+    found: list[Any] = [result.ok() for result in described.get_all_operations()]
+    return {f"{operation.method.upper()} {operation.path}": operation for operation in found}
+
+
+OPERATIONS = operations()
+
+
+class Served:
+    """The whole server on an event loop of its own."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._settings = Settings(data_dir=data_dir, default_model="holdfast/offline", queue_wait_s=1, drain_s=0)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._build = build(self._settings)
+
+    def __enter__(self) -> Served:
+        self._thread.start()
+        self._deps = self.do(self._build.__aenter__())
+        self._http = httpx.AsyncClient(transport=AsgiTransport(create_app(self._deps)), base_url="http://holdfast")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.do(self._http.aclose())
+        self.do(self._build.__aexit__(None, None, None))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
+
+    def send(self, method: str, url: str, **request: Any) -> httpx.Response:
+        return self.do(self._http.request(method, url, **request))
+
+    def make(self, url: str, **body: Any) -> Any:
+        answer = self.send("POST", url, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served(tmp_path_factory.mktemp("openapi")) as server:
+        yield server
+
+
+def records(served: Served) -> dict[str, str]:
+    """One of each kind, by the names that parameters have."""
+    tool = served.make("/v1/tools/", source_code=SOURCE)
+    agent = served.make("/v1/agents/", tool_ids=[tool["id"]], memory_blocks=[{"label": "human", "value": "Ada"}])
+    answer = served.make(f"/v1/agents/{agent['id']}/messages", input="Call greet with 'Ada'")
+    conversation = served.make(f"/v1/conversations/?agent_id={agent['id']}")
+    message = answer["messages"][0]
+    return {
+        "agent_id": agent["id"],
+        "tool_id": tool["id"],
+        "tool_name": tool["name"],
+        "block_id": agent["blocks"][0]["id"],
+        "block_label": "human",
+        "conversation_id": conversation["id"],
+        "run_id": message["run_id"],
+        "step_id": message["step_id"],
+        "message_id": message["id"],
+    }
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_no_request_makes_the_server_fail(name: str, served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "holdfast")
+    known = records(served)
+
+    @settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    )
+    @given(case=OPERATIONS[name].as_strategy(), real=st.integers(0, 3))
+    def sent(case: Any, real: int) -> None:
+        if real:
+            _use_known(case, known)
+        request: Any = requests.Request(**case.as_transport_kwargs(base_url="http://holdfast")).prepare()
+        body: bytes = request.body.encode() if isinstance(request.body, str) else request.body or b""
+        assume(b"http" not in body)  # addresses outside: callbacks and images
+        answer = served.send(case.method, request.url, headers=dict(request.headers), content=body)
+        assert answer.status_code < 500 or answer.status_code == 501, f"{answer.text}\n{case.as_curl_command()}"
+        if answer.status_code >= 400:
+            assert {"detail", "error"} & answer.json().keys()
+
+    sent()
+
+
+def test_the_description_names_every_operation_that_is_tested() -> None:
+    assert "POST /v1/agents/{agent_id}/messages" in OPERATIONS
+    assert len(OPERATIONS) > 50
+
+
+def _use_known(case: Any, known: dict[str, str]) -> None:
+    containers: list[dict[str, Any]] = [case.path_parameters or {}, case.query or {}]
+    for container in containers:
+        container.update({name: known[name] for name in container if name in known})
