@@ -1,0 +1,178 @@
+"""A server whose every await can be the moment at which somebody cancels.
+
+The seams through which the driver leaves its own code are counted: database, model, tools. At the n-th passage the
+cancel is made just as the route makes it, and it is on record before the driver goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from holdfast.actions.cancel_runs import CancelRuns
+from holdfast.actions.send_message import SendMessage
+from holdfast.core.deltas import Delta
+from holdfast.core.messages import ToolReturn
+from holdfast.core.run import OpenCall
+from holdfast.core.spec import RunSpec
+from holdfast.engine.acting import Executor
+from holdfast.engine.inline import InlineTools
+from holdfast.engine.runner import Runner
+from holdfast.engine.streams import Streams
+from holdfast.engine.worker import Worker
+from holdfast.errors import NothingToCancel
+from holdfast.llm.base import Model, ModelInfo, ModelRequest
+from holdfast.llm.catalog import ModelCatalog
+from holdfast.store.database import Database, Job
+from tests.scenario import LONG, Node, World
+
+T = TypeVar("T")
+Answer = dict[str, str] | None  # None: there was nothing to cancel
+
+
+class Seams:
+    def __init__(self) -> None:
+        self.passed = 0
+        self.struck: str | None = None  # where the cancel was made
+        self._at: int | None = None
+        self._place: str | None = None
+        self._strike: Callable[[], Awaitable[None]] | None = None
+
+    def arm(self, at: int, strike: Callable[[], Awaitable[None]], place: str | None = None) -> None:
+        """Counted from now, from 1; only passages of one place, if one is named."""
+        self.passed, self._at, self._strike, self._place = 0, at, strike, place
+
+    def disarm(self) -> None:
+        self._at = None
+
+    async def passing(self, place: str) -> None:
+        if self._place not in (None, place):
+            return
+        self.passed += 1
+        if self.passed == self._at and self._strike is not None:
+            self.struck = place
+            await self._strike()
+
+
+class SeamDatabase:
+    def __init__(self, inner: Database, seams: Seams) -> None:
+        self._inner = inner
+        self._seams = seams
+
+    async def write(self, job: Job[T]) -> T:
+        await self._seams.passing("before a write")
+        written = await self._inner.write(job)
+        await self._seams.passing("after a write")
+        return written
+
+    async def read(self, job: Job[T]) -> T:
+        await self._seams.passing("before a read")
+        return await self._inner.read(job)
+
+    async def now_us(self) -> int:
+        return await self._inner.now_us()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class SeamCatalog(ModelCatalog):
+    def __init__(self, seams: Seams) -> None:
+        super().__init__()
+        self._seams = seams
+
+    async def find(self, handle: str) -> ModelInfo:
+        await self._seams.passing("looking up the model")
+        return await super().find(handle)
+
+    def open(self, info: ModelInfo) -> Model:
+        return SeamModel(super().open(info), self._seams)
+
+
+class SeamModel:
+    def __init__(self, inner: Model, seams: Seams) -> None:
+        self._inner = inner
+        self._seams = seams
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
+        await self._seams.passing("before the first token")
+        async with aclosing(self._inner.stream(request)) as deltas:
+            async for delta in deltas:
+                await self._seams.passing("before a token is handed on")
+                yield delta
+        await self._seams.passing("after the last token")
+
+    def payload(self, request: ModelRequest) -> dict[str, Any]:
+        return self._inner.payload(request)
+
+
+class SeamExecutor:
+    def __init__(self, inner: Executor, seams: Seams) -> None:
+        self._inner = inner
+        self._seams = seams
+
+    async def execute(self, spec: RunSpec, call: OpenCall) -> ToolReturn:
+        await self._seams.passing("before a tool")
+        answer = await self._inner.execute(spec, call)
+        await self._seams.passing("after a tool")
+        return answer
+
+
+class Announcing:
+    """The canceller's own view of the database. Says when something has been written through it."""
+
+    def __init__(self, inner: Database) -> None:
+        self._inner = inner
+        self.written = asyncio.Event()
+
+    async def write(self, job: Job[T]) -> T:
+        done = await self._inner.write(job)
+        self.written.set()
+        return done
+
+    async def read(self, job: Job[T]) -> T:
+        return await self._inner.read(job)
+
+    async def now_us(self) -> int:
+        return await self._inner.now_us()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class SeamNode(Node):
+    def __init__(self, world: World) -> None:
+        super().__init__(world, LONG)
+        clock = world.clock
+        self.seams = Seams()
+        database = SeamDatabase(world.database, self.seams)
+        self.catalog = SeamCatalog(self.seams)
+        self.streams = Streams(database)
+        executor = SeamExecutor(world.tools, self.seams)
+        runner = Runner(database, self.catalog, executor, InlineTools(database, clock), clock)
+        self.worker = Worker(database, runner, self.streams, clock, LONG)
+        self._send = SendMessage(database, self.catalog, self.worker, self.streams, clock)
+        self.cancel = CancelRuns(world.database, self.worker, clock)
+        self.cancelling: list[asyncio.Task[Answer]] = []
+
+    async def strike(self, times: int = 1) -> None:
+        """Cancels and returns when the wish is on record, or there was nothing to wish for. The answer comes later."""
+        recorded: list[asyncio.Task[Any]] = []
+        try:
+            for _ in range(times):
+                view = Announcing(self.world.database)
+                asking = asyncio.create_task(self._cancel(CancelRuns(view, self.worker, self.world.clock)))
+                self.cancelling.append(asking)
+                recorded.append(asyncio.create_task(view.written.wait()))
+                await asyncio.wait({asking, recorded[-1]}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiting in recorded:
+                waiting.cancel()
+
+    async def _cancel(self, cancel: CancelRuns) -> Answer:
+        try:
+            return dict(await cancel.of_agent(self.world.agent_id, None))
+        except NothingToCancel:
+            return None

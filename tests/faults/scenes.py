@@ -1,0 +1,162 @@
+"""What is played while things go wrong: conversations that together pass every await and every commit of the driver.
+
+The last turn of a scene is the one that is disturbed; those before it only lead up to it. Every scene is played in four
+ways: whole messages or tokens, in front of the caller or in the background.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast import ids
+from holdfast.actions.base_tools import sync_base_tools
+from holdfast.actions.send_message import Accepted
+from holdfast.core.hold import Hold
+from holdfast.core.messages import Approve, ClientReturn, Decision, Deny
+from holdfast.core.records import Block
+from holdfast.store import blocks, tools
+from holdfast.store.database import Transaction, open_database
+from tests.scenario import NO_ARGUMENTS, Node, World, sqlite_at, world_at
+
+Answer = Callable[[Hold], tuple[Decision, ...]]
+ASK_CLIENT = {
+    "client_tools": [{"name": "ask_client", "description": "The client runs it.", "parameters": NO_ARGUMENTS}]
+}
+QUIET = "[[no_reasoning]]"
+
+
+class Turn(msgspec.Struct, frozen=True):
+    text: str | None = None
+    answer: Answer | None = None
+    request: dict[str, Any] = {}
+
+
+class Scene(msgspec.Struct, frozen=True):
+    name: str
+    turns: tuple[Turn, ...]
+
+    @property
+    def prelude(self) -> tuple[Turn, ...]:
+        return self.turns[:-1]
+
+    @property
+    def act(self) -> Turn:
+        return self.turns[-1]
+
+
+class Mode(msgspec.Struct, frozen=True):
+    tokens: bool
+    background: bool
+
+    def __str__(self) -> str:
+        return f"{'tokens' if self.tokens else 'steps'}-{'background' if self.background else 'foreground'}"
+
+
+def approve(hold: Hold) -> tuple[Decision, ...]:
+    return tuple(Approve(call_id) for call_id in hold.asked_ids)
+
+
+def deny(hold: Hold) -> tuple[Decision, ...]:
+    return tuple(Deny(call_id, "not today") for call_id in hold.asked_ids)
+
+
+def client_returns(hold: Hold) -> tuple[Decision, ...]:
+    return tuple(ClientReturn(call_id, "from the client") for call_id in hold.asked_ids)
+
+
+_ASKS = Turn(f"[[call:guarded {{}}]] [[say:Done.]] {QUIET}")
+_ASKS_THREE = Turn(f"[[call:guarded {{}}]] [[call:note {{}}]] [[call:lookup {{}}]] [[say:Done.]] {QUIET}")
+_ASKS_CLIENT = Turn(f"[[call:ask_client {{}}]] [[say:Done.]] {QUIET}", request=ASK_CLIENT)
+_LONG_AGO = tuple(Turn(f"{'This is said at length. ' * 40} {number} [[say:Yes.]] {QUIET}") for number in range(3))
+
+SCENES = (
+    Scene("greeting", (Turn("Hello [[say:Good day to you.]] [[reasoning:2]]"),)),
+    Scene("one tool", (Turn(f"[[call:note {{}}]] [[say:All done.]] {QUIET}"),)),
+    Scene("a tool that may be repeated", (Turn(f"[[call:lookup {{}}]] [[say:Found.]] {QUIET}"),)),
+    Scene(
+        "three parallel tools",
+        (Turn(f"[[call:note {{}}]] [[call:slow {{}}]] [[call:slow_lookup {{}}]] [[say:Done.]] {QUIET}"),),
+    ),
+    Scene("pause for approval", (_ASKS,)),
+    Scene("pause with siblings", (_ASKS_THREE,)),
+    Scene("resume with an approval", (_ASKS_THREE, Turn(answer=approve))),
+    Scene("resume with a denial", (_ASKS, Turn(answer=deny))),
+    Scene("resume with a client's return", (_ASKS_CLIENT, Turn(answer=client_returns, request=ASK_CLIENT))),
+    Scene("resume with a message", (_ASKS, Turn(f"And then? [[say:That is all.]] {QUIET}", approve))),
+    Scene(
+        "memory tool",
+        (Turn(f'[[call:memory_insert {{"label": "notes", "new_string": "tea"}}]] [[say:Noted.]] {QUIET}'),),
+    ),
+    Scene(
+        "compaction",
+        (
+            *_LONG_AGO,
+            Turn(
+                f"Enough [[usage:120000,4]] [[say:Indeed.]] {QUIET}",
+                request={"include_compaction_messages": True},
+            ),
+        ),
+    ),
+)
+MODES = tuple(Mode(tokens, background) for background in (False, True) for tokens in (False, True))
+
+
+async def play(node: Node, turn: Turn, mode: Mode, *, otid: str | None = None, hold: Hold | None = None) -> Accepted:
+    decisions = turn.answer(hold) if turn.answer is not None and hold is not None else None
+    return await node.send(
+        turn.text,
+        decisions=decisions,
+        otid=otid,
+        stream_tokens=mode.tokens,
+        background=mode.background,
+        **turn.request,
+    )
+
+
+async def lead_up(node: Node, scene: Scene) -> None:
+    """Everything before the turn that is to be disturbed."""
+    for turn in scene.prelude:
+        accepted = await play(node, turn, MODES[0])
+        await node.worker.stopped(accepted.run.id)
+
+
+async def pending_hold(world: World) -> Hold | None:
+    row = await world.pending()
+    return row.hold if row else None
+
+
+async def make_template(directory: Path) -> tuple[Path, str]:
+    """A database with an agent that has the counted tools, a memory block and a tool to edit it."""
+    async with world_at(sqlite_at(directory)) as world:
+        await world.database.write(lambda tx: _give_memory(tx, world.agent_id))
+        return directory / "holdfast.db", world.agent_id
+
+
+@asynccontextmanager
+async def world_from(template: tuple[Path, str], directory: Path) -> AsyncGenerator[World]:
+    path, agent_id = template
+    copy = directory / f"{ids.new('run')}.db"
+    shutil.copy(path, copy)
+    database = await open_database(f"sqlite:///{copy}")
+    try:
+        world = World(database)
+        world.agent_id = agent_id
+        world.tools.let_go.set()
+        yield world
+    finally:
+        await database.aclose()
+        copy.unlink()
+
+
+async def _give_memory(tx: Transaction, agent_id: str) -> None:
+    block = Block(id=ids.new("block"), label="notes", value="")
+    await blocks.insert(tx, block)
+    await blocks.attach(tx, agent_id, block)
+    shipped = {tool.name: tool for tool in await sync_base_tools(tx, 0)}
+    await tools.attach_many(tx, agent_id, [shipped["memory_insert"].id])

@@ -1,0 +1,94 @@
+"""Kill the server before and after every commit: another carries on, and the story is the same as if nothing happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.records import Tool
+from holdfast.store import blocks, tools
+from tests.invariants import assert_invariants
+from tests.scenario import World
+
+from .conftest import Template
+from .crashing import CrashPoint, Story, outlive, tell
+from .scenes import MODES, SCENES, Mode, Scene, world_from
+
+CRASH_MODES = (MODES[0], MODES[2], MODES[3])
+BY_NAME = {scene.name: scene for scene in SCENES}
+
+
+async def story_of(world: World) -> Story:
+    return tell(await assert_invariants(world.database, idle=True), world.agent_id)
+
+
+async def check_tools(world: World, story: Story) -> None:
+    """Never twice, unless the tool says that it may be repeated. Never claimed to have run when it has not."""
+    attached = await world.database.read(lambda tx: tools.of_agent(tx, world.agent_id))
+    by_name: dict[str, Tool] = {tool.name: tool for tool in attached}
+    counts = world.tools
+    for call_id, begun in counts.begun.items():
+        safe = by_name[counts.names[call_id]].retry_safe
+        assert begun <= (2 if safe else 1), f"{counts.names[call_id]} was run {begun} times"
+        assert not (safe and call_id in story.unknown), "what may be repeated must not be left unknown"
+        assert counts.finished[call_id] or call_id in story.unknown, "a call that never finished was said to have"
+
+
+async def check_memory(world: World, scene: Scene) -> None:
+    (notes,) = await world.database.read(lambda tx: blocks.of_agent(tx, world.agent_id))
+    assert notes.value.count("tea") == (scene.name == "memory tool")
+
+
+async def same_story_after(
+    template: Template, directory: Path, scene: Scene, mode: Mode, crashes: Sequence[CrashPoint], expected: Story
+) -> bool:
+    """False when the scene ended before the first of the crashes."""
+    async with world_from(template, directory) as world:
+        died = await outlive(world, scene, mode, crashes)
+        try:
+            story = await story_of(world)
+            assert story.messages == expected.messages
+            assert story.runs == expected.runs
+            assert story.steps == expected.steps
+            await check_tools(world, story)
+            await check_memory(world, scene)
+        except AssertionError as error:
+            error.add_note(f"crashed at {crashes} of {scene.name!r}, {mode}")
+            raise
+        return died > 0
+
+
+async def undisturbed(template: Template, directory: Path, scene: Scene, mode: Mode) -> Story:
+    async with world_from(template, directory) as world:
+        assert await outlive(world, scene, mode, ()) == 0
+        await check_memory(world, scene)
+        story = await story_of(world)
+        assert not story.unknown
+        return story
+
+
+@pytest.mark.parametrize("mode", CRASH_MODES, ids=str)
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+async def test_a_crash_around_any_commit_changes_nothing_but_what_nobody_can_know(
+    template: Template, tmp_path: Path, scene: Scene, mode: Mode
+) -> None:
+    expected = await undisturbed(template, tmp_path, scene, mode)
+    write = 1
+    while await same_story_after(template, tmp_path, scene, mode, [(write, "before")], expected):
+        assert await same_story_after(template, tmp_path, scene, mode, [(write, "after")], expected)
+        write += 1
+    assert write > 2
+
+
+@pytest.mark.parametrize("name", ["one tool", "resume with an approval"])
+async def test_a_crash_during_recovery_is_recovered_from_as_well(template: Template, tmp_path: Path, name: str) -> None:
+    scene, mode = BY_NAME[name], MODES[2]
+    expected = await undisturbed(template, tmp_path, scene, mode)
+    tried = 0
+    for first, second in product(range(2, 5), range(1, 5)):
+        crashes: list[CrashPoint] = [(first, "after"), (second, "after")]
+        tried += await same_story_after(template, tmp_path, scene, mode, crashes, expected)
+    assert tried
