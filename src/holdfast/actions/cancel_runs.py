@@ -63,16 +63,17 @@ class CancelRuns:
         """After this the run cannot complete any more: the worker's checkpoints find the wish on record."""
         asked = await self._database.write(lambda tx: runs.ask_cancel(tx, run.id, self._clock.now_us()))
         if asked is not None:
-            self._worker.cancel(run.id)
             await self._ended(run.id)
         return await self._database.read(lambda tx: runs.get(tx, run.id))
 
     async def _ended(self, run_id: str) -> None:
-        if self._worker.owns(run_id):
-            await self._worker.stopped(run_id)
-            return
         deadline = self._clock.now_us() + int(_WAIT_S * 1_000_000)
         while self._clock.now_us() < deadline:
+            # Pushed anew each time: this worker may have begun to drive it, or taken it over, since the last.
+            self._worker.cancel(run_id)
+            if self._worker.owns(run_id):
+                await self._worker.stopped(run_id)
+                return
             run = await self._database.read(lambda tx: runs.get(tx, run_id))
             if not run.is_active:
                 return
