@@ -43,6 +43,13 @@ class CancelRuns:
             raise NothingToCancel(f"CONFLICT: No active runs to cancel for conversation {thread_id}")
         return await self._all(found)
 
+    async def before_deleting_agent(self, agent_id: str) -> None:
+        """What is deleted must not go on working, nor leave a stream without its end."""
+        await self._all(await self._database.read(lambda tx: _stoppable_of_agent(tx, agent_id)))
+
+    async def before_deleting_thread(self, thread_id: str) -> None:
+        await self._all(await self._database.read(lambda tx: _stoppable_of_thread(tx, thread_id)))
+
     async def _all(self, run_ids: Sequence[str]) -> dict[str, Result]:
         results = await asyncio.gather(*(self.one(run_id) for run_id in run_ids))
         return dict(zip(run_ids, results, strict=True))

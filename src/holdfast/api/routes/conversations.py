@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from holdfast.actions import conversations as actions
@@ -82,14 +82,13 @@ async def update(deps: Deps, conversation_id: RealConversationId, request: Updat
 
 @router.delete("/{conversation_id}", response_model=None)
 async def delete(deps: Deps, conversation_id: RealConversationId) -> Response:
+    await deps.cancel.before_deleting_thread(conversation_id)
     await deps.database.write(lambda tx: actions.delete_conversation(tx, conversation_id, deps.clock))
     return json_response(None)
 
 
 @router.post("/{conversation_id}/fork", responses=OneConversation, response_model=None)
-async def fork(
-    deps: Deps, conversation_id: ConversationId, request: Annotated[ForkConversation, Depends()]
-) -> Response:
+async def fork(deps: Deps, conversation_id: ConversationId, request: Annotated[ForkConversation, Query()]) -> Response:
     source_id = thread_of(conversation_id, request.agent_id)
     now_us = deps.clock.now_us()
     begun = await deps.database.write(lambda tx: actions.fork_conversation(tx, source_id, request, now_us))
