@@ -67,6 +67,15 @@ async def running(executor: Executor, spec: RunSpec, calls: Sequence[OpenCall], 
         await batch.stop()
 
 
+def next_batch(spec: RunSpec, calls: Sequence[OpenCall]) -> list[OpenCall]:
+    """Tools marked parallel-safe first and together, then the others one by one in the order of the reply.
+
+    A call whose turn has not come is not on record as started, so a cancel or a crash leaves no doubt about it.
+    """
+    together = [call for call in calls if (tool := spec.tool(call.call.name)) is not None and tool.parallel]
+    return together or list(calls[:1])
+
+
 async def _run_all(
     executor: Executor,
     spec: RunSpec,
@@ -74,23 +83,14 @@ async def _run_all(
     clock: Clock,
     reports: asyncio.Queue[Report | None],
 ) -> None:
-    """Tools marked parallel-safe first and together, then the others one by one in the order of the reply."""
-
     async def run_one(call: OpenCall) -> None:
         started = clock.now_ns()
         answer = await executor.execute(spec, call)
         reports.put_nowait(Report(answer, clock.now_ns() - started))
 
-    def is_parallel(call: OpenCall) -> bool:
-        tool = spec.tool(call.call.name)
-        return tool is not None and tool.parallel
-
     try:
         async with asyncio.TaskGroup() as together:
-            for call in filter(is_parallel, calls):
+            for call in calls:
                 together.create_task(run_one(call))
-        for call in calls:
-            if not is_parallel(call):
-                await run_one(call)
     finally:
         reports.put_nowait(None)

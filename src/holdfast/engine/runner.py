@@ -14,7 +14,7 @@ from holdfast.core.deltas import Reply
 from holdfast.core.frames import AbandonedFrame, CompactionFrame
 from holdfast.core.run import CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
 from holdfast.engine import requests
-from holdfast.engine.acting import Executor, Report, running
+from holdfast.engine.acting import Executor, Report, next_batch, running
 from holdfast.engine.checkpoint import BlockChanged, CancelPending, checkpoint
 from holdfast.engine.clock import Clock
 from holdfast.engine.compacting import Compactor, Wanted
@@ -54,6 +54,8 @@ class Runner:
         except CancelPending:
             self._cancel(session, scope, None)
         except Interrupted as interrupted:
+            if interrupted.reason == "shutdown" and session.draft.returns:
+                await checkpoint(self._database, session)  # they happened; whoever takes the run over must know
             if interrupted.reason != "user":
                 raise
             self._cancel(session, scope, None)
@@ -123,36 +125,31 @@ class Runner:
         for call in inline:
             answer, write = await self._inline.call(session, call)
             session.memory_returned(call, answer, write)
-        outside = [call for call in calls if call not in inline]
+        outside = next_batch(session.spec, [call for call in calls if call not in inline])
         if outside:
             session.tools_started(outside)
             await checkpoint(self._database, session)
             await self._run_tools(session, outside, scope)
 
     async def _run_tools(self, session: Session, calls: Sequence[OpenCall], scope: CancelScope) -> None:
-        longest = 0
         async with running(self._executor, session.spec, calls, self._clock) as batch:
             while True:
                 try:
                     reports = await scope.run(batch.next())
                 except Interrupted:
                     await batch.stop()
-                    self._take(session, batch.rest(), longest)
-                    if scope.reason == "shutdown" and session.draft.has_facts:
-                        await checkpoint(self._database, session)
+                    self._take(session, batch.rest())
                     raise
                 if not reports:
                     return
-                longest = self._take(session, reports, longest)
-                if session.state.open_calls:
-                    await checkpoint(self._database, session)
+                self._take(session, reports)
+                if any(call.status == "started" for call in session.state.open_calls):
+                    await checkpoint(self._database, session)  # else the next one's start, or the next step, brings it
 
     @staticmethod
-    def _take(session: Session, reports: Sequence[Report], longest: int) -> int:
+    def _take(session: Session, reports: Sequence[Report]) -> None:
         if reports:
-            longest = max(longest, *(report.took_ns for report in reports))
-            session.returned([report.answer for report in reports], tool_ns=longest)
-        return longest
+            session.returned([report.answer for report in reports], tool_ns=max(report.took_ns for report in reports))
 
     async def _compact(self, session: Session, trigger: str, scope: CancelScope) -> None:
         scope.check()
