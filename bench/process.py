@@ -1,0 +1,81 @@
+"""The server under measurement: a real process with its own data directory, and what the kernel says of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Self
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Server:
+    def __init__(self, data_dir: Path, **environment: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._data_dir = data_dir
+        self._environment = environment
+        self.started_in_s = 0.0
+
+    def __enter__(self) -> Self:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "LETTA_"))}
+        program = Path(sys.executable).with_name("holdfast")
+        began = time.perf_counter()
+        with (self._data_dir / "server.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [str(program), "serve", "--port", str(self.port)],
+                env=clean | {"HOLDFAST_DATA_DIR": str(self._data_dir)} | self._environment,
+                stdout=log,
+                stderr=log,
+            )
+        while time.perf_counter() - began < 30:
+            try:
+                with urllib.request.urlopen(f"{self.url}/v1/health/", timeout=1):
+                    self.started_in_s = time.perf_counter() - began
+                    return self
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                time.sleep(0.005)
+        raise RuntimeError((self._data_dir / "server.log").read_text())
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+
+    def cpu_s(self) -> float:
+        """User and system time of the server itself. Tools run in processes of their own and count separately."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def memory_mb(self) -> float:
+        """Resident memory of the server and its children; a page that several of them share is counted once."""
+        return sum(_pss_kb(pid) for pid in _family(self._process.pid)) / 1024
+
+
+def _family(root: int) -> set[int]:
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except (OSError, IndexError):
+                continue
+    family = {root}
+    while grown := {child for child, parent in parents.items() if parent in family} - family:
+        family |= grown
+    return family
+
+
+def _pss_kb(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))

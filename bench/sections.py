@@ -1,0 +1,202 @@
+"""The measurements. Each returns rows of (what, value, unit, goal, note); the model's own time is the floor."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from bench.client import BUSY_TOOL, ECHO_TOOL, SLEEP_TOOL, Client, timed, until
+from bench.process import Server
+from holdfast.core.messages import Text, Turn
+from holdfast.llm.base import ModelRequest
+from holdfast.llm.scripted import OfflineModel
+
+
+class Row(NamedTuple):
+    what: str
+    value: float
+    unit: str
+    goal: str
+    met: bool
+
+
+def at_most(what: str, value: float, unit: str, goal: float) -> Row:
+    return Row(what, value, unit, f"≤ {goal:g}", value <= goal)
+
+
+def at_least(what: str, value: float, unit: str, goal: float) -> Row:
+    return Row(what, value, unit, f"≥ {goal:g}", value >= goal)
+
+
+async def model_floor_ms(text: str, times: int = 200) -> float:
+    """What the model itself takes for such a reply, in this process, in the same run."""
+    request = ModelRequest(handle="holdfast/offline", system="", turns=(Turn("user", (Text(text),)),))
+    taken: list[float] = []
+    for _ in range(times):
+        began = time.perf_counter()
+        async for _ in OfflineModel().stream(request):
+            pass
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken) * 1e3
+
+
+async def turns(server: Server, client: Client) -> list[Row]:
+    floor = await model_floor_ms("hello")
+    plain = await client.agent()
+    tool = await client.tool(ECHO_TOOL)
+    for _ in range(20):
+        await client.turn(plain)
+    agents = [await client.agent() for _ in range(20)]
+    cpu = server.cpu_s()
+    taken = [await timed(client.turn(agent)) for agent in agents for _ in range(20)]
+    cpu_ms = (server.cpu_s() - cpu) / len(taken) * 1e3
+    with_tool = [await client.agent(tool) for _ in range(10)]
+    tool_taken = [
+        await timed(client.turn(agent, "Call bench_echo with 'hi'")) for agent in with_tool for _ in range(10)
+    ]
+    return [
+        at_most("no-tool turn, overhead p50", _p50_ms(taken) - floor, "ms", 5),
+        at_most("one-tool turn, overhead p50", _p50_ms(tool_taken) - 2 * floor, "ms", 15),
+        at_most("CPU of a no-tool turn", cpu_ms, "ms", 5),
+    ]
+
+
+async def throughput(server: Server, client: Client, concurrency: int = 32, seconds: float = 5.0) -> list[Row]:
+    agents = [await client.agent() for _ in range(concurrency)]
+    done = 0
+    began = time.perf_counter()
+
+    async def keep_sending(agent: str) -> None:
+        nonlocal done
+        while time.perf_counter() - began < seconds:
+            await client.turn(agent)
+            done += 1
+
+    await asyncio.gather(*(keep_sending(agent) for agent in agents))
+    rate = done / (time.perf_counter() - began)
+    return [at_least(f"turns per second, {concurrency} agents at once", rate, "/s", 200)]
+
+
+async def streaming(server: Server, client: Client) -> list[Row]:
+    agent = await client.agent()
+    await _read(client, agent, 100)
+    one = max([await _chunks_per_second(client, [agent], 2_000) for _ in range(5)])
+    agents = [await client.agent() for _ in range(32)]
+    many = max([await _chunks_per_second(client, agents, 500) for _ in range(3)])
+    floor = await model_floor_ms("[[tokens:1]] [[no_reasoning]]")
+    first = [await _first_piece_s(client, agent) for agent in agents]
+    return [
+        at_least("one stream of 2,000 tokens", one, "chunks/s", 20_000),
+        at_least("32 streams of 500 tokens", many, "chunks/s", 20_000),
+        at_most("time to the first token, over the floor", _p50_ms(first) - floor, "ms", 3),
+    ]
+
+
+async def cancelling(server: Server, client: Client, times: int = 12) -> list[Row]:
+    tools = [await client.tool(source) for source in (SLEEP_TOOL, BUSY_TOOL)]
+    situations = {
+        "tokens flowing": "[[tokens:100000]] [[delay:0.01]] go",
+        "silent model": "[[stall]] go",
+        "sleeping tool": "Call bench_sleep with 60 seconds",
+        "busy tool": "Call bench_busy with 60 seconds",
+    }
+    modes: dict[str, dict[str, Any]] = {
+        "blocking": {},
+        "step stream": {},
+        "token stream": {"stream_tokens": True},
+        "background": {"stream_tokens": True, "background": True},
+    }
+    rows: list[Row] = []
+    for situation, text in situations.items():
+        taken: list[float] = []
+        for mode, options in modes.items():
+            for _ in range(times):
+                taken.append(await _cancel_s(client, await client.agent(*tools), text, mode, options))
+        rows.append(at_most(f"cancel → terminal event p99, {situation}, 4 modes", _p99_ms(taken), "ms", 50))
+    return rows
+
+
+async def agents_section(server: Server, client: Client) -> list[Row]:
+    created = [await timed(client.agent()) for _ in range(100)]
+    have = len(created)
+    for _ in range(max(0, 1_000 - have) // 20):
+        await asyncio.gather(*(client.agent() for _ in range(20)))
+    listed = [await timed(client.call("GET", "/agents/?limit=50")) for _ in range(40)]
+    return [
+        at_most("agent create p50", _p50_ms(created), "ms", 5),
+        at_most("list 50 of 1,000 agents p50", _p50_ms(listed), "ms", 5),
+    ]
+
+
+def _p50_ms(seconds: list[float]) -> float:
+    return statistics.median(seconds) * 1e3
+
+
+def _p99_ms(seconds: list[float]) -> float:
+    return sorted(seconds)[min(len(seconds) - 1, int(len(seconds) * 0.99))] * 1e3
+
+
+async def _read(client: Client, agent: str, tokens: int) -> int:
+    text = f"[[tokens:{tokens}]] [[no_reasoning]] go"
+    seen = 0
+    async for piece in client.stream(agent, text, stream_tokens=True):
+        seen += piece.count(b"assistant_message")
+    return seen
+
+
+async def _chunks_per_second(client: Client, agents: list[str], tokens: int) -> float:
+    began = time.perf_counter()
+    counts = await asyncio.gather(*(_read(client, agent, tokens) for agent in agents))
+    taken = time.perf_counter() - began
+    if any(count < tokens for count in counts):
+        raise RuntimeError(f"tokens were lost: {counts}")
+    return sum(counts) / taken
+
+
+async def _first_piece_s(client: Client, agent: str) -> float:
+    began = time.perf_counter()
+    stream = client.stream(agent, "[[tokens:1]] [[no_reasoning]]", stream_tokens=True)
+    async for piece in stream:
+        if b"assistant_message" in piece:
+            taken = time.perf_counter() - began
+            break
+    async for _ in stream:
+        pass
+    return taken
+
+
+async def _cancel_s(client: Client, agent: str, text: str, mode: str, options: dict[str, Any]) -> float:
+    """From the cancel request leaving here to the terminal event arriving here."""
+    terminal: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+    async def wait_blocking() -> None:
+        answer = await client.turn(agent, text)
+        assert answer["stop_reason"]["stop_reason"] == "cancelled"
+        terminal.set_result(time.perf_counter())
+
+    async def wait_stream() -> None:
+        async for piece in client.stream(agent, text, **options):
+            if b'"stop_reason":"cancelled"' in piece and not terminal.done():
+                terminal.set_result(time.perf_counter())
+
+    waiting: Callable[[], Coroutine[Any, Any, None]] = wait_blocking if mode == "blocking" else wait_stream
+    task = asyncio.create_task(waiting())
+    await until(lambda: _is_under_way(client, agent, text))
+    began = time.perf_counter()
+    await client.call("POST", f"/agents/{agent}/messages/cancel", {})
+    ended = await terminal
+    await task
+    return ended - began
+
+
+async def _is_under_way(client: Client, agent: str, text: str) -> bool:
+    runs = await client.call("GET", f"/runs/?agent_id={agent}&limit=1")
+    if not runs or runs[0]["status"] != "running":
+        return False
+    if "bench_" not in text:
+        return True
+    why = await client.call("GET", f"/runs/{runs[0]['id']}/why")
+    return why["phase"] == "acting"
