@@ -1,8 +1,8 @@
 """Reads a whole database and says which of the ten promises it breaks. Any suite may ask, at any commit point.
 
 I1 one end per run · I2 rows and window move together · I3 no orphan call · I4 a pending approval has one owner ·
-I5 a recorded cancel wins · I6 the stream tells what is stored · I7 accepted input is kept · I8 one active run per thread ·
-I9 no run is left behind · I10 a failed run says why. And across them: store == window == journal == stream.
+I5 a recorded cancel wins · I6 the stream tells what is stored · I7 accepted input is kept · I8 one active run per
+thread · I9 no run is left behind · I10 a failed run says why. And across them: store == window == journal == stream.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def stream_tells_the_store(snapshot: Snapshot) -> Iterator[str]:
 
 
 def stream_violations(snapshot: Snapshot, run: Run, numbered: Sequence[tuple[int, Frame]]) -> Iterator[str]:
-    """Also for what a test has followed live. A listener may have been shown more than is stored, never something else."""
+    """Also for what a test has followed live: a listener may be shown more than is stored yet, never something else."""
     if [seq for seq, _ in numbered] != list(range(1, len(numbered) + 1)):
         yield f"the frames of run {run.id} are not numbered densely"
     shown = [frame for _, frame in numbered]
@@ -353,7 +353,7 @@ def _row_text(row: Message) -> str:
 
 
 def _missing_from_stream(snapshot: Snapshot, run: Run, told: set[str]) -> Iterator[str]:
-    """Answers to approvals are never streamed, nor is what a withdrawn approval leaves; summaries only when asked for."""
+    """Answers to approvals are never streamed, nor what a withdrawn approval leaves; summaries only when asked for."""
     state = snapshot.states.get(run.id)
     withdrawn = run.id in snapshot.holds and run.status == "cancelled"
     for row in snapshot.of_run(run.id):
@@ -405,9 +405,9 @@ def nothing_is_left_behind(snapshot: Snapshot) -> Iterator[str]:
 
 def failed_run_says_why(snapshot: Snapshot) -> Iterator[str]:
     for run in snapshot.runs.values():
-        error = run.metadata.get("error")
+        error: dict[str, object] | None = run.metadata.get("error")
         if run.status == "failed":
-            if not isinstance(error, dict) or not {"error_type", "message", "run_id"} <= set(error):
+            if error is None or not {"error_type", "message", "run_id"} <= error.keys():
                 yield f"run {run.id} failed ({run.stop_reason}) with the error {error!r}"
         elif error is not None:
             yield f"run {run.id} is {run.status} but carries an error"

@@ -252,7 +252,8 @@ def stop_of(frames: Sequence[Frame]) -> str | None:
 
 
 def _agent(agent_id: str, rules: tuple[Rule, ...], **model: Any) -> Agent:
-    choice = ModelChoice(**{"handle": HANDLE, "context_window": 128_000, "parallel_tool_calls": True} | model)
+    given: dict[str, Any] = {"handle": HANDLE, "context_window": 128_000, "parallel_tool_calls": True}
+    choice = ModelChoice(**given | model)
     return Agent(
         id=agent_id,
         name="ada",

@@ -56,10 +56,6 @@ def partial_rows(origin: Origin, reply_id: str, reply: Reply) -> list[Message]:
     return [_row(origin, reply_id, "assistant", reply.spoken)] if reply.spoken else []
 
 
-def request_id(reply_id: str, held_id: str, calls: Sequence[JudgedCall]) -> str:
-    return reply_id if all(judged.verdict == "held" for judged in calls) else held_id
-
-
 def tool_row(
     origin: Origin, row_id: str, known: Sequence[ToolReturn], new: Sequence[ToolReturn], order: Sequence[str]
 ) -> Message:

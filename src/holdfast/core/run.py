@@ -214,7 +214,7 @@ def _fold(state: RunState, event: AnyEvent) -> RunState:
             return _compaction_failed(state, event)
         case CancelAsked():
             return state if state.phase is Phase.DONE else _cancelled(state, event)
-        case RunFailed(stop_reason, error):
+        case RunFailed(stop_reason, error):  # pragma: no branch - there is no other kind
             # What breaks while a cancel is being carried out does not make it anything but a cancel.
             return state if state.ending == "cancelled" else _end(state, stop_reason, error)
 
@@ -277,7 +277,7 @@ def _compaction_failed(state: RunState, event: CompactionFailed) -> RunState:
 
 
 def _tools_started(state: RunState, call_ids: Iterable[str]) -> RunState:
-    startable = set() if state.ending else {call.call.id for call in state.open_calls if _may_run(state, call)}
+    startable = {call.call.id for call in state.open_calls if _may_run(state, call) and not state.ending}
     for call_id in call_ids:
         if call_id not in startable:
             raise IllegalEvent(f"call {call_id} may not be started")

@@ -29,7 +29,7 @@ from holdfast.core.events import (
 from holdfast.core.frames import MessageFrame
 from holdfast.core.hold import Hold, client_answers
 from holdfast.core.judgement import judge
-from holdfast.core.messages import Message, ToolReturn, content_text
+from holdfast.core.messages import Message, Reasoning, Text, ToolReturn, content_text
 from holdfast.core.records import Agent, Block, Run, Step, StopReason, Thread
 from holdfast.core.run import CallModel, OpenCall, Phase, RunState, apply, held_calls
 from holdfast.core.spec import RunSpec
@@ -154,7 +154,8 @@ class Session:
         self.draft.returns.extend(returns)
         self._add_returns(returns)
         if tool_ns is not None:
-            self._change_step(tool_execution_ns=tool_ns)
+            longest = max(tool_ns, (self.step.tool_execution_ns if self.step else None) or 0)
+            self._change_step(tool_execution_ns=longest)
 
     def memory_returned(self, call: OpenCall, answer: ToolReturn, write: MemoryWrite | None) -> None:
         """A built-in tool: its effect is committed with its return, or neither is."""
@@ -351,5 +352,5 @@ def _asked_first(hold: Hold) -> list[str]:
 
 
 def _estimated(reply: Reply) -> Usage:
-    said = "".join(part.text for part in reply.spoken if hasattr(part, "text"))
+    said = "".join(part.text for part in reply.spoken if isinstance(part, (Text, Reasoning)))
     return Usage(completion_tokens=estimate_tokens(said), estimated=True)

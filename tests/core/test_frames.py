@@ -1,0 +1,64 @@
+"""Frames are stored as bytes: they must come back as they went, also with a later release."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from holdfast.core.frames import (
+    TERMINAL,
+    AbandonedFrame,
+    CallFrame,
+    CompactionFrame,
+    ErrorFrame,
+    Frame,
+    HiddenReasoningFrame,
+    MessageFrame,
+    ReasoningFrame,
+    StopFrame,
+    TextFrame,
+    UsageFrame,
+)
+from holdfast.core.messages import Image, Message, Text, ToolReturn
+from holdfast.core.usage import Usage
+
+_decoder = msgspec.msgpack.Decoder(list[Frame])
+FRAMES: list[Frame] = [
+    TextFrame("message-1", 0, "step-1", 5, "ü"),
+    ReasoningFrame("message-1", 0, "step-1", 5, "hm", "signed"),
+    HiddenReasoningFrame("message-1", 0, "step-1", 5, "redacted", "xx"),
+    CallFrame("message-1", 1, "step-1", 5, "c1", None, '{"a', True),
+    MessageFrame(
+        Message(
+            id="message-2",
+            role="tool",
+            parts=(ToolReturn("c1", "note", "success", (Text("a"), Image("image/png", "AA=="))),),
+            created_us=6,
+        )
+    ),
+    CompactionFrame("message-3", None, 7, "post_step_context_check", None, 1_000),
+    AbandonedFrame("message-1"),
+    StopFrame("end_turn"),
+    UsageFrame(Usage(1, 2, 0, None, 3), 2, 40),
+    ErrorFrame({"error_type": "internal_error", "message": "It broke."}),
+]
+
+
+def test_there_is_a_frame_of_every_kind_to_try() -> None:
+    assert {type(frame) for frame in FRAMES} == set(get_args(Frame))
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: type(frame).__name__)
+def test_a_frame_survives_a_round_trip(frame: Frame) -> None:
+    assert _decoder.decode(msgspec.msgpack.encode([frame])) == [frame]
+
+
+def test_the_tags_of_stored_frames_do_not_change() -> None:
+    tags = [msgspec.msgpack.decode(msgspec.msgpack.encode(frame))[0] for frame in FRAMES]
+    assert tags == ["t", "r", "h", "c", "m", "x", "a", "s", "u", "e"]
+
+
+def test_a_stream_ends_with_usage_or_with_an_error() -> None:
+    assert (UsageFrame, ErrorFrame) == TERMINAL

@@ -1,0 +1,72 @@
+"""Messages and their parts."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from holdfast.core.messages import (
+    AnyPart,
+    Approve,
+    ClientReturn,
+    CompactionStats,
+    Deny,
+    Image,
+    Message,
+    OmittedReasoning,
+    Parts,
+    Reasoning,
+    RedactedReasoning,
+    Role,
+    Summary,
+    Text,
+    ToolCall,
+    ToolReturn,
+    content_text,
+    text_of,
+)
+
+PARTS: list[AnyPart] = [
+    Text("ü", "signed"),
+    Image("image/png", "AA==", "low"),
+    Reasoning("hm", "signed"),
+    RedactedReasoning("xx"),
+    OmittedReasoning(),
+    ToolCall("c1", "note", '{"a":1}'),
+    ToolReturn("c1", "note", "error", (Text("a"), Image("image/png", "AA==")), ("out",), ()),
+    Approve("c1", "fine"),
+    Deny("c1"),
+    ClientReturn("c1", "snap", "error"),
+    Summary("before", CompactionStats("all", 10, 5, 2, None, 3), shown=True),
+]
+
+
+def row(*parts: AnyPart, role: Role = "assistant") -> Message:
+    return Message(id="m", role=role, parts=parts, created_us=0)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)
+def test_a_part_survives_a_round_trip_through_json(part: AnyPart) -> None:
+    assert msgspec.json.decode(msgspec.json.encode((part,)), type=Parts) == (part,)
+
+
+def test_a_row_knows_its_calls_returns_and_decisions() -> None:
+    everything = row(*PARTS)
+    assert everything.calls == (PARTS[5],)
+    assert everything.returns == (PARTS[6],)
+    assert everything.decisions == tuple(PARTS[7:10])
+
+
+def test_an_approval_row_with_calls_asks_and_one_without_answers() -> None:
+    assert row(ToolCall("c1", "note", "{}"), role="approval").is_approval_request
+    assert not row(Approve("c1"), role="approval").is_approval_request
+    assert not row(ToolCall("c1", "note", "{}"), role="assistant").is_approval_request
+
+
+def test_the_text_of_a_row_is_what_was_said_not_what_was_thought() -> None:
+    assert text_of(PARTS) == "ü\nbefore"
+
+
+def test_images_in_a_tools_answer_become_a_placeholder() -> None:
+    assert content_text("plain") == "plain"
+    assert content_text((Text("see"), Image("image/png", "AA=="))) == "see [Image omitted]"
