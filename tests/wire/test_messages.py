@@ -25,6 +25,7 @@ from holdfast.core.messages import (
     Text,
     ToolCall,
     ToolReturn,
+    shown_parts,
 )
 from holdfast.wire.messages import filter_types, stored_view, to_live, to_wire
 
@@ -412,3 +413,22 @@ def test_the_stored_form_of_returns_and_answers() -> None:
     assert answered["denial_reason"] == "keep it"
     approved = stored(EXAMPLES["an answer that approves"][0])
     assert (approved["approve"], approved["denial_reason"]) == (True, None)
+
+
+SPOKEN = st.sampled_from([Text("a"), Reasoning("b"), RedactedReasoning("c"), OmittedReasoning(), CALL])
+
+
+@given(role=st.sampled_from(["assistant", "approval"]), parts=st.lists(SPOKEN, min_size=1, max_size=6))
+def test_the_core_knows_how_many_messages_a_row_becomes(role: Role, parts: list[AnyPart]) -> None:
+    message = row(role, *parts)
+    if message.role == "assistant" or message.calls:
+        assert shown_parts(message) == len(to_wire(message))
+
+
+def test_a_row_can_be_shown_one_message_at_a_time() -> None:
+    message = row("assistant", Reasoning("hm"), Text("yes"), CALL)
+
+    whole = to_live(message, include=None, include_compaction=False)
+    one_by_one = [to_live(message, include=None, include_compaction=False, index=index) for index in range(4)]
+
+    assert one_by_one == [*([each] for each in whole), []]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -13,7 +14,7 @@ from holdfast.api.deps import Holdfast
 from holdfast.api.event_stream import EventStream
 from holdfast.api.json import json_response
 from holdfast.api.resuming import require_replayable, resumed
-from holdfast.core.frames import ErrorFrame, MessageFrame, StopFrame, UsageFrame
+from holdfast.core.frames import ErrorFrame, MessageFrame, StopFrame, UsageFrame, message_frames
 from holdfast.core.messages import Image, Message
 from holdfast.core.records import FAILED_WITH_ANSWER, Run
 from holdfast.engine.streams import Numbered, RunStream
@@ -24,6 +25,7 @@ from holdfast.wire.requests import LettaRequest, LettaStreamingRequest, Retrieve
 from holdfast.wire.responses import letta_response
 from holdfast.wire.sse import FrameEncoder
 
+_POLL_S: Final = 0.05
 _CONFIGURED = (
     "use_assistant_message",
     "assistant_message_tool_name",
@@ -113,18 +115,29 @@ async def replayed(deps: Holdfast, run: Run, after: int = 0) -> AsyncGenerator[S
         async for batch in resumed(deps, run, after) if run.background else deps.streams.follow(run.id, after):
             yield batch
         return
-    told = await _told(deps, run)
+    told = await _told(deps, await _stopped(deps, run.id))
     yield list(enumerate(told, 1))[after:]
 
 
 async def collected(deps: Holdfast, accepted: Accepted, request: LettaRequest) -> Response:
     if accepted.stream is None:
-        await deps.worker.stopped(accepted.run.id)
-        run = await deps.database.read(lambda tx: runs.get(tx, accepted.run.id))
-        frames = await _told(deps, run)
+        frames = await _told(deps, await _stopped(deps, accepted.run.id))
     else:
         frames = await _collect(accepted.stream)
     return _answer(frames, request)
+
+
+async def _stopped(deps: Holdfast, run_id: str) -> Run:
+    """The run once it has stopped, or as it is when this server stops first.
+
+    It may be driven elsewhere, or be on record and only about to be driven here: then only the record can tell.
+    """
+    while True:
+        await deps.worker.stopped(run_id)
+        run = await deps.database.read(lambda tx: runs.get(tx, run_id))
+        if not run.is_active or deps.worker.draining:
+            return run
+        await asyncio.sleep(_POLL_S)
 
 
 async def _collect(stream: RunStream) -> list[Any]:
@@ -134,7 +147,9 @@ async def _collect(stream: RunStream) -> list[Any]:
 
 
 def _answer(frames: Sequence[Any], request: LettaRequest) -> Response:
-    made: list[Message] = [frame.message for frame in frames if isinstance(frame, MessageFrame)]
+    made: list[Message] = [
+        frame.message for frame in frames if isinstance(frame, MessageFrame) and frame.index in (None, 0)
+    ]
     last = frames[-1] if frames else None
     if isinstance(last, ErrorFrame):
         return failed_run_response(last.error)
@@ -178,7 +193,7 @@ async def _told(deps: Holdfast, run: Run) -> list[Any]:
     everything = Page(limit=10_000, order="asc")
     rows = await deps.database.read(lambda tx: messages.list_of_run(tx, run.id, everything))
     usage, step_count = await deps.database.read(lambda tx: runs.usage(tx, run.id))
-    frames: list[Any] = [MessageFrame(row) for row in rows if row.role not in ("user", "system")]
+    frames: list[Any] = [frame for row in rows if row.role not in ("user", "system") for frame in message_frames(row)]
     if run.stop_reason is not None:
         frames.append(StopFrame(run.stop_reason))
         error = run.metadata.get("error")

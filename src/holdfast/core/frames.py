@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.messages import Message
+from holdfast.core.messages import Message, shown_parts
 from holdfast.core.records import StopReason
 from holdfast.core.usage import Usage
 
@@ -60,9 +60,13 @@ class CallFrame(FrameBase, frozen=True, tag="c"):
 
 
 class MessageFrame(FrameBase, frozen=True, tag="m"):
-    """A whole stored message: every message of a step in step mode; tool returns and summaries in token mode."""
+    """A stored message: every message of a step in step mode; tool returns and summaries in token mode.
+
+    `index` is that of the wire message it stands for, as one row may become several; None stands for all of them.
+    """
 
     message: Message
+    index: int | None = None
 
 
 class CompactionFrame(FrameBase, frozen=True, tag="x"):
@@ -109,3 +113,8 @@ Frame = (
     | ErrorFrame
 )
 TERMINAL = (UsageFrame, ErrorFrame)
+
+
+def message_frames(message: Message) -> list[MessageFrame]:
+    """One for each wire message, so that each has a number of its own and a reader can resume between them."""
+    return [MessageFrame(message, index) for index in range(shown_parts(message))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -110,6 +111,7 @@ AnyPart = (
     | Summary
 )
 Parts = tuple[AnyPart, ...]
+SPOKEN = (Text, Reasoning, RedactedReasoning, OmittedReasoning)
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +153,18 @@ class Turn(msgspec.Struct, frozen=True):
     role: Literal["user", "assistant", "tool"]
     parts: Parts
     model: str | None = None  # the handle that produced an assistant turn; reasoning is replayed only to it
+
+
+def shown_parts(message: Message) -> int:
+    """How many messages a client is shown of it. Neighbouring texts are one, as are neighbouring reasonings, and all
+    calls together; hidden reasonings stand alone."""
+    if message.role != "assistant" and not message.is_approval_request:
+        return 1
+    spoken = [part for part in message.parts if isinstance(part, SPOKEN)]
+    joined = sum(
+        type(one) is type(next_one) and isinstance(one, (Text, Reasoning)) for one, next_one in pairwise(spoken)
+    )
+    return len(spoken) - joined + bool(message.calls)
 
 
 def text_of(parts: Iterable[AnyPart]) -> str:

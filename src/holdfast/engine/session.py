@@ -26,7 +26,7 @@ from holdfast.core.events import (
     ToolReturned,
     ToolsStarted,
 )
-from holdfast.core.frames import MessageFrame
+from holdfast.core.frames import message_frames
 from holdfast.core.hold import Hold, client_answers
 from holdfast.core.judgement import judge
 from holdfast.core.messages import Message, Reasoning, Text, ToolReturn, content_text
@@ -282,7 +282,7 @@ class Session:
             self._stream_rows(new)
 
     def _stream_rows(self, new: Sequence[Message]) -> None:
-        self.draft.frames.extend(MessageFrame(row) for row in new)
+        self.draft.frames.extend(frame for row in new for frame in message_frames(row))
         if new:
             self.first_content()
 

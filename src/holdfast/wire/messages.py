@@ -64,12 +64,21 @@ def to_wire(
 
 
 def to_live(
-    message: Message, *, include: Collection[str] | None, include_compaction: bool, seq_id: int | None = None
+    message: Message,
+    *,
+    include: Collection[str] | None,
+    include_compaction: bool,
+    seq_id: int | None = None,
+    index: int | None = None,
 ) -> list[WireMessage]:
-    """What the caller of a run is shown of a message: never its own input, and compaction only when asked for."""
+    """What the caller of a run is shown of a message: never its own input, and compaction only when asked for.
+
+    `index`: only this one of the messages that the row becomes.
+    """
+    everything = to_wire(message, seq_id=seq_id, show_summaries=True)
     return [
         shown
-        for shown in filter_types(to_wire(message, seq_id=seq_id, show_summaries=True), include)
+        for shown in filter_types(everything if index is None else everything[index : index + 1], include)
         if shown["message_type"] not in _NEVER_LIVE and (include_compaction or shown["message_type"] not in _COMPACTION)
     ]
 

@@ -127,6 +127,7 @@ class FrameEncoder:
     def _message(self, seq: int, frame: MessageFrame) -> bytes | None:
         shown = to_live(
             frame.message,
+            index=frame.index,
             include=self._include,
             include_compaction=self._include_compaction,
             seq_id=self._seq_id(seq),
