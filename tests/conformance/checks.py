@@ -119,9 +119,7 @@ async def check_told_is_stored(client: AsyncLetta, agent_id: str, outcome: Outco
 def shown(message: Json) -> Json:
     """What a reader cares for. Arguments are compared as what they mean: a model may space them as it likes."""
     kept = {name: message[name] for name in _SHOWN if name in message}
-    calls = [
-        (call["tool_call_id"], call["name"], json.loads(call["arguments"] or "{}")) for call in calls_of(message)
-    ]
+    calls = [(call["tool_call_id"], call["name"], json.loads(call["arguments"] or "{}")) for call in calls_of(message)]
     return kept | {"calls": calls}
 
 

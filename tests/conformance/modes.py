@@ -28,7 +28,7 @@ def in_modes(letters: str) -> pytest.MarkDecorator:
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """`error` is what the client raised with, or what an asynchronous run left on record. Refused requests have no run."""
+    """`error` is what the client raised with, or what an asynchronous run left on record. A refusal has no run."""
 
     mode: Mode
     run_id: str | None = None
@@ -189,10 +189,20 @@ class Turn:
         )
 
 
+class ConversationTurn(Turn):
+    """The same in a conversation, which the client always reads as a stream. `agent_id` is the conversation's."""
+
+    async def _open(self) -> Any:
+        messages: Any = self.client.conversations.messages
+        options = {"stream_tokens": self.mode != "step", "background": self.mode == "background"}
+        return await messages.create(conversation_id=self.agent_id, **options, **self.body)
+
+
 def begin(client: AsyncLetta, mode: Mode, agent_id: str, said: Any, **options: Any) -> Turn:
-    """`said`: a text of the user, or the list of messages as the API takes it."""
+    """`said`: a text of the user, or the list of messages as the API takes it. `agent_id` may be a conversation's."""
     messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
-    return Turn(client, agent_id, mode, {"messages": messages, **options})
+    kind = ConversationTurn if agent_id.startswith("conv-") else Turn
+    return kind(client, agent_id, mode, {"messages": messages, **options})
 
 
 async def send(client: AsyncLetta, mode: Mode, agent_id: str, said: Any, **options: Any) -> Outcome:

@@ -247,9 +247,7 @@ async def test_a7_a_client_may_answer_with_its_own_return(
     assert (back["tool_call_id"], back["status"], back["tool_return"]) == (call, "success", "code 1234")
     assert "code 1234" in answered.text
     response = next(
-        message
-        for message in await history(client, agent)
-        if message["message_type"] == "approval_response_message"
+        message for message in await history(client, agent) if message["message_type"] == "approval_response_message"
     )
     assert (response["approvals"][0]["type"], response["approvals"][0]["tool_return"]) == ("tool", "code 1234")
     await check_told_is_stored(client, agent, answered)

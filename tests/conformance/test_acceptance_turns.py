@@ -167,9 +167,9 @@ async def test_a25_an_answer_does_not_excuse_from_a_required_tool(
 
     assert told.only("tool_return_message")["name"] == "print_tool"
     assert told.stop_reason == "end_turn"
-    nudges = [message["content"] for message in await history(client, agent) if message["message_type"] == "user_message"]
-    assert len(nudges) == 2
-    assert "You must call print_tool at least once to exit the loop." in nudges[1]
+    said = [message for message in await history(client, agent) if message["message_type"] == "user_message"]
+    assert len(said) == 2
+    assert "You must call print_tool at least once to exit the loop." in said[1]["content"]
     await check_at_rest(client, agent)
 
 

@@ -1,4 +1,6 @@
-"""The tools that the agents of this suite call. Their source text is what the server gets; nothing here runs in place."""
+"""The tools that the agents of this suite call. The server gets their source text; nothing here runs in place."""
+
+# ruff: noqa: PLC0415 — a tool brings its imports along
 
 from __future__ import annotations
 
