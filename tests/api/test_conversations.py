@@ -187,16 +187,15 @@ async def test_a_deleted_conversation_is_gone_for_every_route(client: ServedClie
     assert await client.conversations.list(agent_id=agent.id) == []
 
 
-async def test_a_conversation_with_an_active_run_is_not_deleted(client: ServedClient) -> None:
+async def test_deleting_a_conversation_stops_its_run_first(client: ServedClient) -> None:
     agent = await client.agent()
     conversation = await client.conversations.create(agent_id=agent.id)
     stream = await client.conversations.messages.create(conversation.id, input="[[stall]]")
     run_id = await run_of(stream)
-    with pytest.raises(ConflictError, match=run_id):
-        await client.conversations.delete(conversation.id)
-    await client.conversations.cancel(conversation.id)
     await client.conversations.delete(conversation.id)
-    await stream.close()
+    assert (await client.runs.retrieve(run_id)).status == "cancelled"
+    rest = [event.message_type async for event in stream]
+    assert rest == ["stop_reason", "usage_statistics"]
 
 
 async def test_private_blocks_are_copies_that_live_and_die_with_the_conversation(client: ServedClient) -> None:

@@ -10,6 +10,10 @@ import pytest
 from letta_client import ConflictError
 
 from holdfast import ids
+from holdfast.actions.compact_thread import compact_thread
+from holdfast.engine.compacting import Compaction, Compactor, Wanted
+from holdfast.errors import Conflict
+from holdfast.wire.requests import CompactionSettingsInput
 
 from ..served import ServedClient, run_of, served
 
@@ -71,6 +75,32 @@ async def test_a_summariser_that_fails_leaves_the_window_alone(client: ServedCli
     answer = await client.http.post(path, json=body)
     assert (answer.status_code, answer.json()["error"]["type"]) == (429, "llm_rate_limit")
     assert await window(client, agent.id) == before
+
+
+async def test_a_summary_of_messages_that_changed_meanwhile_is_thrown_away(client: ServedClient) -> None:
+    agent = await client.agent()
+    await client.say(agent.id, "hello")
+    await client.say(agent.id, "more")
+
+    class OvertakenCompactor(Compactor):
+        async def compact(self, wanted: Wanted) -> Compaction:
+            await client.say(agent.id, "[[say:quicker]] [[no_reasoning]]")
+            return await super().compact(wanted)
+
+    deps = client.deps
+    with pytest.raises(Conflict, match="changed while"):
+        await compact_thread(
+            agent.id,
+            CompactionSettingsInput(mode="all"),
+            database=deps.database,
+            catalog=deps.catalog,
+            compactor=OvertakenCompactor(deps.catalog, deps.clock),
+            clock=deps.clock,
+            refuse_empty=False,
+        )
+    assert len(await window(client, agent.id)) == 7
+    listed = await client.ask("GET", f"/v1/agents/{agent.id}/messages")
+    assert listed[-1]["content"] == "quicker"
 
 
 async def test_a_pending_approval_survives_compaction(client: ServedClient) -> None:

@@ -404,6 +404,17 @@ async def test_a_server_error_is_tried_again_and_the_last_attempt_recorded(loopb
     assert listener.received.qsize() == 2
 
 
+async def test_a_connection_that_is_refused_is_recorded_and_harms_nothing(loopback_client: ServedClient) -> None:
+    client, listener = loopback_client, Listener(200)
+    agent = await client.agent()
+    async with listener.listening() as url:
+        pass
+    run = await client.agents.messages.create_async(agent.id, input="hello", callback_url=url)
+    after = await recorded(client, run.id)
+    assert (after["status"], after["callback_status_code"]) == ("completed", None)
+    assert "Connect" in after["callback_error"]
+
+
 async def test_a_run_that_paused_for_approval_calls_back_once(loopback_client: ServedClient) -> None:
     client, listener = loopback_client, Listener(200)
     agent = await client.guarded_agent(DOOR)

@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.api.deps import Holdfast
 from holdfast.core.frames import TERMINAL, ErrorFrame, Frame, StopFrame, UsageFrame
-from holdfast.core.records import Run
+from holdfast.core.records import FAILED_WITH_ANSWER, Run
 from holdfast.engine.streams import Numbered
 from holdfast.errors import Gone, Invalid
 from holdfast.store import frames, runs
@@ -56,5 +56,7 @@ async def _missing_end(deps: Holdfast, run_id: str) -> list[Numbered]:
         return []
     usage, step_count = await deps.database.read(lambda tx: runs.usage(tx, run_id))
     error = run.metadata.get("error")
-    end: Frame = ErrorFrame(error) if error else UsageFrame(usage, step_count)
+    end: Frame = UsageFrame(usage, step_count)
+    if error is not None and run.stop_reason not in FAILED_WITH_ANSWER:
+        end = ErrorFrame(error)
     return [(last + 1, StopFrame(run.stop_reason)), (last + 2, end)]

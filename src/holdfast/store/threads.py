@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy import ColumnElement, bindparam, delete, exists, func, select
 from sqlalchemy import update as change
 
+from holdfast import ids
 from holdfast.core.messages import Message
 from holdfast.core.records import Thread
 from holdfast.errors import BugError, NotFound
@@ -274,7 +275,8 @@ async def count_messages(tx: Transaction, thread_id: str) -> int:
 
 
 def _unknown(thread_id: str) -> NotFound:
-    return NotFound(f"Conversation {thread_id} not found")
+    # An agent's own history is missing only when the agent is.
+    return NotFound("Agent not found" if ids.is_id("agent", thread_id) else f"Conversation {thread_id} not found")
 
 
 def _placed(thread_id: str, position: int, message_id: str, context_position: int | None) -> dict[str, Any]:
