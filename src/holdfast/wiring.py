@@ -59,7 +59,9 @@ def assemble(settings: Settings, database: Database, sandbox: Sandbox, catalog: 
     streams = Streams(database)
     executor = SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s)
     runner = Runner(database, catalog, executor, InlineTools(database, clock), clock)
-    pace = Pace(lease_ttl_s=settings.lease_ttl_s, drain_s=settings.drain_s)
+    pace = Pace(
+        lease_ttl_s=settings.lease_ttl_s, drain_s=settings.drain_s, frame_retention_s=settings.frame_retention_s
+    )
     worker = Worker(database, runner, streams, clock, pace)
     return Holdfast(
         settings=settings,

@@ -20,7 +20,7 @@ from holdfast.engine.scope import CancelScope
 from holdfast.engine.session import Session
 from holdfast.engine.streams import Streams
 from holdfast.errors import HoldfastError, RunInterrupted, ShuttingDown
-from holdfast.store import runs
+from holdfast.store import frames, runs
 from holdfast.store.transaction import Database, DatabaseError
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     lease_ttl_s: float = 15.0
     flush_s: float = 0.03
     sweep_s: float = 5.0
+    tidy_s: float = 60.0
+    frame_retention_s: float = 3 * 3600.0
     drain_s: float = 10.0
 
 
@@ -154,6 +156,7 @@ class Worker:
             group.create_task(self._flush())
             group.create_task(self._renew())
             group.create_task(self._sweep())
+            group.create_task(self._tidy())
 
     @property
     def draining(self) -> bool:
@@ -222,3 +225,13 @@ class Worker:
             await asyncio.sleep(self._pace.sweep_s)
             if not self._draining:
                 await self.recover(alone=False)
+
+    async def _tidy(self) -> None:
+        while True:
+            await asyncio.sleep(self._pace.tidy_s)
+            await self.forget_old_frames()
+
+    async def forget_old_frames(self) -> None:
+        """Streams can be read again for a while after their run has ended; messages stay for ever."""
+        before_us = self._clock.now_us() - int(self._pace.frame_retention_s * 1_000_000)
+        await self._database.write(lambda tx: frames.delete_older(tx, before_us))

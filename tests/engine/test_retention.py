@@ -1,0 +1,37 @@
+"""Frames are kept for a while after a run has ended, then they make room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.store import frames
+
+from ..served import ServedClient, served
+
+
+async def stream_in_background(client: ServedClient) -> str:
+    agent = await client.agent()
+    body = {"messages": [{"role": "user", "content": "hello"}], "background": True}
+    first = (await client.events(f"/v1/agents/{agent.id}/messages/stream", body))[0]
+    assert isinstance(first, dict)
+    return first["run_id"]
+
+
+async def test_frames_of_a_run_that_ended_long_ago_are_removed_and_its_messages_stay(tmp_path: Path) -> None:
+    async with served(tmp_path, frame_retention_s=0) as client:
+        run_id = await stream_in_background(client)
+
+        await client.deps.worker.forget_old_frames()
+
+        assert await client.deps.database.read(lambda tx: frames.load(tx, run_id, 0)) == []
+        assert "EXPIRED" in await client.refusal(410, "POST", f"/v1/runs/{run_id}/stream")
+        assert len((await client.runs.messages.list(run_id)).items) == 3
+
+
+async def test_frames_of_a_run_that_ended_lately_can_be_read_again(tmp_path: Path) -> None:
+    async with served(tmp_path, frame_retention_s=3600) as client:
+        run_id = await stream_in_background(client)
+
+        await client.deps.worker.forget_old_frames()
+
+        assert (await client.events(f"/v1/runs/{run_id}/stream"))[-1] == "[DONE]"
