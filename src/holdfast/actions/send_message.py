@@ -38,6 +38,7 @@ from holdfast.wire.requests import LettaRequest
 KEEP_ALIVE: Final = (
     "<system-alert>Automated keep-alive ping. Ignore this message and continue from where you stopped.</system-alert>"
 )
+_POLL_S: Final = 0.02
 _encode = msgspec.json.Encoder().encode
 
 
@@ -124,8 +125,10 @@ class SendMessage:
 
     async def _wait(self, active: Run, deadline_us: int) -> None:
         left_s = (deadline_us - self._clock.now_us()) / 1_000_000
-        if left_s <= 0 or not self._worker.owns(active.id):
+        if left_s <= 0 or active.lease_owner != self._worker.owner:
             raise Busy(active.id)
+        if not self._worker.owns(active.id):
+            await asyncio.sleep(_POLL_S)  # on record, and about to be driven here
         try:
             async with asyncio.timeout(left_s):
                 await self._worker.stopped(active.id)
