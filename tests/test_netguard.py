@@ -10,7 +10,8 @@ import pytest
 from aiohttp import web
 
 from holdfast.errors import Invalid
-from holdfast.netguard import Target, check_url, fetch_image, guarded_session
+from holdfast.netguard import Target, check_url
+from holdfast.outgoing import fetch_image, guarded_session
 
 PIXEL = b"\x89PNG\r\n\x1a\n..."
 LOOPBACK = ("127.0.0.0/8",)

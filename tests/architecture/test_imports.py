@@ -15,6 +15,8 @@ ALLOWED_INSIDE = {
     ("store/database.py", "holdfast.store"): "asyncpg, for those who use PostgreSQL",
     ("store/sqlite.py", "holdfast.store.migrations"): "Alembic is slow to import",
     ("store/postgres.py", "holdfast.store.migrations"): "Alembic is slow to import",
+    ("actions/callbacks.py", "holdfast"): "outgoing, because aiohttp is slow to import",
+    ("api/sending.py", "holdfast"): "outgoing, because aiohttp is slow to import",
     ("tools/mcp.py", "mcp"): "optional and slow",
     ("llm/pydantic_ai.py", "pydantic_ai"): "optional and slow",
 }

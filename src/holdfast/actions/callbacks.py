@@ -12,10 +12,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
-import aiohttp
 import msgspec
 
-from holdfast import netguard
 from holdfast.core.records import Run
 from holdfast.engine.clock import Clock
 from holdfast.errors import Invalid
@@ -105,22 +103,15 @@ class Callbacks:
         )
 
     async def _post(self, url: str, body: bytes) -> _Tried:
+        from holdfast import outgoing  # noqa: PLC0415 - aiohttp is slow to import
+
         try:
-            async with asyncio.timeout(TIMEOUT_S):
-                target = await netguard.check_url(url, self._allowed_hosts)
-                async with (
-                    netguard.guarded_session(target, TIMEOUT_S) as session,
-                    session.post(
-                        url, data=body, headers={"content-type": "application/json"}, allow_redirects=False
-                    ) as answer,
-                ):
-                    return _Tried(answer.status, again=answer.status >= 500)
+            status = await outgoing.post_json(url, body, self._allowed_hosts, TIMEOUT_S)
         except Invalid as refused:
             return _Tried(error=refused.message[:_ERROR_CHARS])
-        except TimeoutError:
-            return _Tried(error=f"No answer within {TIMEOUT_S:g} seconds.", again=True)
-        except (aiohttp.ClientError, OSError) as error:
-            return _Tried(error=f"{type(error).__name__}: {error}"[:_ERROR_CHARS], again=True)
+        except outgoing.Unreachable as unreachable:
+            return _Tried(error=str(unreachable)[:_ERROR_CHARS], again=True)
+        return _Tried(status, again=status >= 500)
 
 
 async def callback_payload(tx: Transaction, run: Run) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from holdfast import netguard
 from holdfast.actions.send_message import Accepted, Sending
 from holdfast.api.deps import Holdfast
 from holdfast.api.event_stream import EventStream
@@ -39,9 +38,11 @@ async def parse(deps: Holdfast, request: LettaRequest) -> ParsedInput:
     parsed = input_of(request)
     if not parsed.image_urls:
         return parsed
+    from holdfast import outgoing  # noqa: PLC0415 - aiohttp is slow to import
+
     fetched: dict[str, Image] = {}
     for url in parsed.image_urls:
-        media_type, data = await netguard.fetch_image(url, deps.settings.allowed_hosts)
+        media_type, data = await outgoing.fetch_image(url, deps.settings.allowed_hosts)
         fetched[url] = Image(media_type, data)
     return resolve_images(parsed, fetched)
 
