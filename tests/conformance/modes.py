@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Literal
 
@@ -67,6 +68,7 @@ class Turn:
         self.mode: Mode = mode
         self.body = body
         self.events: list[Json] = []
+        self._began = time.time()
         self._news = asyncio.Condition()
         drive = {"blocking": self._block, "async": self._poll}.get(mode, self._stream)
         self._task: asyncio.Task[Outcome] = asyncio.create_task(drive())
@@ -162,9 +164,11 @@ class Turn:
             (outcome.stop_reason,) = stops
             outcome.run_id = self.events[0]["run_id"]
             outcome.messages, outcome.events = accumulated(events), events
-        elif not is_refusal(outcome):
-            run = await newest_run(self.client, self.agent_id)
-            outcome.run_id, outcome.stop_reason = run["id"], run["stop_reason"]
+        else:
+            runs = (await self.client.runs.list(agent_id=self.agent_id, limit=1)).items
+            run = runs[0].to_dict() if runs else None
+            if run and run["status"] == "failed" and run["created_at"].timestamp() > self._began:
+                outcome.run_id, outcome.stop_reason = run["id"], run["stop_reason"]
         return outcome
 
     async def _poll(self) -> Outcome:
@@ -207,14 +211,6 @@ def begin(client: AsyncLetta, mode: Mode, agent_id: str, said: Any, **options: A
 
 async def send(client: AsyncLetta, mode: Mode, agent_id: str, said: Any, **options: Any) -> Outcome:
     return await begin(client, mode, agent_id, said, **options).outcome()
-
-
-def is_refusal(outcome: Outcome) -> bool:
-    """Refused before there was a run, as opposed to a run that failed while a blocking request waited for it."""
-    body = outcome.error
-    if not isinstance(body, dict) or "error" in body:
-        return False
-    return outcome.status in (404, 409, 413, 422) or (outcome.status == 400 and "_" not in str(body)[:40])
 
 
 async def newest_run(client: AsyncLetta, agent_id: str, *, active: bool = False) -> Json:

@@ -33,9 +33,7 @@ def numbers(events: list[Json]) -> list[int]:
     return [event["seq_id"] for event in events]
 
 
-async def test_a15_a_stream_can_be_read_again_while_it_is_under_way(
-    client: AsyncLetta, make_agent: MakeAgent
-) -> None:
+async def test_a15_a_stream_can_be_read_again_while_it_is_under_way(client: AsyncLetta, make_agent: MakeAgent) -> None:
     agent = await make_agent()
     turn = begin(client, "background", agent, SLOWLY)
     run_id = await turn.run_id()
@@ -139,9 +137,7 @@ async def test_a16_another_request_while_busy_is_refused_and_told_by_whom(
     first = begin(client, "background", conversation, [{"role": "user", "content": "Wait [[stall]]", "otid": otids[0]}])
     run_id = await first.run_id()
 
-    refused = await send(
-        client, "background", conversation, [{"role": "user", "content": "Me too", "otid": otids[1]}]
-    )
+    refused = await send(client, "background", conversation, [{"role": "user", "content": "Me too", "otid": otids[1]}])
 
     assert refused.status == 409
     assert refused.error["run_id"] == run_id
@@ -152,9 +148,7 @@ async def test_a16_another_request_while_busy_is_refused_and_told_by_whom(
     assert again.text == "You said: Me too"
 
 
-async def test_a16_a_stream_can_be_found_by_the_otid_of_its_message(
-    client: AsyncLetta, make_agent: MakeAgent
-) -> None:
+async def test_a16_a_stream_can_be_found_by_the_otid_of_its_message(client: AsyncLetta, make_agent: MakeAgent) -> None:
     agent, otid = await make_agent(), str(uuid.uuid4())
     conversation = (await client.conversations.create(agent_id=agent)).id
     first = await send(client, "background", conversation, [{"role": "user", "content": "Hello", "otid": otid}])

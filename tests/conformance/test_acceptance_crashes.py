@@ -1,0 +1,178 @@
+"""kill -9 of the server, and what those who were waiting find when it is back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+
+import httpx
+import pytest
+from letta_client import AsyncLetta
+
+from tests.conformance import tools
+from tests.conformance.answers import approve, asked_ids
+from tests.conformance.checks import check_at_rest, check_next_message_works, history, read_agent
+from tests.conformance.conftest import connected, create_agent
+from tests.conformance.modes import Json, ended_run, replay, send
+from tests.conformance.receiver import Receiver
+from tests.serving import ServerProcess
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("mortal"), HOLDFAST_LEASE_TTL_S="2") as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def mortal_tools(mortal: ServerProcess) -> dict[str, str]:
+    with mortal.client() as client:
+        return tools.install(client)
+
+
+async def begin_both(client: AsyncLetta, agents: list[str], messages: list[list[Json]]) -> list[str]:
+    """A background stream to the first agent and an asynchronous request to the second; the ids of their runs."""
+    streams = client.agents.messages
+    stream = await streams.create(agent_id=agents[0], messages=messages[0], streaming=True, background=True)  # pyright: ignore
+    first = await anext(aiter(stream))
+    await stream.close()
+    begun = await streams.create_async(agent_id=agents[1], messages=messages[1])  # pyright: ignore[reportArgumentType]
+    return [first.to_dict()["run_id"], begun.id]
+
+
+async def check_ended_once(client: AsyncLetta, run_id: str) -> Json:
+    """The run has an end, and so has its stream: the same one, and one only."""
+    run = await ended_run(client, run_id)
+    told = await replay(client, run_id)
+    stops = [event["stop_reason"] for event in told if event["message_type"] == "stop_reason"]
+    assert stops == [run["stop_reason"]]
+    assert told[-2]["message_type"] == "stop_reason"
+    numbers = [event["seq_id"] for event in told]
+    assert numbers == sorted(set(numbers))
+    return run
+
+
+def crash(server: ServerProcess) -> None:
+    server.kill()
+    server.start()
+
+
+async def test_a19_a_crash_during_a_model_call_is_survived(mortal: ServerProcess, mortal_tools: dict[str, str]) -> None:
+    async with connected(mortal) as client:
+        agents = [await create_agent(client, []) for _ in range(2)]
+        run_ids = await begin_both(client, agents, [[user("Hello [[ttft:1]]")]] * 2)
+        crash(mortal)
+
+        for agent, run_id in zip(agents, run_ids, strict=True):
+            run = await check_ended_once(client, run_id)
+            assert run["stop_reason"] == "end_turn"
+            assert [message["message_type"] for message in await history(client, agent)][1:] == [
+                "user_message",
+                "reasoning_message",
+                "assistant_message",
+            ]
+            await check_next_message_works(client, agent)
+
+
+async def test_a19_a_crash_during_a_tool_does_not_run_it_again(
+    mortal: ServerProcess, mortal_tools: dict[str, str], receiver: Receiver
+) -> None:
+    async with connected(mortal) as client:
+        agents = [await create_agent(client, [mortal_tools["ring_bell"]]) for _ in range(2)]
+        run_ids = await begin_both(client, agents, [[user(f"[[call:ring_bell {ringing(receiver)}]]")]] * 2)
+        await receiver.until(2)
+        crash(mortal)
+
+        for agent, run_id in zip(agents, run_ids, strict=True):
+            run = await check_ended_once(client, run_id)
+            assert run["stop_reason"] == "end_turn"
+            (back,) = [each for each in await history(client, agent) if each["message_type"] == "tool_return_message"]
+            assert back["status"] == "error"
+            assert "outcome is unknown" in back["tool_return"]
+            await check_next_message_works(client, agent)
+        assert len(receiver.received) == 2
+
+
+async def test_a19_a_crash_while_an_approved_tool_runs_answers_the_approval_once(
+    mortal: ServerProcess, mortal_tools: dict[str, str], receiver: Receiver
+) -> None:
+    async with connected(mortal) as client:
+        agents = [await create_agent(client, [mortal_tools["ring_gate"]]) for _ in range(2)]
+        asked = f"[[call:ring_gate {ringing(receiver)}]]"
+        calls = [asked_ids((await send(client, "blocking", agent, asked)).last) for agent in agents]
+        run_ids = await begin_both(client, agents, [approve(*call) for call in calls])
+        await receiver.until(2)
+        crash(mortal)
+
+        for agent, run_id, call in zip(agents, run_ids, calls, strict=True):
+            assert (await check_ended_once(client, run_id))["stop_reason"] == "end_turn"
+            assert (await read_agent(client, agent))["pending_approval"] is None
+            again = await send(client, "blocking", agent, approve(*call))
+            assert "tool_return_message" not in again.types
+            await check_next_message_works(client, agent)
+        assert len(receiver.received) == 2
+
+
+async def test_a19_a_pause_outlives_a_crash(mortal: ServerProcess, mortal_tools: dict[str, str]) -> None:
+    async with connected(mortal) as client:
+        agent = await create_agent(client, [mortal_tools["bash_tool"]])
+        paused = await send(client, "blocking", agent, "Call bash_tool with 'ls'")
+        crash(mortal)
+
+        assert (await read_agent(client, agent))["pending_approval"]["id"] == paused.last["id"]
+        approved = await send(client, "token", agent, approve(*asked_ids(paused.last)))
+        assert approved.messages[0]["tool_return"] == "ran ls"
+        await check_next_message_works(client, agent)
+
+
+async def test_a19_a_cancel_reaches_a_run_that_was_taken_over(
+    mortal: ServerProcess, mortal_tools: dict[str, str]
+) -> None:
+    async with connected(mortal) as client:
+        agents = [await create_agent(client, []) for _ in range(2)]
+        run_ids = await begin_both(client, agents, [[user("Hello [[stall]]")]] * 2)
+        crash(mortal)
+
+        for agent, run_id in zip(agents, run_ids, strict=True):
+            assert await client.agents.messages.cancel(agent_id=agent) == {run_id: "cancelled"}
+            assert (await check_ended_once(client, run_id))["status"] == "cancelled"
+            await check_at_rest(client, agent)
+            await check_next_message_works(client, agent)
+
+
+async def test_a19_a_reader_whose_connection_broke_goes_on_after_what_it_has(
+    mortal: ServerProcess, mortal_tools: dict[str, str]
+) -> None:
+    async with connected(mortal) as client:
+        agent = await create_agent(client, [mortal_tools["print_tool"]])
+        said = [user("Call print_tool with 'x' [[ttft:1@2]]")]
+        stream = await client.agents.messages.create(  # pyright: ignore
+            agent_id=agent, messages=said, streaming=True, background=True
+        )
+        heard: list[Json] = []
+        with pytest.raises(httpx.RemoteProtocolError):
+            async for event in stream:
+                heard.append(event.to_dict())
+                if heard[-1]["message_type"] == "tool_return_message":
+                    mortal.kill()
+        mortal.start()
+
+        last, run_id = heard[-1]["seq_id"], heard[0]["run_id"]
+        rest = await replay(client, run_id, last)
+        assert [event["message_type"] for event in rest] == [
+            "reasoning_message",
+            "assistant_message",
+            "stop_reason",
+            "usage_statistics",
+        ]
+        assert [event["seq_id"] for event in rest] == list(range(last + 1, last + 5))
+        assert (await ended_run(client, run_id))["status"] == "completed"
+        await check_next_message_works(client, agent)
+
+
+def user(text: str) -> Json:
+    return {"role": "user", "content": text}
+
+
+def ringing(receiver: Receiver) -> str:
+    return json.dumps({"url": receiver.url, "seconds": 60})
