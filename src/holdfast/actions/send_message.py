@@ -15,8 +15,9 @@ import msgspec
 
 from holdfast import ids
 from holdfast.actions.run_spec import freeze
+from holdfast.core.context import return_char_limit
 from holdfast.core.events import AnyEvent, Resumed, RunStarted
-from holdfast.core.hold import answers_same_calls, check_answer
+from holdfast.core.hold import answers_same_calls, check_answer, cut_answer
 from holdfast.core.judgement import resume
 from holdfast.core.messages import Decision, Message, Text
 from holdfast.core.records import Agent, Block, Run, Step, Thread, Tool
@@ -297,7 +298,8 @@ def _answer(run: Run, spec: RunSpec, scene: Scene, parsed: ParsedInput) -> _Plan
         again = parsed.messages or (NewMessage(role="user", parts=(Text(KEEP_ALIVE),)),)
         return _Plan(run=run, spec=spec, rows=input_rows(run, again), end=scene.end)
     versions = {tool.name: tool.version for tool in scene.tools}
-    checked = check_answer(scene.hold.hold, decisions, versions)
+    limit = return_char_limit(spec.model.context_window)
+    checked = tuple(cut_answer(each, limit) for each in check_answer(scene.hold.hold, decisions, versions))
     answer = Message(
         id=ids.new("message"),
         role="approval",

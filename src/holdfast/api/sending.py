@@ -13,7 +13,7 @@ from holdfast.api.deps import Holdfast
 from holdfast.api.event_stream import EventStream
 from holdfast.api.json import json_response
 from holdfast.api.resuming import require_replayable, resumed
-from holdfast.core.frames import ErrorFrame, MessageFrame, StopFrame, UsageFrame, message_frames
+from holdfast.core.frames import CompactionFrame, ErrorFrame, MessageFrame, StopFrame, UsageFrame, message_frames
 from holdfast.core.messages import Image, Message
 from holdfast.core.records import FAILED_WITH_ANSWER, Run
 from holdfast.engine.streams import Numbered, RunStream
@@ -125,7 +125,7 @@ async def collected(deps: Holdfast, accepted: Accepted, request: LettaRequest) -
         frames = await _told(deps, await _stopped(deps, accepted.run.id))
     else:
         frames = await _collect(accepted.stream)
-    return _answer(frames, request)
+    return _answer(accepted.run.id, frames, request)
 
 
 async def _stopped(deps: Holdfast, run_id: str) -> Run:
@@ -147,10 +147,13 @@ async def _collect(stream: RunStream) -> list[Any]:
     return stream.frames
 
 
-def _answer(frames: Sequence[Any], request: LettaRequest) -> Response:
-    made: list[Message] = [
-        frame.message for frame in frames if isinstance(frame, MessageFrame) and frame.index in (None, 0)
-    ]
+def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Response:
+    made: list[Message | CompactionFrame] = []
+    for frame in frames:
+        if isinstance(frame, MessageFrame) and frame.index in (None, 0):
+            made.append(frame.message)
+        elif isinstance(frame, CompactionFrame):
+            made.append(frame)
     last = frames[-1] if frames else None
     if isinstance(last, ErrorFrame):
         return failed_run_response(last.error)
@@ -166,6 +169,7 @@ def _answer(frames: Sequence[Any], request: LettaRequest) -> Response:
             context_tokens=last.context_tokens,
             include_types=request.include_return_message_types,
             include_compaction=request.include_compaction_messages,
+            run_id=run_id,
         )
     )
 
@@ -182,8 +186,8 @@ def failed_run_response(error: dict[str, Any]) -> Response:
 
 _HANDED_OVER = {
     "error_type": "internal_error",
-    "message": "The server is restarting. The run goes on and can be read with GET /v1/runs/{run_id}.",
-    "detail": "The server is restarting; the run was handed over and will be finished.",
+    "message": "The run was interrupted and will be carried on. It can be read with GET /v1/runs/{run_id}.",
+    "detail": "The server had to let go of the run, because it stops or cannot write now. The run will be carried on.",
     "http_status": 503,
     "http_type": None,
 }

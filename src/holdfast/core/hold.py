@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from holdfast.core.context import cut_content
 from holdfast.core.messages import Approve, ClientReturn, Decision, ToolCall
 from holdfast.errors import Conflict, Invalid
 
@@ -54,6 +55,13 @@ def answers_same_calls(hold: Hold, decisions: Sequence[Decision]) -> bool:
     """Whether this is the same answer sent again, for a hold that is decided already."""
     given = {decision.call_id for decision in decisions}
     return given == set(hold.asked_ids) or given == {hold.request_id}
+
+
+def cut_answer(decision: Decision, limit: int) -> Decision:
+    """A client's return is stored no longer than what a model would be shown of it."""
+    if not isinstance(decision, ClientReturn):
+        return decision
+    return msgspec.structs.replace(decision, content=cut_content(decision.content, limit))
 
 
 def client_answers(decisions: Sequence[Decision]) -> dict[str, ClientReturn]:

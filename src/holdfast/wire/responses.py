@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from holdfast.core.frames import CompactionFrame
 from holdfast.core.messages import Message
 from holdfast.core.records import StopReason
 from holdfast.core.usage import Usage
-from holdfast.wire.messages import WireMessage, to_live
+from holdfast.wire.messages import WireMessage, envelope, filter_types, to_live
 
 
 def letta_response(
-    messages: Iterable[Message],
+    messages: Iterable[Message | CompactionFrame],
     stop_reason: StopReason,
     usage: Usage,
     *,
@@ -20,10 +21,13 @@ def letta_response(
     context_tokens: int | None = None,
     include_types: Collection[str] | None = None,
     include_compaction: bool = False,
+    run_id: str | None = None,
 ) -> dict[str, Any]:
     """`messages` are those the run made, in order; its input among them does no harm."""
     return {
-        "messages": live_messages(messages, include_types=include_types, include_compaction=include_compaction),
+        "messages": live_messages(
+            messages, include_types=include_types, include_compaction=include_compaction, run_id=run_id
+        ),
         "stop_reason": stop_reason_view(stop_reason),
         "usage": usage_statistics(usage, step_count=step_count, context_tokens=context_tokens),
         "logprobs": None,
@@ -32,13 +36,31 @@ def letta_response(
 
 
 def live_messages(
-    messages: Iterable[Message], *, include_types: Collection[str] | None = None, include_compaction: bool = False
+    messages: Iterable[Message | CompactionFrame],
+    *,
+    include_types: Collection[str] | None = None,
+    include_compaction: bool = False,
+    run_id: str | None = None,
 ) -> list[WireMessage]:
-    return [
-        shown
-        for message in messages
-        for shown in to_live(message, include=include_types, include_compaction=include_compaction)
-    ]
+    shown: list[WireMessage] = []
+    for message in messages:
+        if isinstance(message, Message):
+            shown += to_live(message, include=include_types, include_compaction=include_compaction)
+        elif include_compaction:
+            shown += filter_types([compaction_event(message, run_id)], include_types)
+    return shown
+
+
+def compaction_event(frame: CompactionFrame, run_id: str | None, seq_id: int | None = None) -> WireMessage:
+    shown = envelope(
+        "event_message", frame.message_id, frame.at_us, step_id=frame.step_id, run_id=run_id, seq_id=seq_id
+    )
+    data = {
+        "trigger": frame.trigger,
+        "context_token_estimate": frame.context_token_estimate,
+        "context_window": frame.context_window,
+    }
+    return shown | {"event_type": "compaction", "event_data": data}
 
 
 def stop_reason_view(stop_reason: StopReason) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from holdfast.core.frames import (
     UsageFrame,
 )
 from holdfast.wire.messages import WireMessage, envelope, hidden_reasoning, to_live, wire_otid
-from holdfast.wire.responses import error_message, stop_reason_view, usage_statistics
+from holdfast.wire.responses import compaction_event, error_message, stop_reason_view, usage_statistics
 from holdfast.wire.times import MICROSECONDS
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -135,13 +135,7 @@ class FrameEncoder:
         return b"".join([_event(message) for message in shown]) or None
 
     def _compaction(self, seq: int, frame: CompactionFrame) -> bytes:
-        shown = self._envelope("event_message", seq, frame.message_id, frame.at_us, frame.step_id, None)
-        data = {
-            "trigger": frame.trigger,
-            "context_token_estimate": frame.context_token_estimate,
-            "context_window": frame.context_window,
-        }
-        return _event(shown | {"event_type": "compaction", "event_data": data})
+        return _event(compaction_event(frame, self._run_id, self._seq_id(seq)))
 
     # --- the end ---
 
