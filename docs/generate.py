@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from fastapi.routing import APIRoute
 
 from holdfast import errors
+from holdfast.api.routing import built
 from holdfast.api.server import ROUTERS
 from holdfast.api.unbuilt import REFUSED, UNBUILT
 from holdfast.core.run import TRANSITIONS, Phase
@@ -123,7 +124,7 @@ def routes() -> str:
     served = [
         (method, f"`{route.path}`", _sentence(route))
         for router in ROUTERS
-        for route in router.routes
+        for route in built(router.routes)
         if isinstance(route, APIRoute) and route.include_in_schema
         for method in sorted(route.methods or ())
     ]

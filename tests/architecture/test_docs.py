@@ -9,6 +9,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from holdfast import errors
+from holdfast.api.routing import built
 from holdfast.api.server import ROUTERS
 from holdfast.api.unbuilt import REFUSED, UNBUILT
 from holdfast.settings import PROVIDER_VARIABLES, VARIABLES, Settings
@@ -97,7 +98,7 @@ def _generator() -> ModuleType:
 
 
 def _built() -> list[APIRoute]:
-    return [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    return [route for router in ROUTERS for route in built(router.routes) if isinstance(route, APIRoute)]
 
 
 def _page(name: str) -> str:

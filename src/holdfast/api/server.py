@@ -34,7 +34,7 @@ from holdfast.api.routes import (
     steps,
     tools,
 )
-from holdfast.api.routing import RouteIndex
+from holdfast.api.routing import RouteIndex, built
 from holdfast.api.unbuilt import unbuilt_routes
 from holdfast.settings import Settings
 from holdfast.version import VERSION
@@ -112,7 +112,7 @@ def _description_of(routes: Sequence[BaseRoute]) -> Callable[[], dict[str, Any]]
 
     @cache
     def openapi() -> dict[str, Any]:
-        described = get_openapi(title="Holdfast", version=VERSION, routes=routes)
+        described = get_openapi(title="Holdfast", version=VERSION, routes=built(routes))
         schemas = described.get("components", {}).get("schemas", {})
         if "HTTPValidationError" in schemas:
             schemas["HTTPValidationError"] = _PROBLEM_SCHEMA

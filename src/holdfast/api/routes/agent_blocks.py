@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from holdfast.actions import agent_blocks as actions
@@ -10,6 +9,7 @@ from holdfast.api.deps import Deps
 from holdfast.api.ids import AgentId, BlockId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order, OrderBy
+from holdfast.api.routing import LazyRouter
 from holdfast.core.records import Block
 from holdfast.store import agents as agent_rows
 from holdfast.store import blocks as block_rows
@@ -18,7 +18,7 @@ from holdfast.store.transaction import Transaction
 from holdfast.wire.agents import AgentState
 from holdfast.wire.blocks import BlockResponse, BlockUpdate, block_view
 
-router = APIRouter(prefix="/v1/agents/{agent_id}/core-memory/blocks", tags=["agents"])
+router = LazyRouter(prefix="/v1/agents/{agent_id}/core-memory/blocks", tags=["agents"])
 
 
 @router.get("", responses={200: {"model": list[BlockResponse]}}, response_model=None)

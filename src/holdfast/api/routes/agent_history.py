@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from holdfast.actions.compact_thread import compact_thread
@@ -17,12 +16,13 @@ from holdfast.actions.send_message import Sending
 from holdfast.api.deps import Deps
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response
+from holdfast.api.routing import LazyRouter
 from holdfast.api.sending import parse, request_config
 from holdfast.wire.context import ContextOverview
 from holdfast.wire.conversations import CompactionView, compaction_view
 from holdfast.wire.requests import CompactionRequest, LettaStreamingRequest, ResetMessagesRequest
 
-router = APIRouter(prefix="/v1/agents/{agent_id}", tags=["agents"])
+router = LazyRouter(prefix="/v1/agents/{agent_id}", tags=["agents"])
 
 
 @router.post("/summarize", responses={200: {"model": CompactionView}}, response_model=None)

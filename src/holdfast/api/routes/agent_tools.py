@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from holdfast.actions import agent_tools as actions
@@ -11,6 +10,7 @@ from holdfast.api.deps import Deps
 from holdfast.api.ids import AgentId, ToolId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order, OrderBy
+from holdfast.api.routing import LazyRouter
 from holdfast.core.records import Tool
 from holdfast.errors import Unprocessable
 from holdfast.store import agents as agent_rows
@@ -25,7 +25,7 @@ from holdfast.wire.tools import (
     tool_view,
 )
 
-router = APIRouter(prefix="/v1/agents/{agent_id}/tools", tags=["agents"])
+router = LazyRouter(prefix="/v1/agents/{agent_id}/tools", tags=["agents"])
 
 
 @router.get("", responses={200: {"model": list[ToolView]}}, response_model=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from holdfast import ids
@@ -15,6 +15,7 @@ from holdfast.api.deps import Deps
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order
+from holdfast.api.routing import LazyRouter
 from holdfast.core.records import StopReason
 from holdfast.store import agents as agent_rows
 from holdfast.store import blocks as block_rows
@@ -24,7 +25,7 @@ from holdfast.wire.agent_requests import CreateAgentRequest, Include, UpdateAgen
 from holdfast.wire.agents import AgentState, MemoryView, included, memory_view
 from holdfast.wire.blocks import block_view
 
-router = APIRouter(prefix="/v1/agents", tags=["agents"])
+router = LazyRouter(prefix="/v1/agents", tags=["agents"])
 
 Texts = Annotated[list[str] | None, Query()]
 Included = Annotated[list[Include], Query(description="Relations to show; the others come back empty.")]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from holdfast.api.deps import Deps
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order
+from holdfast.api.routing import LazyRouter
 from holdfast.store import holds
 from holdfast.store.paging import Page
 from holdfast.wire.approvals import WaitingApproval, approval_view
 
-router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
+router = LazyRouter(prefix="/v1/approvals", tags=["approvals"])
 
 
 @router.get("/", responses={200: {"model": list[WaitingApproval]}}, response_model=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.actions import blocks as actions
@@ -13,6 +13,7 @@ from holdfast.api.deps import Deps
 from holdfast.api.ids import BlockId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Int64, Limit, Order, OrderBy
+from holdfast.api.routing import LazyRouter
 from holdfast.store import agents as agent_rows
 from holdfast.store import blocks as block_rows
 from holdfast.store.paging import Page
@@ -21,7 +22,7 @@ from holdfast.wire.agent_requests import Include
 from holdfast.wire.agents import AgentState, included
 from holdfast.wire.blocks import BlockResponse, BlockUpdate, CreateBlock, block_view
 
-router = APIRouter(prefix="/v1/blocks", tags=["blocks"])
+router = LazyRouter(prefix="/v1/blocks", tags=["blocks"])
 
 Tags = Annotated[list[str] | None, Query()]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.actions.compact_thread import compact_thread
@@ -17,6 +17,7 @@ from holdfast.api.deps import Deps
 from holdfast.api.ids import ConversationId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order, OrderBy
+from holdfast.api.routing import LazyRouter
 from holdfast.api.sending import parse, request_config, resumed_stream, send_and_answer
 from holdfast.core.messages import Message
 from holdfast.store import messages
@@ -32,7 +33,7 @@ from holdfast.wire.requests import (
     RetrieveStreamRequest,
 )
 
-router = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["conversations"])
+router = LazyRouter(prefix="/v1/conversations/{conversation_id}", tags=["conversations"])
 
 
 @router.post("/messages", response_model=None)

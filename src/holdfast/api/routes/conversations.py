@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.actions import conversations as actions
@@ -13,6 +13,7 @@ from holdfast.api.deps import Deps
 from holdfast.api.ids import ConversationId, RealConversationId, id_pattern
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order
+from holdfast.api.routing import LazyRouter
 from holdfast.core.records import Thread
 from holdfast.store import threads
 from holdfast.store.paging import Page
@@ -21,7 +22,7 @@ from holdfast.store.transaction import Transaction
 from holdfast.wire.conversations import ConversationView, conversation_view
 from holdfast.wire.requests import CreateConversation, ForkConversation, UpdateConversation
 
-router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
+router = LazyRouter(prefix="/v1/conversations", tags=["conversations"])
 
 OrderBy = Literal["created_at", "last_run_completion", "last_message_at"]
 ArchiveStatus = Literal["unarchived", "archived", "all"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
-router = APIRouter(include_in_schema=False)
+from holdfast.api.routing import LazyRouter
+
+router = LazyRouter(include_in_schema=False)
 
 _POLICY: Final = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
 _PAGE: Final = b"""<!doctype html>

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from holdfast.api.deps import Deps
 from holdfast.api.json import json_response
+from holdfast.api.routing import LazyRouter
 from holdfast.version import VERSION
 
-router = APIRouter(tags=["health"])
+router = LazyRouter(tags=["health"])
 
 _HEALTHY = {"version": VERSION, "status": "ok"}
 _DRAINING = {"version": VERSION, "status": "draining"}

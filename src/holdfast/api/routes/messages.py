@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.actions.send_message import Sending
@@ -12,11 +12,12 @@ from holdfast.api.deps import Deps
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order
+from holdfast.api.routing import LazyRouter
 from holdfast.api.sending import parse, request_config, send_and_answer
+from holdfast.core.messages import Message
 from holdfast.store import agents, messages
 from holdfast.store.paging import Page
 from holdfast.store.transaction import Transaction
-from holdfast.core.messages import Message
 from holdfast.wire.message_shapes import MessageType
 from holdfast.wire.messages import filter_types, to_wire
 from holdfast.wire.requests import (
@@ -27,7 +28,7 @@ from holdfast.wire.requests import (
 )
 from holdfast.wire.runs import run_view
 
-router = APIRouter(prefix="/v1/agents/{agent_id}/messages", tags=["messages"])
+router = LazyRouter(prefix="/v1/agents/{agent_id}/messages", tags=["messages"])
 
 
 @router.post("")
@@ -69,7 +70,9 @@ async def list_messages(
     before: Before = None,
     after: After = None,
     order: Order = "desc",
-    conversation_id: Annotated[str | None, Query(description="Only this conversation; `default` is the agent's own history.")] = None,
+    conversation_id: Annotated[
+        str | None, Query(description="Only this conversation; `default` is the agent's own history.")
+    ] = None,
     include_return_message_types: Annotated[list[MessageType] | None, Query()] = None,
 ) -> Response:
     page = Page(limit=limit, before=before, after=after, order=order, chronological=True)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.api.deps import Deps
 from holdfast.api.json import json_response
+from holdfast.api.routing import LazyRouter
 from holdfast.wire import models as wire
 
-router = APIRouter(prefix="/v1/models", tags=["models"])
+router = LazyRouter(prefix="/v1/models", tags=["models"])
 
 
 @router.get("/", responses={200: {"model": list[wire.Model]}}, response_model=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.actions.delete_run import delete_run
@@ -15,6 +15,7 @@ from holdfast.api.deps import Deps
 from holdfast.api.ids import RunId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order, OrderBy
+from holdfast.api.routing import LazyRouter
 from holdfast.api.sending import resumed_stream
 from holdfast.core.messages import Message
 from holdfast.core.records import Run, Step, StopReason
@@ -28,7 +29,7 @@ from holdfast.wire.runs import RunMetricsView, RunUsageView, RunView, run_usage_
 from holdfast.wire.steps import StepView, step_view
 from holdfast.wire.why import Why, why_view
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"])
+router = LazyRouter(prefix="/v1/runs", tags=["runs"])
 
 _NEWEST = Page(limit=100)
 

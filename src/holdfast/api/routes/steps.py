@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.api.deps import Deps
 from holdfast.api.ids import StepId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order, OrderBy
+from holdfast.api.routing import LazyRouter
 from holdfast.core.messages import Message
 from holdfast.store import messages, steps
 from holdfast.store.paging import Page
@@ -22,7 +23,7 @@ from holdfast.wire.requests import StepFeedback
 from holdfast.wire.steps import StepMetricsView, StepView, step_metrics_view, step_view
 from holdfast.wire.times import microseconds
 
-router = APIRouter(prefix="/v1/steps", tags=["steps"])
+router = LazyRouter(prefix="/v1/steps", tags=["steps"])
 
 
 @router.get("/", responses={200: {"model": list[StepView]}}, response_model=None)

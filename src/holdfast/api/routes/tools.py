@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import Header, Query
 from starlette.responses import Response
 
 from holdfast.actions import base_tools, run_tool, upsert_tool
@@ -13,6 +13,7 @@ from holdfast.api.deps import Deps
 from holdfast.api.ids import ToolId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order, OrderBy
+from holdfast.api.routing import LazyRouter
 from holdfast.core.records import Tool
 from holdfast.errors import Invalid
 from holdfast.store import tools as tool_rows
@@ -32,7 +33,7 @@ from holdfast.wire.tools import (
     tool_view,
 )
 
-router = APIRouter(prefix="/v1/tools", tags=["tools"])
+router = LazyRouter(prefix="/v1/tools", tags=["tools"])
 
 Texts = Annotated[list[str] | None, Query()]
 ProjectId = Annotated[str | None, Header(alias="X-Project-Id")]
