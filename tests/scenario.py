@@ -96,6 +96,7 @@ class CountingTools:
         self.finished = Counter[str]()
         self.killed = Counter[str]()
         self.names: dict[str, str] = {}
+        self.in_flight: set[str] = set()  # call ids
         self.let_go = asyncio.Event()
         self.waiting = asyncio.Event()  # a slow tool has begun
         self.answers: dict[str, Callable[[OpenCall], Awaitable[ToolReturn]]] = {}
@@ -104,6 +105,7 @@ class CountingTools:
         call_id, name = call.call.id, call.call.name
         self.begun[call_id] += 1
         self.names[call_id] = name
+        self.in_flight.add(call_id)
         try:
             if name.startswith("slow"):
                 self.waiting.set()
@@ -113,6 +115,8 @@ class CountingTools:
         except asyncio.CancelledError:
             self.killed[call_id] += 1
             raise
+        finally:
+            self.in_flight.discard(call_id)
         self.finished[call_id] += 1
         status = "error" if name == "failing" else "success"
         return ToolReturn(call_id, name, status, f"{name} was run")

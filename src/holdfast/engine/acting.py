@@ -37,7 +37,7 @@ class Batch:
         """At least one report and whatever else has come in; empty when all are told."""
         first = await self._reports.get()
         if first is None:
-            await self._task
+            await self._ended()
             return []
         return [first, *self.rest()]
 
@@ -49,6 +49,13 @@ class Batch:
         if self._task.done() and self._reports.empty():
             self._reports.put_nowait(None)
         return taken
+
+    async def _ended(self) -> None:
+        try:
+            await self._task
+        except ExceptionGroup as group:
+            # One reason is enough to end the run, and it is the one that its error should name.
+            raise group.exceptions[0] from group
 
     async def stop(self) -> None:
         """Returns when every tool of the batch is dead."""

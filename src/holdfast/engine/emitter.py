@@ -28,6 +28,7 @@ class Emitter:
         self._index = -1
         self._kind: type[Delta] | None = None
         self._call_ids: dict[int, str] = {}  # by the delta's index; of the calls that are kept
+        self._dropped: set[int] = set()
         self._waiting: dict[int, list[CallDelta]] = {}
         self._others_made = False
 
@@ -77,7 +78,7 @@ class Emitter:
         return HiddenReasoningFrame(self._attempt.reply_id, self._index, self._step_id, at, "omitted", None)
 
     def _call(self, delta: CallDelta) -> list[Frame]:
-        if delta.index not in self._call_ids and not self._begin(delta):
+        if delta.index in self._dropped or (delta.index not in self._call_ids and not self._begin(delta)):
             return []
         if delta.index in self._waiting:
             self._waiting[delta.index].append(delta)
@@ -88,6 +89,7 @@ class Emitter:
         """False for a call that will not be kept: the second of a reply that may have one, or of an id."""
         call_id, name = delta.id or "", delta.name or ""
         if call_id in self._call_ids.values() or (self._call_ids and not self._intent.parallel):
+            self._dropped.add(delta.index)
             return False
         self._call_ids[delta.index] = call_id
         if self._may_ask(name):

@@ -1,0 +1,34 @@
+"""Random lives of a server, on both databases. See simulation.py for what may happen in one."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import count
+from pathlib import Path
+
+from hypothesis.stateful import run_state_machine_as_test
+
+from holdfast.store.sqlite import migrate
+
+from .. import postgres
+from .effort import examples
+from .simulation import Simulation
+
+
+def test_no_life_of_a_server_breaks_a_promise_on_sqlite(tmp_path: Path) -> None:
+    empty, numbers = tmp_path / "empty.db", count()
+    migrate(empty)
+
+    async def fresh() -> str:
+        path = tmp_path / f"{next(numbers)}.db"
+        shutil.copy(empty, path)
+        return f"sqlite:///{path}"
+
+    run_state_machine_as_test(lambda: Simulation(fresh), settings=examples(25, steps=25))
+
+
+def test_no_life_of_a_server_breaks_a_promise_on_postgresql(postgres_server: str) -> None:
+    async def fresh() -> str:
+        return await postgres.create_database(postgres_server)
+
+    run_state_machine_as_test(lambda: Simulation(fresh), settings=examples(4, steps=20))
