@@ -19,7 +19,7 @@ from holdfast.engine.clock import Clock
 from holdfast.errors import Invalid
 from holdfast.store import messages, runs
 from holdfast.store.paging import Page
-from holdfast.store.transaction import Database, Transaction
+from holdfast.store.transaction import Database, DatabaseError, Transaction
 from holdfast.wire.messages import filter_types, to_wire
 from holdfast.wire.responses import stop_reason_view, usage_statistics
 from holdfast.wire.times import timestamp
@@ -62,9 +62,14 @@ class Callbacks:
     async def run_forever(self) -> None:
         while True:
             self._woken.clear()
-            await self.deliver_due()
+            try:
+                await self.deliver_due()
+                pause_s = await self._pause_s()
+            except* DatabaseError as errors:  # its disk is full, say: the next time it may be writable
+                log.error("callbacks are put off: %s", errors.exceptions)
+                pause_s = _POLL_S
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(await self._pause_s()):
+                async with asyncio.timeout(pause_s):
                     await self._woken.wait()
 
     async def deliver_due(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _EVER = 2**62
 _CLAIMS_AT_ONCE = 64
 _ALL = 1_000_000
+_AFTER_FAILURE_S = 0.5  # beside the usual pause, which for frames is too short to fill a log with
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,10 +154,21 @@ class Worker:
     async def run_forever(self) -> None:
         """The side tasks; if one of them dies, so does the worker, loudly."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._flush())
-            group.create_task(self._renew())
-            group.create_task(self._sweep())
-            group.create_task(self._tidy())
+            group.create_task(self._every(self._pace.flush_s, self._flush))
+            group.create_task(self._every(self._pace.lease_ttl_s / 3, self._renew))
+            group.create_task(self._every(self._pace.sweep_s, self._sweep))
+            group.create_task(self._every(self._pace.tidy_s, self.forget_old_frames))
+
+    async def _every(self, period_s: float, work: Callable[[], Awaitable[object]]) -> None:
+        """A database that cannot be written now, because its disk is full, may be writable the next time."""
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                await work()
+            except DatabaseError as error:
+                name = getattr(work, "__name__", "work").strip("_")
+                log.error("the worker will try to %s again: %s", name.replace("_", " "), error)
+                await asyncio.sleep(_AFTER_FAILURE_S)
 
     @property
     def draining(self) -> bool:
@@ -193,17 +205,13 @@ class Worker:
         await self._database.write(lambda tx: runs.release(tx, session.run.id, session.lease))
 
     async def _flush(self) -> None:
-        while True:
-            await asyncio.sleep(self._pace.flush_s)
-            background = [owned.run_id for owned in self._owned.values() if owned.background]
-            if background:
-                await self._streams.flush(background)
+        background = [owned.run_id for owned in self._owned.values() if owned.background]
+        if background:
+            await self._streams.flush(background)
 
     async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(self._pace.lease_ttl_s / 3)
-            if self._owned:
-                await self.renew_leases()
+        if self._owned:
+            await self.renew_leases()
 
     async def renew_leases(self) -> None:
         """One statement for all runs; it also tells of cancels whose push was lost, and of leases that are gone."""
@@ -221,15 +229,8 @@ class Worker:
                 self.cancel(run_id)
 
     async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(self._pace.sweep_s)
-            if not self._draining:
-                await self.recover(alone=False)
-
-    async def _tidy(self) -> None:
-        while True:
-            await asyncio.sleep(self._pace.tidy_s)
-            await self.forget_old_frames()
+        if not self._draining:
+            await self.recover(alone=False)
 
     async def forget_old_frames(self) -> None:
         """Streams can be read again for a while after their run has ended; messages stay for ever."""
