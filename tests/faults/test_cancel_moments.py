@@ -1,4 +1,4 @@
-"""Cancel at each moment that has a name, through the routes, with the real sandbox: quick, final, and nothing left over."""
+"""Cancel at each moment that has a name, through the routes, with the real sandbox: quick, final, nothing left over."""
 
 from __future__ import annotations
 

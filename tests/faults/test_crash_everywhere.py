@@ -1,4 +1,4 @@
-"""Kill the server before and after every commit: another carries on, and the story is the same as if nothing happened."""
+"""Kill the server before and after every commit: another carries on, and the story is as if nothing had happened."""
 
 from __future__ import annotations
 

@@ -1,0 +1,133 @@
+"""No room left for the database: clear refusals, nothing corrupted, and all well again once there is room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from holdfast.llm.catalog import ModelCatalog
+from holdfast.store.database import Transaction
+from holdfast.store.sqlite import SQLiteDatabase, SQLiteTransaction
+from tests.invariants import assert_invariants
+from tests.scenario import eventually
+from tests.served import ServedClient, served
+
+BIG = "This takes room. " * 4_000
+LEASE_S = 0.3
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncGenerator[ServedClient]:
+    async with served(tmp_path, lease_ttl_s=LEASE_S) as made:
+        yield made
+
+
+async def fill_up(client: ServedClient, pages_left: int = 0) -> None:
+    """From now on the database may grow by so many pages only, as on a disk that is full."""
+
+    async def job(tx: Transaction) -> None:
+        assert isinstance(tx, SQLiteTransaction)
+        used = tx._connection.execute("PRAGMA page_count").fetchone()[0]
+        free = tx._connection.execute("PRAGMA freelist_count").fetchone()[0]
+        tx._connection.execute(f"PRAGMA max_page_count = {used - free + pages_left}").fetchall()
+
+    await client.deps.database.write(job)
+
+
+def refuse_writes(client: ServedClient, *, refused: bool) -> None:
+    """Not even a small one. Past the writer's queue, because that could not be told to end it."""
+    assert isinstance(client.deps.database, SQLiteDatabase)
+    client.deps.database._writer._connection.execute(f"PRAGMA query_only = {int(refused)}").fetchall()
+
+
+def open_streams(client: ServedClient) -> int:
+    assert isinstance(client.deps.catalog, ModelCatalog)
+    return client.deps.catalog.offline.model.open_streams
+
+
+async def make_room(client: ServedClient) -> None:
+    async def job(tx: Transaction) -> None:
+        assert isinstance(tx, SQLiteTransaction)
+        tx._connection.execute("PRAGMA max_page_count = 1000000").fetchall()
+
+    await client.deps.database.write(job)
+
+
+async def check_that_all_is_well_again(client: ServedClient, agent_id: str) -> None:
+    """Runs that could not be finished are carried on as soon as their lease has run out."""
+    await make_room(client)
+    async with asyncio.timeout(30):
+        while (await client.ask("GET", "/v1/runs/", active=True)) != []:
+            await client.deps.worker.recover(alone=False)
+            await asyncio.sleep(LEASE_S / 3)
+    answer = await client.say(agent_id, "Hello again [[say:Here I am.]]")
+    assert answer.messages[-1].content == "Here I am."
+    await assert_invariants(client.deps.database, idle=True)
+    checked = await client.deps.database.read(_check_integrity)
+    assert checked == "ok"
+
+
+async def _check_integrity(tx: Transaction) -> str:
+    assert isinstance(tx, SQLiteTransaction)
+    return tx._connection.execute("PRAGMA integrity_check").fetchone()[0]
+
+
+async def test_a_message_that_does_not_fit_is_refused_whole_and_says_why(client: ServedClient) -> None:
+    agent = await client.agent()
+    await client.say(agent.id, "Hello")
+    before = [message.id async for message in client.agents.messages.list(agent.id)]
+    await fill_up(client)
+    answer = await client.http.post(f"/v1/agents/{agent.id}/messages", json={"input": BIG})
+    assert answer.status_code == 503
+    assert "full" in answer.json()["detail"]
+    assert [message.id async for message in client.agents.messages.list(agent.id)] == before
+    await assert_invariants(client.deps.database, idle=True)
+    await check_that_all_is_well_again(client, agent.id)
+
+
+@pytest.mark.parametrize("path", ["", "/stream"])
+async def test_a_run_that_runs_out_of_room_says_so_and_the_next_one_works(client: ServedClient, path: str) -> None:
+    agent = await client.agent()
+    text = "Hello [[tokens:30000]] [[ttft:0.2]]"
+    asking = asyncio.create_task(client.http.post(f"/v1/agents/{agent.id}/messages{path}", json={"input": text}))
+    await eventually(lambda: open_streams(client) == 1)
+    await fill_up(client)
+    answer = await asking
+    assert answer.status_code == (200 if path else 500)
+    assert "disk is full" in answer.text
+    (run,) = await client.ask("GET", "/v1/runs/")
+    assert (run["status"], run["stop_reason"]) == ("failed", "error")
+    assert "disk is full" in run["metadata"]["error"]["detail"]
+    await check_that_all_is_well_again(client, agent.id)
+
+
+async def test_a_run_whose_very_failure_finds_no_room_is_carried_on_when_there_is_some(client: ServedClient) -> None:
+    agent = await client.agent()
+    body = {"input": "Hello [[tokens:30000]] [[ttft:0.2]]"}
+    asking = asyncio.create_task(client.http.post(f"/v1/agents/{agent.id}/messages", json=body))
+    await eventually(lambda: open_streams(client) == 1)
+    refuse_writes(client, refused=True)
+    answer = await asking
+    assert answer.status_code == 503
+    assert "carried on" in answer.json()["detail"]
+    refuse_writes(client, refused=False)
+    await check_that_all_is_well_again(client, agent.id)
+    spoken = [m async for m in client.agents.messages.list(agent.id) if m.message_type == "assistant_message"]
+    assert len(spoken) == 2
+
+
+async def test_a_background_stream_that_runs_out_of_room_does_not_take_the_server_with_it(
+    client: ServedClient,
+) -> None:
+    """Its frames are stored by a task that serves all runs."""
+    agent = await client.agent()
+    text = "Hello [[no_reasoning]] [[tokens:3000]] [[delay:0.0005]]"
+    body = {"input": text, "stream_tokens": True, "background": True}
+    asking = asyncio.create_task(client.http.post(f"/v1/agents/{agent.id}/messages/stream", json=body))
+    await eventually(lambda: open_streams(client) == 1)
+    await fill_up(client)
+    await asking
+    await check_that_all_is_well_again(client, agent.id)
