@@ -61,7 +61,11 @@ def _calls_a_check(node: ast.AST, checkers: set[str]) -> bool:
         return False
     called = ast.unparse(node.func)
     last = called.rpartition(".")[2]
-    return called in ("pytest.raises", "pytest.fail") or last in checkers or last.startswith(("assert_", "check_"))
+    return (
+        called in ("pytest.raises", "pytest.fail", "run_state_machine_as_test")
+        or last in checkers
+        or last.startswith(("assert_", "check_"))
+    )
 
 
 def _imports_mock(node: ast.AST) -> bool:
