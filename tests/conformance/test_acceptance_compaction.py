@@ -77,11 +77,10 @@ async def test_a23_a_request_that_overflows_is_compacted_and_tried_again(
 ) -> None:
     agent = await make_agent()
     await talk(client, agent)
-    before = (await read_agent(client, agent))["message_ids"]
-
     measured = (await send(client, "blocking", agent, "How full is it?")).usage
     assert measured is not None
     window = measured["prompt_tokens"]
+    before = (await read_agent(client, agent))["message_ids"]
     told = await send(client, mode, agent, f"Hello [[window:{window}]]", include_compaction_messages=True)
 
     assert told.stop_reason == "end_turn"
