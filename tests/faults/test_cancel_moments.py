@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from holdfast.core.rows import DENIED_BY_CANCEL
-from holdfast.llm.catalog import ModelCatalog
 from tests.invariants import assert_invariants
 from tests.scenario import eventually
 from tests.served import ServedClient, served
 
+from .asking import GUARDED, history, open_streams
 from .cancelling import SeamNode
 from .conftest import Template
 from .scenes import world_from
@@ -44,7 +44,6 @@ def stubborn(port: int) -> str:
     while True:
         pass
 """
-GUARDED = 'def guarded(what: str) -> str:\n    """Does it.\n\n    Args:\n        what: what\n    """\n    return what\n'
 
 
 @pytest.fixture
@@ -58,11 +57,6 @@ def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as made:
         made.setblocking(False)
         yield made
-
-
-def open_streams(client: ServedClient) -> int:
-    assert isinstance(client.deps.catalog, ModelCatalog)
-    return client.deps.catalog.offline.model.open_streams
 
 
 @asynccontextmanager
@@ -101,8 +95,7 @@ async def check_end(client: ServedClient, agent_id: str, run_id: str, seen: list
     assert run.completed_at is not None
     assert open_streams(client) == 0
     assert (await client.agents.retrieve(agent_id)).last_stop_reason == "cancelled"
-    stored = [message.message_type async for message in client.agents.messages.list(agent_id)]
-    assert "user_message" in stored
+    assert await history(client, agent_id, "user_message")
     await assert_invariants(client.deps.database, idle=True)
     assert (await client.say(agent_id, "Hello again")).stop_reason.stop_reason == "end_turn"
     await assert_invariants(client.deps.database, idle=True)
@@ -127,7 +120,7 @@ async def test_what_was_said_before_the_cancel_is_kept_under_the_id_it_was_shown
     async with streaming(client, agent.id, text, stream_tokens=True, background=background) as seen:
         await eventually(lambda: len(seen) == 5)
         run_id = await cancel_soon(client, agent.id)
-    stored = [m async for m in client.agents.messages.list(agent.id) if m.message_type == "assistant_message"]
+    stored = await history(client, agent.id, "assistant_message")
     assert [(message.id, message.otid) for message in stored] == [(seen[0]["id"], seen[0]["otid"])]
     assert stored[0].content == "".join(event["content"] for event in seen[:5])
     await check_end(client, agent.id, run_id, seen)
@@ -177,8 +170,7 @@ async def test_cancelling_a_pause_denies_every_call_and_frees_the_agent(client: 
     paused = await client.say(agent.id, f"{calls} [[parallel]]")
     assert paused.stop_reason.stop_reason == "requires_approval"
     run_id = await cancel_soon(client, agent.id)
-    rows = [message async for message in client.agents.messages.list(agent.id, order="asc")]
-    answer, returned = rows[-2:]
+    answer, returned = (await history(client, agent.id))[-2:]
     assert [each.approve for each in answer.approvals] == [False] * 3
     assert all(DENIED_BY_CANCEL in each.tool_return for each in returned.tool_returns)
     assert len(returned.tool_returns) == 4

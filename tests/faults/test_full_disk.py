@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.llm.catalog import ModelCatalog
 from holdfast.store.database import Transaction
 from holdfast.store.sqlite import SQLiteDatabase, SQLiteTransaction
 from tests.invariants import assert_invariants
 from tests.scenario import eventually
 from tests.served import ServedClient, served
+
+from .asking import history, open_streams
 
 BIG = "This takes room. " * 4_000
 LEASE_S = 0.3
@@ -41,11 +42,6 @@ def refuse_writes(client: ServedClient, *, refused: bool) -> None:
     """Not even a small one. Past the writer's queue, because that could not be told to end it."""
     assert isinstance(client.deps.database, SQLiteDatabase)
     client.deps.database._writer._connection.execute(f"PRAGMA query_only = {int(refused)}").fetchall()
-
-
-def open_streams(client: ServedClient) -> int:
-    assert isinstance(client.deps.catalog, ModelCatalog)
-    return client.deps.catalog.offline.model.open_streams
 
 
 async def make_room(client: ServedClient) -> None:
@@ -78,12 +74,12 @@ async def _check_integrity(tx: Transaction) -> str:
 async def test_a_message_that_does_not_fit_is_refused_whole_and_says_why(client: ServedClient) -> None:
     agent = await client.agent()
     await client.say(agent.id, "Hello")
-    before = [message.id async for message in client.agents.messages.list(agent.id)]
+    before = await history(client, agent.id)
     await fill_up(client)
     answer = await client.http.post(f"/v1/agents/{agent.id}/messages", json={"input": BIG})
     assert answer.status_code == 503
     assert "full" in answer.json()["detail"]
-    assert [message.id async for message in client.agents.messages.list(agent.id)] == before
+    assert await history(client, agent.id) == before
     await assert_invariants(client.deps.database, idle=True)
     await check_that_all_is_well_again(client, agent.id)
 
@@ -115,8 +111,7 @@ async def test_a_run_whose_very_failure_finds_no_room_is_carried_on_when_there_i
     assert "carried on" in answer.json()["detail"]
     refuse_writes(client, refused=False)
     await check_that_all_is_well_again(client, agent.id)
-    spoken = [m async for m in client.agents.messages.list(agent.id) if m.message_type == "assistant_message"]
-    assert len(spoken) == 2
+    assert len(await history(client, agent.id, "assistant_message")) == 2
 
 
 async def test_a_background_stream_that_runs_out_of_room_does_not_take_the_server_with_it(

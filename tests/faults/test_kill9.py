@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -81,7 +82,7 @@ async def check_replays(server: ServerProcess, run_ids: list[str]) -> None:
             assert await replay(http, run_id, middle) == [e for e in whole if (e.get("seq_id") or middle + 1) > middle]
 
 
-async def replay(http: httpx.AsyncClient, run_id: str, after: int) -> list[dict[str, object]]:
+async def replay(http: httpx.AsyncClient, run_id: str, after: int) -> list[dict[str, Any]]:
     body = {"starting_after": after, "include_pings": False}
     answer = await http.post(f"/v1/runs/{run_id}/stream", json=body)
     lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]

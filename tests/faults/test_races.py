@@ -19,6 +19,7 @@ from tests.invariants import assert_invariants, stream_violations
 from tests.scenario import Node, World
 from tests.served import ServedClient, served
 
+from .asking import GUARDED, history
 from .conftest import Template
 from .scenes import MODES, world_from
 
@@ -31,9 +32,6 @@ INTERLEAVINGS = 100
 async def client(tmp_path: Path) -> AsyncGenerator[ServedClient]:
     async with served(tmp_path) as made:
         yield made
-
-
-GUARDED = 'def guarded(what: str) -> str:\n    """Does it.\n\n    Args:\n        what: what\n    """\n    return what\n'
 
 
 async def paused(client: ServedClient) -> tuple[str, str]:
@@ -53,7 +51,7 @@ async def check_one_execution(client: ServedClient, agent_id: str, answers: list
     statuses = Counter(answer.status_code for answer in answers)
     assert statuses[200] >= 1
     assert set(statuses) <= {200, 400, 409}, statuses
-    rows = [message async for message in client.agents.messages.list(agent_id, order="asc", limit=200)]
+    rows = await history(client, agent_id)
     kinds = Counter(row.message_type for row in rows)
     assert kinds["approval_response_message"] == 1
     assert kinds["tool_return_message"] == 1
@@ -99,7 +97,7 @@ async def test_an_answer_and_a_cancel_at_once_leave_one_outcome(client: ServedCl
         await asyncio.gather(
             client.http.post(path, json=decision(call_id)), client.http.post(f"{path}/cancel", json={})
         )
-        rows = [message async for message in client.agents.messages.list(agent_id, order="asc")]
+        rows = await history(client, agent_id)
         kinds = Counter(row.message_type for row in rows)
         assert (kinds["approval_response_message"], kinds["tool_return_message"]) == (1, 1)
         assert (await client.say(agent_id, "Hello again")).stop_reason.stop_reason == "end_turn"
@@ -112,7 +110,7 @@ async def test_twenty_concurrent_sends_to_one_agent_lose_nothing_and_do_not_mix(
     answers = await asyncio.gather(*(client.say(agent.id, text) for text in texts))
     for number, answer in enumerate(answers):
         assert answer.messages[-1].content == f"You said: message {number}"
-    rows = [message async for message in client.agents.messages.list(agent.id, order="asc", limit=200)]
+    rows = await history(client, agent.id)
     turns = [row for row in rows if row.message_type in ("user_message", "assistant_message")]
     assert len(turns) == 2 * SENDERS
     for asked, answered in zip(turns[::2], turns[1::2], strict=True):

@@ -7,7 +7,6 @@ import json
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import pytest
@@ -31,14 +30,16 @@ async def http(server: ServerProcess) -> AsyncGenerator[httpx.AsyncClient]:
 
 
 async def make_agent(http: httpx.AsyncClient) -> str:
-    return (await http.post("/v1/agents/", json={"model": "holdfast/offline", "include_base_tools": False})).json()["id"]
+    made = await http.post("/v1/agents/", json={"model": "holdfast/offline", "include_base_tools": False})
+    return made.json()["id"]
 
 
 @contextmanager
 def idle_reader(server: ServerProcess, path: str, body: dict[str, object]) -> Generator[str]:
     """Asks for a stream, reads how it begins, and never again. Gives the id of the run."""
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n"
+    head += "content-type: application/json\r\n"
     with socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         line.settimeout(PATIENCE_S)
