@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ REFUSED = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parsed = build_parser().parse_args(arguments)
+    # Loading makes many objects and no garbage worth looking for; whoever goes on for long switches it on again.
+    gc.disable()
     command = importlib.import_module(f"holdfast.commands.{parsed.command}")
     try:
         return command.run(parsed)
