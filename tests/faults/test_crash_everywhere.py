@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
 import pytest
 
+from holdfast.core.frames import ErrorFrame, StopFrame
 from holdfast.core.records import Tool
-from holdfast.store import blocks, tools
+from holdfast.engine.worker import Pace
+from holdfast.store import blocks, journal, tools
 from tests.invariants import assert_invariants
-from tests.scenario import World
+from tests.scenario import World, eventually
 
 from .conftest import Template
 from .crashing import CrashPoint, Story, outlive, tell
 from .scenes import MODES, SCENES, Mode, Scene, world_from
 
 CRASH_MODES = (MODES[0], MODES[2], MODES[3])
+LEASE_S = 1.0
 BY_NAME = {scene.name: scene for scene in SCENES}
 
 
@@ -92,3 +96,39 @@ async def test_a_crash_during_recovery_is_recovered_from_as_well(template: Templ
         crashes: list[CrashPoint] = [(first, "after"), (second, "after")]
         tried += await same_story_after(template, tmp_path, scene, mode, crashes, expected)
     assert tried
+
+
+async def test_a_run_is_carried_on_by_another_server_once_its_lease_has_run_out_and_not_before(
+    template: Template, tmp_path: Path
+) -> None:
+    async with world_from(template, tmp_path) as world:
+        dead, alive = world.node(Pace(lease_ttl_s=LEASE_S)), world.node()
+        run_id = (await dead.send("[[call:note {}]] [[stall@2]]", background=True)).run.id
+        await eventually(lambda: dead.catalog.offline.model.open_streams == 1 and bool(world.tools.finished))
+        await dead.die()
+        assert await alive.worker.recover(alone=False) == 0
+        await asyncio.sleep(LEASE_S)  # only time lets a lease run out
+        assert await alive.worker.recover(alone=False) == 1
+        await alive.cancel.one(run_id)
+        assert (await world.run(run_id)).lease == 2
+        assert max(world.tools.begun.values()) == 1
+        await assert_invariants(world.database, idle=True)
+
+
+async def test_a_run_that_cannot_be_carried_on_fails_with_its_reason_and_frees_its_thread(
+    template: Template, tmp_path: Path
+) -> None:
+    async with world_from(template, tmp_path) as world:
+        dead, alive = world.node(), world.node()
+        run_id = (await dead.send("Hi [[stall]]", background=True)).run.id
+        await eventually(lambda: dead.catalog.offline.model.open_streams == 1)
+        await dead.die()
+        await world.database.write(lambda tx: journal.append_next(tx, run_id, ['{"event": "from the future"}'], 0))
+        await alive.worker.recover(alone=True)
+        run = await world.run(run_id)
+        assert (run.status, run.stop_reason) == ("failed", "error")
+        assert run.metadata["error"]["run_id"] == run_id
+        frames = [frame for _, frame in await alive.replay(run_id)]
+        assert [type(frame) for frame in frames[-2:]] == [StopFrame, ErrorFrame]
+        assert (await alive.ask("Hello again")).status == "completed"
+        await assert_invariants(world.database, idle=True, unreadable=[run_id])
