@@ -303,7 +303,7 @@ def stream_violations(snapshot: Snapshot, run: Run, numbered: Sequence[tuple[int
     told = _texts(frame for frame in shown if not (isinstance(frame, _FRAGMENTS) and frame.message_id in given_up))
     for message_id, text in told.items():
         row = snapshot.messages.get(message_id)
-        if row is None and not run.is_active and run.status != "cancelled":
+        if row is None and not run.is_active:
             yield f"run {run.id} streamed message {message_id}, which is not stored"
         if row is not None and text != _row_text(row):
             yield f"run {run.id} streamed {text!r} as {message_id}, stored is {_row_text(row)!r}"

@@ -28,7 +28,7 @@ from holdfast.engine.streams import Numbered, Streams
 from holdfast.engine.worker import Pace, Worker
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.store import agents, holds, messages, runs, threads, tools
-from holdfast.store.database import Database, Job, Transaction, open_database
+from holdfast.store.database import Database, DatabaseError, Job, Transaction, open_database
 from holdfast.store.holds import HoldRow
 from holdfast.wire.inputs import NewMessage, ParsedInput
 from holdfast.wire.requests import LettaRequest
@@ -53,12 +53,17 @@ class FragileDatabase:
         self.writes = 0
         self.dead = False
         self._crash_at: int | None = None
+        self._reads_left: int | None = None
         self._when: Literal["before", "after"] = "before"
 
     def crash_at(self, write: int, when: Literal["before", "after"]) -> None:
         """Counted from now."""
         self._crash_at = self.writes + write
         self._when = when
+
+    def fail_reads_after(self, reads: int) -> None:
+        """As when the disk or the connection is gone, which is an error like any other, not a death."""
+        self._reads_left = reads
 
     def spare(self) -> None:
         self._crash_at = None
@@ -75,6 +80,10 @@ class FragileDatabase:
 
     async def read(self, job: Job[T]) -> T:
         self._check()
+        if self._reads_left is not None:
+            if not self._reads_left:
+                raise DatabaseError("the disk is gone")
+            self._reads_left -= 1
         return await self._inner.read(job)
 
     async def now_us(self) -> int:

@@ -104,7 +104,7 @@ def test_an_ordinary_call_is_shown_as_it_comes_with_its_name_first() -> None:
 
 def test_a_call_that_asks_alone_shares_the_message_of_the_text() -> None:
     deltas = [TextDelta("words"), *made_call(0, "guarded")]
-    assert {frame.message_id for frame in emitted(deltas)} == {"message-r"}  # type: ignore[union-attr]
+    assert [row.id for row in stored(deltas)] == ["message-r"]
     assert_same(emitted(deltas), stored(deltas))
 
 

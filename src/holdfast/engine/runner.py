@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from holdfast.core import prompt
 from holdfast.core.deltas import Reply
-from holdfast.core.frames import AbandonedFrame, CompactionFrame
+from holdfast.core.frames import CompactionFrame
 from holdfast.core.run import CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
 from holdfast.engine import requests
 from holdfast.engine.acting import Executor, Report, next_batch, running
@@ -23,7 +23,7 @@ from holdfast.engine.inline import InlineTools
 from holdfast.engine.scope import CancelScope, Interrupted
 from holdfast.engine.session import Session
 from holdfast.engine.thinking import ModelCall
-from holdfast.errors import ContextTooLong, ModelError, RunInterrupted
+from holdfast.errors import ModelError, RunInterrupted
 from holdfast.llm.base import Catalog
 from holdfast.store import threads
 from holdfast.store.transaction import Database
@@ -113,8 +113,6 @@ class Runner:
         except ModelError as error:
             session.timed_model(started)
             session.model_failed(classify(error, session.run.id))
-            if isinstance(error, ContextTooLong) and session.state.compact:
-                session.stream.publish(AbandonedFrame(call.attempt.reply_id))
         else:
             session.timed_model(started)
             session.replied(call.attempt, reply, intent)

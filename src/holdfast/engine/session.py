@@ -26,7 +26,7 @@ from holdfast.core.events import (
     ToolReturned,
     ToolsStarted,
 )
-from holdfast.core.frames import message_frames
+from holdfast.core.frames import AbandonedFrame, message_frames
 from holdfast.core.hold import Hold, client_answers
 from holdfast.core.judgement import judge
 from holdfast.core.messages import Message, Reasoning, Text, ToolReturn, content_text
@@ -94,6 +94,8 @@ class Session:
         if self.draft.system_digest is not None:
             self.system_digest = self.draft.system_digest
         self._committed = self.state, list(self.window), self.blocks, self.step
+        if self.draft.reply is not None:
+            self.attempt = None
         self.draft = Draft()
         if self.run.status == "created":
             self.run = msgspec.structs.replace(self.run, status="running")
@@ -143,6 +145,7 @@ class Session:
 
     def model_failed(self, failure: Failure) -> None:
         self._record(ModelFailed(failure.stop_reason, failure.error, failure.overflow))
+        self._disown()
         if self.state.phase is Phase.DONE:
             self._fail_step(failure)
 
@@ -214,6 +217,7 @@ class Session:
         returns = self.draft.returns
         self._start_over()
         at_step = self._is_at_step()
+        self._disown()
         self._record(RunFailed(failure.stop_reason, failure.error))
         self._keep_returns(returns)
         if at_step:
@@ -231,7 +235,9 @@ class Session:
         self._record(CancelAsked(usage=usage))
         if reply is not None and attempt is not None and interrupted and self.spec.stream_tokens:
             # Only a token stream has delivered it; storing it keeps the client's history and ours the same.
-            self._add_rows(rows.partial_rows(self._origin(number), attempt.reply_id, reply))
+            kept = rows.partial_rows(self._origin(number), attempt.reply_id, reply)
+            self._add_rows(kept)
+            self._disown(kept)
         self._keep_returns(returns)
         if at_step:
             self._change_step(status="cancelled", stop_reason="cancelled", usage=usage if interrupted else None)
@@ -263,6 +269,14 @@ class Session:
         """Whether the step at hand is the one being worked on. Between two steps it is the one that has ended."""
         number = self.state.model_calls + (self.state.phase is Phase.THINKING)
         return self.step is not None and self.step.number == number
+
+    def _disown(self, stored: Sequence[Message] = ()) -> None:
+        """What was shown of the attempt, but for these rows, will never be stored: a replay is to leave it out."""
+        if self.attempt is not None:
+            shown = self.stream.fragment_ids()
+            lost = {self.attempt.reply_id, self.attempt.held_id} - {row.id for row in stored}
+            self.stream.publish(*(AbandonedFrame(message_id) for message_id in shown if message_id in lost))
+            self.attempt = None
 
     def _keep_returns(self, returns: Sequence[ToolReturn]) -> None:
         """What an unfinished checkpoint knew of tools that ran outside; a return that made no sense is left behind."""

@@ -26,6 +26,7 @@ from holdfast.store import runs
 from holdfast.store.transaction import Database, Transaction
 
 Numbered = tuple[int, Frame]
+_FRAGMENTS = (TextFrame, ReasoningFrame, HiddenReasoningFrame, CallFrame)
 _FRAMES = msgspec.msgpack.Decoder(list[Frame])
 
 
@@ -72,6 +73,10 @@ class RunStream:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         await waiter
+
+    def fragment_ids(self) -> dict[str, None]:
+        """The messages of which fragments were shown here, in order."""
+        return {frame.message_id: None for frame in self.frames if isinstance(frame, _FRAGMENTS)}
 
     def unstored(self) -> Sequence[Frame]:
         return self.frames[self.stored - self.base :]
@@ -176,5 +181,4 @@ def without_abandoned(frames: Sequence[Numbered], marks: Sequence[AbandonedFrame
 
 
 def _belongs_to(frame: Frame, message_ids: set[str]) -> bool:
-    fragments = (TextFrame, ReasoningFrame, HiddenReasoningFrame, CallFrame, AbandonedFrame)
-    return isinstance(frame, fragments) and frame.message_id in message_ids
+    return isinstance(frame, (*_FRAGMENTS, AbandonedFrame)) and frame.message_id in message_ids

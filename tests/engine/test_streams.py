@@ -1,0 +1,194 @@
+"""Listeners: live, late, and long after. What is stored of a stream, and by whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast.core.frames import AbandonedFrame, Frame, ReasoningFrame, StopFrame, TextFrame, UsageFrame
+from holdfast.core.usage import Usage
+from holdfast.engine.streams import Numbered, RunStream, Streams, without_abandoned
+from holdfast.store import frames, runs
+
+from ..invariants import assert_invariants
+from ..scenario import Node, World
+
+END: tuple[Frame, ...] = (StopFrame("end_turn"), UsageFrame(Usage(), 1))
+
+
+def said(text: str, message_id: str = "message-1") -> TextFrame:
+    return TextFrame(message_id, 0, "step-1", 0, text)
+
+
+async def collect(stream: RunStream, after: int = 0) -> list[Numbered]:
+    return [numbered async for batch in stream.follow(after) for numbered in batch]
+
+
+@pytest.fixture
+async def run_id(world: World, node: Node) -> str:
+    """A background run that is held up in its model call, so that the test may play its worker."""
+    accepted = await node.send("[[stall]]", background=True, stream_tokens=True)
+    await node.die()
+    return accepted.run.id
+
+
+async def test_every_listener_gets_every_frame_in_order_numbered_from_one() -> None:
+    stream = RunStream("run-1")
+    early = [asyncio.create_task(collect(stream)) for _ in range(2)]
+    await asyncio.sleep(0)
+    stream.publish(said("a"))
+    await asyncio.sleep(0)
+    stream.publish(said("b"), *END)
+    stream.finish()
+    expected = list(enumerate([said("a"), said("b"), *END], 1))
+    assert [await listener for listener in early] == [expected, expected]
+    assert await collect(stream) == expected
+
+
+async def test_a_listener_may_begin_anywhere_and_one_beyond_the_end_is_not_kept_waiting() -> None:
+    stream = RunStream("run-1")
+    stream.publish(said("a"), said("b"), *END)
+    stream.finish()
+    assert [number for number, _ in await collect(stream, 2)] == [3, 4]
+    assert await collect(stream, 99) == []
+
+
+async def test_a_listener_that_does_not_read_cannot_hold_up_the_run() -> None:
+    stream = RunStream("run-1")
+    slow = stream.follow()
+    stream.publish(said("a"))
+    assert len(await anext(slow)) == 1
+    for _ in range(1_000):
+        stream.publish(said("x"))
+    assert len(await anext(slow)) == 1_000
+    await slow.aclose()
+
+
+async def test_a_late_listener_is_not_shown_an_attempt_that_was_given_up() -> None:
+    stream = RunStream("run-1")
+    stream.publish(said("half", "message-1"), AbandonedFrame("message-1"), said("whole", "message-2"), *END)
+    stream.finish()
+    assert await collect(stream) == [(3, said("whole", "message-2")), (4, END[0]), (5, END[1])]
+
+
+async def test_a_listener_is_not_woken_for_nothing_but_a_mark() -> None:
+    stream = RunStream("run-1")
+    stream.publish(AbandonedFrame("message-1"))
+    stream.finish()
+    assert [batch async for batch in stream.follow()] == []
+
+
+def test_marks_that_are_not_stored_yet_count_too() -> None:
+    shown: Sequence[Numbered] = [(1, said("half")), (2, said("whole", "message-2"))]
+    assert without_abandoned(shown) == list(shown)
+    assert without_abandoned(shown, [AbandonedFrame("message-1")]) == [(2, said("whole", "message-2"))]
+
+
+async def test_flushed_frames_can_be_replayed_and_are_stored_once(world: World, run_id: str) -> None:
+    streams = Streams(world.database)
+    stream = streams.open(run_id)
+    stream.publish(said("a"), said("b"))
+    await asyncio.gather(streams.flush([run_id]), streams.flush([run_id]))
+    await streams.flush([run_id, "run-unknown"])
+    stream.publish(said("c"))
+    await streams.flush([run_id])
+    rows = await world.database.read(lambda tx: frames.load(tx, run_id, 0))
+    assert [(first, last) for first, last, _ in rows] == [(1, 2), (3, 3)]
+    assert await streams.replay(run_id, 1) == [(2, said("b")), (3, said("c"))]
+
+
+async def test_a_worker_that_has_lost_its_lease_stores_no_frames(world: World, run_id: str) -> None:
+    old, new = Streams(world.database), Streams(world.database)
+    stale = old.open(run_id, 0, lease=1)
+    stale.publish(said("stale"))
+    claimed = await world.database.write(lambda tx: runs.claim(tx, run_id, "worker-new", 2**62, 1))
+    assert claimed is not None
+    await old.flush([run_id])
+    fresh = new.open(run_id, 0, claimed.lease)
+    fresh.publish(said("fresh"))
+    await new.flush([run_id])
+    assert await new.replay(run_id, 0) == [(1, said("fresh"))]
+    assert stale.unstored()
+
+
+async def test_one_lost_run_does_not_keep_the_frames_of_others_from_being_stored(world: World, run_id: str) -> None:
+    node = world.node()
+    other = await node.send("[[stall]]", thread=await world.add_thread(), background=True)
+    await node.die()
+    streams = Streams(world.database)
+    streams.open(run_id, 0, lease=7).publish(said("stale"))
+    streams.open(other.run.id, 0, lease=1).publish(said("mine"))
+    await streams.flush([run_id, other.run.id])
+    assert await streams.replay(run_id, 0) == []
+    assert await streams.replay(other.run.id, 0) == [(1, said("mine"))]
+
+
+async def test_following_reads_what_is_stored_and_then_what_is_live(world: World, run_id: str) -> None:
+    before, streams = Streams(world.database), Streams(world.database)
+    before.open(run_id).publish(said("a"), said("b"))
+    await before.flush([run_id])
+    live = streams.open(run_id, 2)
+    live.publish(said("c"))
+
+    async def listen() -> list[Numbered]:
+        return [numbered async for batch in streams.follow(run_id, 1) for numbered in batch]
+
+    listener = asyncio.create_task(listen())
+    await asyncio.sleep(0)
+    live.publish(*END)
+    streams.close(run_id)
+    assert [number for number, _ in await listener] == [2, 3, 4, 5]
+
+
+async def test_following_hides_stored_fragments_of_an_attempt_that_is_given_up_only_in_memory(
+    world: World, run_id: str
+) -> None:
+    before, streams = Streams(world.database), Streams(world.database)
+    before.open(run_id).publish(said("half"))
+    await before.flush([run_id])
+    live = streams.open(run_id, 1)
+    live.publish(AbandonedFrame("message-1"), said("whole", "message-2"), *END)
+    streams.close(run_id)  # as when the run ends while a listener still reads
+    streams._live[run_id] = live
+    shown = [frame async for batch in streams.follow(run_id) for _, frame in batch]
+    assert shown == [said("whole", "message-2"), *END]
+
+
+async def test_following_a_run_that_nobody_drives_ends_after_what_is_stored(world: World, run_id: str) -> None:
+    streams = Streams(world.database)
+    assert [batch async for batch in streams.follow(run_id)] == []
+
+
+async def test_a_stored_stream_ends_with_its_last_frame(world: World, node: Node) -> None:
+    run = await node.ask("hello", background=True, stream_tokens=True)
+    full = await node.replay(run.id)
+    assert isinstance(full[-1][1], UsageFrame)
+    assert [number for number, _ in full] == list(range(1, len(full) + 1))
+    for after in (0, 1, len(full) // 2, len(full) - 1, len(full), len(full) + 5):
+        assert await world.node().replay(run.id, after) == full[after:]
+
+
+async def test_a_reply_that_its_worker_did_not_live_to_finish_is_left_out_of_the_replay(world: World) -> None:
+    first = world.node()
+    accepted = await first.send("[[stall_after:6]] hello", background=True, stream_tokens=True)
+    stream = accepted.stream
+    assert stream is not None
+    while stream.last < 6:
+        await stream.changed()
+    await first.streams.flush([accepted.run.id])
+    await first.die()
+    second = world.node()
+    await second.worker.recover(alone=True)
+    recovered = second.streams.live(accepted.run.id)
+    assert recovered is not None
+    while len(recovered.frames) < 7:
+        await recovered.changed()
+    await second.cancel.one(accepted.run.id)
+    snapshot = await assert_invariants(world.database, idle=True)
+    shown = [frame for _, frame in await second.replay(accepted.run.id)]
+    ids = {frame.message_id for frame in shown if isinstance(frame, (TextFrame, ReasoningFrame))}
+    assert len(ids) == 1
+    assert ids <= set(snapshot.messages)
+    assert any(isinstance(frame, AbandonedFrame) for _, frame in snapshot.frames[accepted.run.id])
