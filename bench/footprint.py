@@ -6,6 +6,7 @@ import asyncio
 import importlib.metadata
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from bench.client import Client
 from bench.process import Server
@@ -23,12 +24,8 @@ async def idle(server: Server, client: Client) -> list[Row]:
 
 def installed() -> list[Row]:
     packages = dict(_needed("holdfast", {}))
-    size = sum(
-        file.locate().stat().st_size  # pyright: ignore[reportAttributeAccessIssue]
-        for distribution in packages.values()
-        for file in distribution.files or ()
-        if file.locate().exists()  # pyright: ignore[reportAttributeAccessIssue]
-    )
+    files = [Path(str(file.locate())) for found in packages.values() for file in found.files or ()]
+    size = sum(file.stat().st_size for file in files if file.exists())
     return [
         at_most("packages without extras", len(packages), "", 60),
         at_most("install without extras", size / 2**20, "MB", 200),

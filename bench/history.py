@@ -1,4 +1,4 @@
-"""How a turn grows with what is stored and with what is in context. Histories are written straight into the database."""
+"""How a turn grows with what is stored and with what is in context. Histories go straight into the database."""
 
 from __future__ import annotations
 

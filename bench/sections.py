@@ -158,14 +158,11 @@ async def _chunks_per_second(client: Client, agents: list[str], tokens: int) -> 
 
 async def _first_piece_s(client: Client, agent: str) -> float:
     began = time.perf_counter()
-    stream = client.stream(agent, "[[tokens:1]] [[no_reasoning]]", stream_tokens=True)
-    async for piece in stream:
-        if b"assistant_message" in piece:
-            taken = time.perf_counter() - began
-            break
-    async for _ in stream:
-        pass
-    return taken
+    first = 0.0
+    async for piece in client.stream(agent, "[[tokens:1]] [[no_reasoning]]", stream_tokens=True):
+        if b"assistant_message" in piece and not first:
+            first = time.perf_counter() - began
+    return first
 
 
 async def _cancel_s(client: Client, agent: str, text: str, mode: str, options: dict[str, Any]) -> float:

@@ -11,10 +11,6 @@ import re
 import uuid
 from typing import Final
 
-PREFIXES: Final = frozenset(
-    "agent message run job group block file source tool archive passage provider model sandbox step identity conv "
-    "mcp_server user org".split()
-)
 DEFAULT_USER: Final = "user-00000000-0000-4000-8000-000000000000"
 DEFAULT_ORG: Final = "org-00000000-0000-4000-8000-000000000000"
 MAX_PARTS: Final = 128

@@ -75,6 +75,7 @@ def assemble(settings: Settings, database: Database, sandbox: Sandbox, catalog: 
         compactor=Compactor(catalog, clock),
         send=SendMessage(database, catalog, worker, streams, clock),
         cancel=CancelRuns(database, worker, clock),
+        isolation=sandbox.announced,
     )
 
 

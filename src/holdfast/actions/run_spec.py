@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -12,7 +13,7 @@ from holdfast.core.spec import RunSpec, ToolSpec
 from holdfast.llm.base import Catalog
 from holdfast.wire.requests import ClientTool, LettaRequest
 
-_NO_PARAMETERS = {"type": "object", "properties": {}, "required": []}
+_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
 
 
 async def freeze(

@@ -201,7 +201,9 @@ async def _told(deps: Holdfast, run: Run) -> list[Any]:
     frames: list[Any] = [frame for row in rows if row.role not in ("user", "system") for frame in message_frames(row)]
     if run.stop_reason is not None:
         frames.append(StopFrame(run.stop_reason))
-        error = run.metadata.get("error")
-        unanswered = error and run.stop_reason not in FAILED_WITH_ANSWER
-        frames.append(ErrorFrame(error) if unanswered else UsageFrame(usage, step_count))
+        error: dict[str, Any] | None = run.metadata.get("error")
+        if error is not None and run.stop_reason not in FAILED_WITH_ANSWER:
+            frames.append(ErrorFrame(error))
+        else:
+            frames.append(UsageFrame(usage, step_count))
     return frames

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -59,6 +60,8 @@ async def _serve(settings: Settings, build: Build, listener: socket.socket) -> N
         app: ASGIApp = create_app(deps)
         if settings.api_key is None:
             app = LocalPagesOnly(app, settings)
+        gc.freeze()  # what was loaded stays for good: no collection need ever walk it
+        gc.enable()
         await _Server(_uvicorn_config(app, settings), deps).serve([listener])
 
 

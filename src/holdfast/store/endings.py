@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import bindparam, update
 
 from holdfast.core.records import Run, StopReason
-from holdfast.store.transaction import Transaction
 from holdfast.store.tables import agents, threads
+from holdfast.store.transaction import Transaction
 
 _agent = (
     update(agents)

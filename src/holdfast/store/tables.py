@@ -30,8 +30,8 @@ metadata = MetaData()
 _Serial = BigInteger().with_variant(Integer(), "sqlite")
 
 
-def _agent_key(**options: bool) -> Column[str]:
-    return Column("agent_id", Text, ForeignKey("agents.id", ondelete="CASCADE"), nullable=False, **options)
+def _agent_key() -> Column[str]:
+    return Column("agent_id", Text, ForeignKey("agents.id", ondelete="CASCADE"), nullable=False)
 
 
 agents = Table(

@@ -35,6 +35,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sandbox(Protocol):
+    @property
+    def announced(self) -> str:
+        """What stands around tools, in words for whoever starts the server."""
+        ...
+
     async def run(self, job: Job) -> Outcome:
         """A tool that raises or times out is an Outcome with status error, never an exception.
 

@@ -154,6 +154,13 @@ class ForkServerSandbox:
         self._warned = False
         self._closed = False
 
+    @property
+    def announced(self) -> str:
+        """What is going to stand around tools, as far as it can be said before the fork server has started."""
+        if self._walls.bubblewrap and self._bubblewrap is not None:
+            return "bubblewrap"
+        return "ordinary processes only: install bubblewrap to wall them off"
+
     async def warm(self) -> str:
         """Start the fork server if it does not run. Returns which isolation is in force, "none" when it cannot start.
 
