@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.core.frames import (
@@ -301,7 +303,7 @@ async def test_a_denial_is_told_to_the_model_with_its_reason(world: World, node:
 
 
 async def test_a_client_tool_pauses_the_run_and_its_return_carries_it_on(world: World, node: Node) -> None:
-    camera = {"client_tools": [{"name": "camera", "description": "Takes a picture."}]}
+    camera: dict[str, Any] = {"client_tools": [{"name": "camera", "description": "Takes a picture."}]}
     run = await node.ask("call the camera tool", **camera)
     assert run.stop_reason == "requires_approval"
     hold = await world.pending()
@@ -345,7 +347,7 @@ async def test_of_two_answers_at_once_one_wins(world: World, node: Node) -> None
 async def test_a_tool_that_was_changed_after_it_was_asked_for_cannot_be_approved(world: World, node: Node) -> None:
     asked = await ask_for_approval(world, node)
     (guarded,) = [tool for tool in await _tools(world) if tool.name == "guarded"]
-    changed = type(guarded)(**{name: getattr(guarded, name) for name in guarded.__struct_fields__} | {"version": 2})
+    changed = msgspec.structs.replace(guarded, version=guarded.version + 1)
     await world.database.write(lambda tx: tools.update_tool(tx, changed))
     with pytest.raises(Conflict, match="was changed after approval was asked"):
         await node.send(decisions=[Approve(asked[0])])
@@ -432,9 +434,6 @@ async def test_calls_that_were_cut_off_in_the_middle_are_not_stored(world: World
 
 
 async def test_a_cancel_while_tools_run_kills_them_and_gives_every_call_its_return(world: World, node: Node) -> None:
-    async def answered(call: OpenCall) -> ToolReturn:
-        return ToolReturn(call.call.id, call.call.name, "success", "in time")
-
     accepted = await node.send("call the note tool and the slow tool and the lookup tool")
     await world.tools.waiting.wait()
     assert await node.cancel.one(accepted.run.id) == "cancelled"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from sqlalchemy import delete, update
 
+from holdfast.actions.send_message import Accepted
 from holdfast.core.frames import ErrorFrame, StopFrame
 from holdfast.core.messages import Approve, text_of
 from holdfast.engine.worker import Pace
@@ -36,7 +38,7 @@ async def spoil_journal(world: World, run_id: str, text: str | None) -> None:
     await world.database.write(job)
 
 
-async def stalled(node: Node, **options: bool) -> str:
+async def stalled(node: Node, **options: Any) -> str:
     accepted = await node.send("[[stall]] hello", **options)
     model = node.catalog.offline.model
     await eventually(lambda: model.open_streams == 1)
@@ -278,7 +280,7 @@ async def test_a_tool_that_returned_while_the_worker_was_told_to_go_is_on_record
 async def test_requests_that_wait_for_a_busy_thread_go_in_the_order_they_came_in(world: World, node: Node) -> None:
     await node.send("call the slow tool")
     await world.tools.waiting.wait()
-    waiting = []
+    waiting: list[asyncio.Task[Accepted]] = []
     for number in range(3):
         waiting.append(asyncio.create_task(node.send(f"number {number}", wait_s=30)))
         await asyncio.sleep(0)

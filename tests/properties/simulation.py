@@ -193,7 +193,7 @@ class Simulation(RuleBasedStateMachine):
 
     # --- how it is done ----------------------------------------------------------------------------------------------
 
-    async def _send(self, talk: Talk, kind: Kind, **how: bool) -> None:
+    async def _send(self, talk: Talk, kind: Kind, **how: Any) -> None:
         before = set((await assert_invariants(self.world.database)).runs)
         try:
             accepted = await self.node.send(TEXTS[kind], thread=talk.thread_id, **how)

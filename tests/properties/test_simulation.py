@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
 
@@ -15,6 +16,14 @@ from .effort import examples
 from .simulation import Simulation
 
 
+def life_on(fresh: Callable[[], Awaitable[str]]) -> type[Simulation]:
+    class Life(Simulation):
+        def __init__(self) -> None:
+            super().__init__(fresh)
+
+    return Life
+
+
 def test_no_life_of_a_server_breaks_a_promise_on_sqlite(tmp_path: Path) -> None:
     empty, numbers = tmp_path / "empty.db", count()
     migrate(empty)
@@ -24,11 +33,11 @@ def test_no_life_of_a_server_breaks_a_promise_on_sqlite(tmp_path: Path) -> None:
         shutil.copy(empty, path)
         return f"sqlite:///{path}"
 
-    run_state_machine_as_test(lambda: Simulation(fresh), settings=examples(25, steps=25))
+    run_state_machine_as_test(life_on(fresh), settings=examples(25, steps=25))
 
 
 def test_no_life_of_a_server_breaks_a_promise_on_postgresql(postgres_server: str) -> None:
     async def fresh() -> str:
         return await postgres.create_database(postgres_server)
 
-    run_state_machine_as_test(lambda: Simulation(fresh), settings=examples(4, steps=20))
+    run_state_machine_as_test(life_on(fresh), settings=examples(4, steps=20))
