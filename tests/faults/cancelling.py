@@ -112,11 +112,13 @@ class SeamExecutor:
     def __init__(self, inner: Executor, seams: Seams) -> None:
         self._inner = inner
         self._seams = seams
+        self.handed_back: list[str] = []  # calls whose returns the driver was given
 
     async def execute(self, spec: RunSpec, call: OpenCall) -> ToolReturn:
         await self._seams.passing("before a tool")
         answer = await self._inner.execute(spec, call)
         await self._seams.passing("after a tool")
+        self.handed_back.append(call.call.id)
         return answer
 
 
@@ -150,8 +152,8 @@ class SeamNode(Node):
         database = SeamDatabase(world.database, self.seams)
         self.catalog = SeamCatalog(self.seams)
         self.streams = Streams(database)
-        executor = SeamExecutor(world.tools, self.seams)
-        runner = Runner(database, self.catalog, executor, InlineTools(database, clock), clock)
+        self.executor = SeamExecutor(world.tools, self.seams)
+        runner = Runner(database, self.catalog, self.executor, InlineTools(database, clock), clock)
         self.worker = Worker(database, runner, self.streams, clock, LONG)
         self._send = SendMessage(database, self.catalog, self.worker, self.streams, clock)
         self.cancel = CancelRuns(world.database, self.worker, clock)

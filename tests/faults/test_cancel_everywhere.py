@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.frames import ReasoningFrame, TextFrame
 from holdfast.core.records import Run
 from holdfast.engine.streams import Numbered
 from holdfast.errors import RequestError
@@ -66,16 +67,23 @@ class Trial:
             assert snapshot.runs[self.stoppable].status == "cancelled"
         if self.run_id is not None:
             await self._check_run(snapshot, snapshot.runs[self.run_id])
+        self._check_that_finished_tools_have_their_returns(snapshot)
         self._check_that_nothing_is_left_running()
         await self._check_that_the_next_message_works()
 
     async def _check_run(self, snapshot: Snapshot, run: Run) -> None:
         assert (run.status == "cancelled") == (self.stoppable == run.id)
         assert not list(stream_violations(snapshot, run, self.shown))
+        heard = {frame.message_id for _, frame in self.shown if isinstance(frame, (TextFrame, ReasoningFrame))}
+        assert heard <= set(snapshot.messages), "what was said to the client is not in the history"
         if run.background:
             assert await self.node.replay(run.id) == self.shown
         if self.scene.act.text is not None:
             assert any(row.role == "user" for row in snapshot.of_run(run.id))
+
+    def _check_that_finished_tools_have_their_returns(self, snapshot: Snapshot) -> None:
+        stored = {part.call_id: part.status for row in snapshot.messages.values() for part in row.returns}
+        assert all(stored[call_id] == "success" for call_id in self.node.executor.handed_back)
 
     def _check_that_nothing_is_left_running(self) -> None:
         assert self.node.catalog.offline.model.open_streams == 0

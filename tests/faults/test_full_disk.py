@@ -119,7 +119,7 @@ async def test_a_background_stream_that_runs_out_of_room_does_not_take_the_serve
 ) -> None:
     """Its frames are stored by a task that serves all runs."""
     agent = await client.agent()
-    text = "Hello [[no_reasoning]] [[tokens:3000]] [[delay:0.0005]]"
+    text = "Hello [[no_reasoning]] [[tokens:600]] [[delay:0.001]]"
     body = {"input": text, "stream_tokens": True, "background": True}
     asking = asyncio.create_task(client.http.post(f"/v1/agents/{agent.id}/messages/stream", json=body))
     await eventually(lambda: open_streams(client) == 1)
