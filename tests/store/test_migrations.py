@@ -50,9 +50,23 @@ def test_head_is_the_newest_revision() -> None:
     assert ScriptDirectory.from_config(upgrade.configuration()).get_current_head() == revision.HEAD
 
 
+def test_a_new_sqlite_file_equals_one_that_the_migrations_have_made(tmp_path: Path) -> None:
+    new, migrated = tmp_path / "new.db", tmp_path / "migrated.db"
+    sqlite.migrate(new)
+    upgrade.upgrade_sqlite(migrated)
+    assert described(new) == described(migrated)
+
+
+def described(path: Path) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        found = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name").fetchall()
+        found += connection.execute(revision.READ).fetchall()
+    return [tuple("".join(text.split()) if isinstance(text, str) else text for text in row) for row in found]
+
+
 def test_a_migrated_sqlite_file_equals_the_tables(tmp_path: Path) -> None:
     migrated = tmp_path / "migrated.db"
-    sqlite.migrate(migrated)
+    upgrade.upgrade_sqlite(migrated)
     engine = create_engine(f"sqlite:///{migrated}")
     with engine.connect() as connection:
         context = MigrationContext.configure(

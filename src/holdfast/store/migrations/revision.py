@@ -7,6 +7,12 @@ from typing import Final
 
 HEAD: Final = "0001"
 READ: Final = "SELECT version_num FROM alembic_version"
+# What Alembic itself would leave behind in a database that it has brought here.
+STAMP: Final = (
+    "CREATE TABLE alembic_version ("
+    "version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))",
+    f"INSERT INTO alembic_version (version_num) VALUES ('{HEAD}')",
+)
 
 
 def of_sqlite(connection: sqlite3.Connection) -> str | None:
