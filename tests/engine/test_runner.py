@@ -383,12 +383,13 @@ async def test_if_the_model_fails_after_an_approval_what_was_done_stays_and_the_
 
 async def test_a_cancel_before_the_first_step_stores_the_input_and_calls_no_model(world: World, node: Node) -> None:
     accepted = await node.send("hello")
-    await world.database.write(lambda tx: runs.ask_cancel(tx, accepted.run.id, 5))
-    node.worker.cancel(accepted.run.id)
+    node.worker.cancel(accepted.run.id)  # accepted, and its task has not had its first turn yet
     frames = await node.told(accepted)
     assert stop_of(frames) == "cancelled"
-    assert roles(await world.window())[:2] == ["system", "user"]
-    assert kinds(frames)[-2:] == [StopFrame, UsageFrame]
+    assert roles(await world.window()) == ["system", "user"]
+    assert kinds(frames) == [StopFrame, UsageFrame]
+    snapshot = await assert_invariants(world.database)
+    assert [(step.status, step.usage.total_tokens) for step in snapshot.steps.values()] == [("cancelled", 0)]
 
 
 async def test_a_cancel_while_the_model_is_silent_closes_its_stream_at_once(world: World, node: Node) -> None:

@@ -33,7 +33,7 @@ def test_no_life_of_a_server_breaks_a_promise_on_sqlite(tmp_path: Path) -> None:
         shutil.copy(empty, path)
         return f"sqlite:///{path}"
 
-    run_state_machine_as_test(life_on(fresh), settings=examples(25, steps=25))
+    run_state_machine_as_test(life_on(fresh), settings=examples(18, steps=25))
 
 
 def test_no_life_of_a_server_breaks_a_promise_on_postgresql(postgres_server: str) -> None:
