@@ -15,6 +15,7 @@ from holdfast import wiring
 from holdfast.api.deps import Holdfast
 from holdfast.api.server import create_app
 from holdfast.asgi_transport import AsgiTransport
+from holdfast.llm.catalog import ModelCatalog
 from holdfast.settings import Settings
 
 URL = "http://holdfast"
@@ -34,6 +35,12 @@ class ServedClient(AsyncLetta):
         """An agent whose one tool asks for approval."""
         tool = await self.tools.upsert(source_code=source, default_requires_approval=True)
         return await self.agent(tool_ids=[tool.id], **fields)
+
+    @property
+    def open_model_streams(self) -> int:
+        catalog = self.deps.catalog
+        assert isinstance(catalog, ModelCatalog)
+        return catalog.offline.model.open_streams
 
     async def say(self, agent_id: str, text: str, **options: Any) -> Any:
         """A blocking message to the agent's default thread, unless the options say otherwise."""

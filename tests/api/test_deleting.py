@@ -14,7 +14,7 @@ async def stalled_run(client: ServedClient, path: str) -> asyncio.Task[Any]:
     body = {"messages": [{"role": "user", "content": "[[stall]] hello"}], "streaming": True}
     task = asyncio.create_task(client.http.post(path, json=body))
     async with asyncio.timeout(10):
-        while client.deps.catalog.offline.model.open_streams == 0:  # pyright: ignore[reportAttributeAccessIssue]
+        while client.open_model_streams == 0:
             await asyncio.sleep(0.005)
     return task
 
@@ -28,7 +28,7 @@ async def test_deleting_an_agent_stops_its_run_and_ends_its_stream(tmp_path: Pat
 
         answer = await asyncio.wait_for(stream, 5)
         assert '"stop_reason":"cancelled"' in answer.text and answer.text.endswith("data: [DONE]\n\n")
-        assert client.deps.catalog.offline.model.open_streams == 0  # pyright: ignore[reportAttributeAccessIssue]
+        assert client.open_model_streams == 0
         assert await client.refusal(404, "GET", f"/v1/agents/{agent.id}") == "Agent not found"
 
 
@@ -42,4 +42,4 @@ async def test_deleting_a_conversation_stops_its_run(tmp_path: Path) -> None:
 
         answer = await asyncio.wait_for(stream, 5)
         assert '"stop_reason":"cancelled"' in answer.text
-        assert client.deps.catalog.offline.model.open_streams == 0  # pyright: ignore[reportAttributeAccessIssue]
+        assert client.open_model_streams == 0
