@@ -263,3 +263,36 @@ async def test_a_run_is_running_as_soon_as_somebody_works_on_it(client: AsyncLet
     assert why["summary"]
     assert await client.agents.messages.cancel(agent_id=agent) == {begun.id: "cancelled"}
     assert "cancelled" in (await get(client, f"/v1/runs/{begun.id}/why"))["summary"]
+
+
+async def found(client: AsyncLetta, **query: Any) -> list[str]:
+    """Through the filters that the client has no arguments for."""
+    return [run.id for run in (await client.runs.list(extra_query=query)).items]
+
+
+async def test_runs_are_found_by_what_was_measured_of_them(
+    client: AsyncLetta, make_agent: MakeAgent, tool_ids: dict[str, str]
+) -> None:
+    agent = await make_agent("print_tool", "roll_dice")
+    short = (await send(client, "blocking", agent, "Hello")).run_id
+    long = (await send(client, "blocking", agent, "Call print_tool with 'x' [[ttft:0.2]]")).run_id
+    middle = (await send(client, "blocking", agent, 'Say "name":"roll_dice" [[ttft:0.1]]')).run_id
+    took = (await read_run(client, middle))["total_duration_ns"]
+    begun = (await read_run(client, long))["created_at"].isoformat()
+
+    assert await found(client, agent_id=agent, step_count=2) == [long]
+    assert await found(client, agent_id=agent, step_count=1, step_count_operator="lte") == [middle, short]
+    assert await found(client, agent_id=agent, step_count=1, step_count_operator="gte") == [middle, long, short]
+    assert await found(client, agent_id=agent, tools_used=[tool_ids["print_tool"], tool_ids["bash_tool"]]) == [long]
+    assert await found(client, agent_id=agent, tools_used=[tool_ids["roll_dice"]]) == []
+    assert await found(client, agent_id=agent, tools_used=["tool-unknown"]) == []
+    assert await found(client, agent_id=agent, start_date=begun) == [middle, long]
+    assert await found(client, agent_id=agent, end_date=begun) == [long, short]
+    assert await found(client, agent_id=agent, order_by="duration") == [long, middle, short]
+    assert await found(client, agent_id=agent, order_by="duration", order="asc", limit=2) == [short, middle]
+    assert await found(client, agent_id=agent, order_by="duration", after=long) == [middle, short]
+    assert await found(client, agent_id=agent, duration_ns=took, duration_operator="gt") == [long]
+    assert await found(client, agent_id=agent, duration_ns=took, duration_operator="lt") == [short]
+    assert await found(client, agent_id=agent, duration_ns=took, duration_operator="eq") == [middle]
+    assert await found(client, agent_id=agent, duration_percentile=50) == [middle, long]
+    assert await found(client, agent_id=agent, duration_percentile=100) == [long]

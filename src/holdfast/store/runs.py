@@ -12,13 +12,11 @@ from typing import Any, Literal
 import msgspec
 from sqlalchemy import (
     BigInteger,
-    ColumnElement,
     Text,
     bindparam,
     case,
     cast,
     func,
-    literal_column,
     or_,
     select,
     update,
@@ -30,6 +28,7 @@ from holdfast.core.records import Run, RunStatus, StopReason
 from holdfast.core.usage import Usage
 from holdfast.errors import NotFound
 from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.run_filters import IS_ACTIVE, RunFilter, conditions
 from holdfast.store.statements import insert_or_ignore, one_of
 from holdfast.store.tables import messages, run_otids, runs, steps
 from holdfast.store.transaction import Row, Transaction
@@ -42,15 +41,13 @@ _JSON = ("metadata", "request_config")
 _PLAIN = tuple(name for name in Run.__struct_fields__ if name not in (*_JSON, "background"))
 _COLUMNS = [runs.columns[name] for name in Run.__struct_fields__]
 
-# Spelt out, not as a parameter: only so can either database see that the indexes of active runs apply.
-_is_active = runs.c.status.in_([literal_column(f"'{status}'", Text()) for status in ("created", "running")])
 _this_run = runs.c.id == bindparam("run", type_=Text())
 _this_lease = runs.c.lease == bindparam("held_lease", type_=BigInteger())
 
 _INSERT = insert_or_ignore(runs)
 _ONE = select(*_COLUMNS).where(_this_run)
 _DELETE = delete_from(runs).where(_this_run)
-_ACTIVE_OF_THREAD = select(*_COLUMNS).where(runs.c.thread_id == bindparam("thread"), _is_active)
+_ACTIVE_OF_THREAD = select(*_COLUMNS).where(runs.c.thread_id == bindparam("thread"), IS_ACTIVE)
 _BY_REQUEST_KEY = select(*_COLUMNS).where(
     runs.c.thread_id == bindparam("thread"), runs.c.request_key == bindparam("key")
 )
@@ -66,7 +63,7 @@ _CLAIM = (
     update(runs)
     .where(
         _this_run,
-        _is_active,
+        IS_ACTIVE,
         or_(
             runs.c.lease_owner.is_(None),
             runs.c.lease_owner == bindparam("owner"),
@@ -78,18 +75,18 @@ _CLAIM = (
 )
 _EXPIRED = (
     select(*_COLUMNS)
-    .where(_is_active, or_(runs.c.lease_expires_us.is_(None), runs.c.lease_expires_us <= bindparam("now_us")))
+    .where(IS_ACTIVE, or_(runs.c.lease_expires_us.is_(None), runs.c.lease_expires_us <= bindparam("now_us")))
     .order_by(runs.c.lease_expires_us)
     .limit(bindparam("at_most"))
 )
 _RENEW = (
     update(runs)
-    .where(runs.c.lease_owner == bindparam("owner"), _is_active)
+    .where(runs.c.lease_owner == bindparam("owner"), IS_ACTIVE)
     .values(lease_expires_us=bindparam("until_us"))
     .returning(runs.c.id, runs.c.lease, runs.c.cancel_asked_us)
 )
 _RENEW_THESE = _RENEW.where(one_of(runs.c.id, "ids"))
-_HELD = select(runs.c.id).where(_this_run, _this_lease, _is_active).with_for_update(read=True)
+_HELD = select(runs.c.id).where(_this_run, _this_lease, IS_ACTIVE).with_for_update(read=True)
 _RELEASE = update(runs).where(_this_run, _this_lease).values(lease_owner=None, lease_expires_us=None)
 _CHECKPOINTED = (
     "status",
@@ -102,7 +99,7 @@ _CHECKPOINTED = (
 )
 _CHECKPOINT = (
     update(runs)
-    .where(_this_run, _this_lease, _is_active)
+    .where(_this_run, _this_lease, IS_ACTIVE)
     .values(
         {
             name: func.coalesce(bindparam(f"new_{name}", type_=runs.columns[name].type), runs.columns[name])
@@ -114,7 +111,7 @@ _CHECKPOINT = (
 _CHECKPOINT_UNLESS_CANCELLING = _CHECKPOINT.where(runs.c.cancel_asked_us.is_(None))
 _ASK_CANCEL = (
     update(runs)
-    .where(_this_run, _is_active)
+    .where(_this_run, IS_ACTIVE)
     .values(cancel_asked_us=func.coalesce(runs.c.cancel_asked_us, bindparam("now_us", type_=BigInteger())))
     .returning(*_COLUMNS)
 )
@@ -171,15 +168,7 @@ _CALLING = (
 _LOCK = select(runs.c.metadata).where(_this_run).with_for_update()
 _SET_METADATA = update(runs).where(_this_run).values(metadata=bindparam("merged"))
 _BY_AGE = Ordering(sort=runs.c.created_us, id=runs.c.id, what="Run")
-
-
-class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
-    agent_ids: tuple[str, ...] | None = None
-    thread_id: str | None = None
-    statuses: tuple[str, ...] | None = None
-    active: bool = False  # means created and running; does nothing when statuses are given
-    background: bool | None = None
-    stop_reason: str | None = None
+_BY_DURATION = Ordering(sort=runs.c.total_duration_ns, id=runs.c.id, what="Run")
 
 
 async def insert(tx: Transaction, run: Run) -> bool:
@@ -225,9 +214,25 @@ async def add_otids(tx: Transaction, thread_id: str, run_id: str, otids: Sequenc
     )
 
 
-async def list_runs(tx: Transaction, filters: RunFilter, page: Page) -> list[Run]:
-    query = select(*_COLUMNS).where(*_conditions(filters))
-    return [_run(row) for row in await fetch_page(tx, query, _BY_AGE, page)]
+async def list_runs(
+    tx: Transaction, filters: RunFilter, page: Page, order_by: Literal["created_at", "duration"] = "created_at"
+) -> list[Run]:
+    """By duration, a run that has none yet is not listed."""
+    query = select(*_COLUMNS).where(*conditions(filters))
+    if order_by == "duration":
+        query = query.where(runs.c.total_duration_ns.is_not(None))
+    if filters.duration_percentile is not None:
+        query = query.where(runs.c.total_duration_ns >= await _percentile(tx, filters, filters.duration_percentile))
+    ordering = _BY_AGE if order_by == "created_at" else _BY_DURATION
+    return [_run(row) for row in await fetch_page(tx, query, ordering, page)]
+
+
+async def _percentile(tx: Transaction, filters: RunFilter, percentile: int) -> int:
+    measured = select(runs.c.total_duration_ns).where(*conditions(filters), runs.c.total_duration_ns.is_not(None))
+    counted = await tx.fetch_one(select(func.count().label("runs")).select_from(measured.subquery()))
+    rank = ((counted["runs"] if counted else 0) - 1) * percentile // 100
+    row = await tx.fetch_one(measured.order_by(runs.c.total_duration_ns).limit(1).offset(max(0, rank)))
+    return row["total_duration_ns"] if row else 0
 
 
 async def claim(tx: Transaction, run_id: str, owner: str, now_us: int, ttl_us: int) -> Run | None:
@@ -373,25 +378,6 @@ async def metrics(tx: Transaction, run_id: str) -> tuple[int, list[str]]:
 async def _set_metadata(tx: Transaction, run_id: str, stored: str, changes: Mapping[str, Any]) -> None:
     merged = _encode(_decode_object(stored) | dict(changes)).decode()
     await tx.execute(_SET_METADATA, {"run": run_id, "merged": merged})
-
-
-def _conditions(filters: RunFilter) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = []
-    if filters.agent_ids is not None and len(filters.agent_ids) == 1:
-        found.append(runs.c.agent_id == filters.agent_ids[0])  # so that the index gives the order too
-    elif filters.agent_ids is not None:
-        found.append(one_of(runs.c.agent_id, filters.agent_ids))
-    if filters.thread_id is not None:
-        found.append(runs.c.thread_id == filters.thread_id)
-    if filters.statuses is not None:
-        found.append(one_of(runs.c.status, filters.statuses))
-    elif filters.active:
-        found.append(_is_active)
-    if filters.background is not None:
-        found.append(runs.c.background.is_(filters.background))
-    if filters.stop_reason is not None:
-        found.append(runs.c.stop_reason == filters.stop_reason)
-    return found
 
 
 def _maybe(row: Row | None) -> Run | None:

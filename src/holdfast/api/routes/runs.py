@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Literal
 
-from fastapi import Query
+import msgspec
+from fastapi import Depends, Query
 from starlette.responses import Response
 
 from holdfast.actions.delete_run import delete_run
@@ -14,19 +16,20 @@ from holdfast.actions.measure_run import measure_run
 from holdfast.api.deps import Deps
 from holdfast.api.ids import RunId
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy
+from holdfast.api.params import After, Before, Count, Limit, Order, OrderBy
 from holdfast.api.routing import LazyRouter
 from holdfast.api.sending import resumed_stream
 from holdfast.core.messages import Message
 from holdfast.core.records import Run, Step, StopReason
-from holdfast.store import messages, runs, steps
+from holdfast.store import messages, runs, steps, tools
 from holdfast.store.paging import Page
-from holdfast.store.runs import RunFilter
+from holdfast.store.run_filters import RunFilter
 from holdfast.store.transaction import Transaction
 from holdfast.wire.messages import WireMessage, filter_types, to_wire
 from holdfast.wire.requests import RetrieveStreamRequest
 from holdfast.wire.runs import RunMetricsView, RunUsageView, RunView, run_usage_view, run_view
 from holdfast.wire.steps import StepView, step_view
+from holdfast.wire.times import microseconds
 from holdfast.wire.why import Why, why_view
 
 router = LazyRouter(prefix="/v1/runs", tags=["runs"])
@@ -34,9 +37,36 @@ router = LazyRouter(prefix="/v1/runs", tags=["runs"])
 _NEWEST = Page(limit=100)
 
 
+class Measured:
+    """Query parameters about what is measured of a run. Durations are in nanoseconds."""
+
+    def __init__(
+        self,
+        start_date: datetime | None = None,
+        end_date: datetime | None = None,
+        step_count: Count | None = None,
+        step_count_operator: Literal["eq", "gte", "lte"] = "eq",
+        tools_used: Annotated[
+            list[str] | None, Query(description="Ids of tools; runs that called any of them.")
+        ] = None,
+        duration_ns: Count | None = None,
+        duration_operator: Literal["gt", "lt", "eq"] = "gt",
+        duration_percentile: Annotated[int | None, Query(ge=0, le=100)] = None,
+    ) -> None:
+        self.start_date = start_date
+        self.end_date = end_date
+        self.step_count = step_count
+        self.step_count_operator: Literal["eq", "gte", "lte"] = step_count_operator
+        self.tools_used = tools_used
+        self.duration_ns = duration_ns
+        self.duration_operator: Literal["gt", "lt", "eq"] = duration_operator
+        self.duration_percentile = duration_percentile
+
+
 @router.get("/", responses={200: {"model": list[RunView]}}, response_model=None)
 async def list_runs(
     deps: Deps,
+    measured: Annotated[Measured, Depends()],
     agent_id: str | None = None,
     agent_ids: Annotated[list[str] | None, Query(deprecated=True)] = None,
     statuses: Annotated[list[str] | None, Query()] = None,
@@ -47,7 +77,7 @@ async def list_runs(
     after: After = None,
     limit: Limit = 100,
     order: Order = "desc",
-    order_by: OrderBy = "created_at",
+    order_by: Annotated[Literal["created_at", "duration"], Query()] = "created_at",
     active: bool = False,
     ascending: Annotated[bool, Query(deprecated=True)] = False,
 ) -> Response:
@@ -58,10 +88,22 @@ async def list_runs(
         active=active,
         background=background,
         stop_reason=stop_reason,
+        start_us=microseconds(measured.start_date) if measured.start_date else None,
+        end_us=microseconds(measured.end_date) if measured.end_date else None,
+        step_count=measured.step_count,
+        step_count_is=measured.step_count_operator,
+        duration_ns=measured.duration_ns,
+        duration_is=measured.duration_operator,
+        duration_percentile=measured.duration_percentile,
     )
     page = Page(limit=limit, before=before, after=after, order="asc" if ascending else order)
-    found = await deps.database.read(lambda tx: runs.list_runs(tx, filters, page))
-    return json_response([run_view(run) for run in found])
+
+    async def read(tx: Transaction) -> list[Run]:
+        used = None if measured.tools_used is None else await tools.find_many(tx, measured.tools_used)
+        names = None if used is None else tuple(tool.name for tool in used.values())
+        return await runs.list_runs(tx, msgspec.structs.replace(filters, tool_names=names), page, order_by)
+
+    return json_response([run_view(run) for run in await deps.database.read(read)])
 
 
 @router.get("/active", deprecated=True, responses={200: {"model": list[RunView]}}, response_model=None)
