@@ -34,7 +34,7 @@ def {name}(port: int, key: str, pause: float) -> str:
     return "marked " + key
 '''
 _AWAY = (httpx.TransportError, httpx.RemoteProtocolError)
-_WHILE_AWAY_S = 0.03
+_WHILE_AWAY_S = 0.1
 
 
 class Tally:
