@@ -98,21 +98,21 @@ class Turn:
 
     async def _block(self) -> Outcome:
         try:
-            answer = await self.client.agents.messages.create(agent_id=self.agent_id, **self.body)
+            messages: Any = self.client.agents.messages
+            shown = as_json(await messages.create(agent_id=self.agent_id, **self.body))
         except APIError as error:
             return await self._failed(error)
-        shown = answer.to_dict()
-        messages = shown["messages"]
-        run_id = messages[0]["run_id"] if messages else (await newest_run(self.client, self.agent_id))["id"]
+        made: list[Json] = shown["messages"]
+        run_id = made[0]["run_id"] if made else (await newest_run(self.client, self.agent_id))["id"]
         stop = shown["stop_reason"]["stop_reason"]
-        return Outcome(mode=self.mode, run_id=run_id, messages=messages, stop_reason=stop, usage=shown["usage"])
+        return Outcome(mode=self.mode, run_id=run_id, messages=made, stop_reason=stop, usage=shown["usage"])
 
     async def _stream(self) -> Outcome:
         stream = None
         try:
             stream = await self._open()
             async for event in stream:
-                await self._hear(event.to_dict())
+                await self._hear(as_json(event))
         except APIError as error:
             return await self._failed(error, told(stream.response) if stream else b"")
         finally:
@@ -166,7 +166,7 @@ class Turn:
             outcome.messages, outcome.events = accumulated(events), events
         else:
             runs = (await self.client.runs.list(agent_id=self.agent_id, limit=1)).items
-            run = runs[0].to_dict() if runs else None
+            run = as_json(runs[0]) if runs else None
             if run and run["status"] == "failed" and run["created_at"].timestamp() > self._began:
                 outcome.run_id, outcome.stop_reason = run["id"], run["stop_reason"]
         return outcome
@@ -178,10 +178,10 @@ class Turn:
             return await self._failed(error)
         run = await ended_run(self.client, begun.id)
         listed = await self.client.runs.messages.list(run_id=begun.id, limit=1000)
-        messages = [message.to_dict() for message in listed.items]
-        usage = (await self.client.runs.usage.retrieve(run_id=begun.id)).to_dict()
+        messages = [as_json(message) for message in listed.items]
+        usage = as_json(await self.client.runs.usage.retrieve(run_id=begun.id))
         steps = await self.client.runs.steps.list(run_id=begun.id, limit=1000)
-        error = (run["metadata"] or {}).get("error")
+        error: Any = run["metadata"].get("error")
         return Outcome(
             mode=self.mode,
             run_id=begun.id,
@@ -213,12 +213,17 @@ async def send(client: AsyncLetta, mode: Mode, agent_id: str, said: Any, **optio
     return await begin(client, mode, agent_id, said, **options).outcome()
 
 
+def as_json(model: Any) -> Json:
+    """An object of the client's as what it stands for; its own types are too narrow for what we look at."""
+    return model.to_dict()
+
+
 async def newest_run(client: AsyncLetta, agent_id: str, *, active: bool = False) -> Json:
     """With `active`, waits until there is one that has not ended."""
 
     async def look() -> Json | None:
         found = (await client.runs.list(agent_id=agent_id, limit=1, active=active)).items
-        return found[0].to_dict() if found else None
+        return as_json(found[0]) if found else None
 
     if active:
         return await eventually(look, "no run became active")
@@ -229,7 +234,7 @@ async def newest_run(client: AsyncLetta, agent_id: str, *, active: bool = False)
 
 async def ended_run(client: AsyncLetta, run_id: str, patience_s: float = PATIENCE_S) -> Json:
     async def look() -> Json | None:
-        run = (await client.runs.retrieve(run_id=run_id)).to_dict()
+        run = as_json(await client.runs.retrieve(run_id=run_id))
         return run if run["status"] not in ("created", "running") else None
 
     return await eventually(look, f"run {run_id} did not end", patience_s)
@@ -262,10 +267,10 @@ def accumulated(events: Sequence[Json]) -> list[Json]:
 
 
 def _opened(event: Json) -> Json:
-    fragment = event.get("tool_calls")
+    fragment: Any = event.get("tool_calls")
     if not isinstance(fragment, dict):
         return dict(event)
-    call: Json = {"name": "", "arguments": "", **_given(fragment)}
+    call = {"name": "", "arguments": ""} | _given(fragment)
     return event | {"tool_calls": [call], "tool_call": call}
 
 
@@ -273,7 +278,7 @@ def _extend(whole: Json, event: Json) -> None:
     for name in ("content", "reasoning"):
         if name in event:
             whole[name] += event[name]
-    fragment = event.get("tool_calls")
+    fragment: Any = event.get("tool_calls")
     if isinstance(fragment, dict):
         given = _given(fragment)
         call = next((each for each in whole["tool_calls"] if each["tool_call_id"] == given["tool_call_id"]), None)
@@ -284,7 +289,7 @@ def _extend(whole: Json, event: Json) -> None:
         call["arguments"] += given.get("arguments", "")
 
 
-def _given(fragment: Json) -> Json:
+def _given(fragment: Any) -> Json:
     return {name: value for name, value in fragment.items() if value is not None}
 
 
@@ -312,7 +317,7 @@ async def check_replay(client: AsyncLetta, run_id: str, streamed: Sequence[Json]
 
 async def replay(client: AsyncLetta, run_id: str, after: int = 0) -> list[Json]:
     stream = await client.runs.messages.stream(run_id, starting_after=after, include_pings=False)
-    return [event.to_dict() async for event in stream]
+    return [as_json(event) async for event in stream]
 
 
 # --- the wire itself ---

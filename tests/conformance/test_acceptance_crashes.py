@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
+from typing import Any
 
 import httpx
 import pytest
@@ -13,7 +14,7 @@ from tests.conformance import tools
 from tests.conformance.answers import approve, asked_ids
 from tests.conformance.checks import check_at_rest, check_next_message_works, history, read_agent
 from tests.conformance.conftest import connected, create_agent
-from tests.conformance.modes import Json, ended_run, replay, send
+from tests.conformance.modes import Json, as_json, ended_run, replay, send
 from tests.conformance.receiver import Receiver
 from tests.serving import ServerProcess
 
@@ -32,12 +33,12 @@ def mortal_tools(mortal: ServerProcess) -> dict[str, str]:
 
 async def begin_both(client: AsyncLetta, agents: list[str], messages: list[list[Json]]) -> list[str]:
     """A background stream to the first agent and an asynchronous request to the second; the ids of their runs."""
-    streams = client.agents.messages
-    stream = await streams.create(agent_id=agents[0], messages=messages[0], streaming=True, background=True)  # pyright: ignore
+    messaging: Any = client.agents.messages
+    stream = await messaging.create(agent_id=agents[0], messages=messages[0], streaming=True, background=True)
     first = await anext(aiter(stream))
     await stream.close()
-    begun = await streams.create_async(agent_id=agents[1], messages=messages[1])  # pyright: ignore[reportArgumentType]
-    return [first.to_dict()["run_id"], begun.id]
+    begun = await messaging.create_async(agent_id=agents[1], messages=messages[1])
+    return [first.run_id, begun.id]
 
 
 async def check_ended_once(client: AsyncLetta, run_id: str) -> Json:
@@ -146,13 +147,12 @@ async def test_a19_a_reader_whose_connection_broke_goes_on_after_what_it_has(
     async with connected(mortal) as client:
         agent = await create_agent(client, [mortal_tools["print_tool"]])
         said = [user("Call print_tool with 'x' [[ttft:1@2]]")]
-        stream = await client.agents.messages.create(  # pyright: ignore
-            agent_id=agent, messages=said, streaming=True, background=True
-        )
+        messaging: Any = client.agents.messages
+        stream = await messaging.create(agent_id=agent, messages=said, streaming=True, background=True)
         heard: list[Json] = []
         with pytest.raises(httpx.RemoteProtocolError):
             async for event in stream:
-                heard.append(event.to_dict())
+                heard.append(as_json(event))
                 if heard[-1]["message_type"] == "tool_return_message":
                     mortal.kill()
         mortal.start()

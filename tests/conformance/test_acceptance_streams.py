@@ -15,6 +15,7 @@ from tests.conformance.conftest import MakeAgent
 from tests.conformance.modes import (
     Json,
     Mode,
+    as_json,
     begin,
     check_tail,
     ended_run,
@@ -187,7 +188,7 @@ async def test_a17_of_two_requests_at_once_only_one_runs_at_a_time(
     assert len((await client.runs.list(agent_id=agent, active=True)).items) == 1
     outcomes = [await turn.outcome() for turn in turns]
 
-    runs = [run.to_dict() for run in (await client.runs.list(agent_id=agent, order="asc")).items]
+    runs = [as_json(run) for run in (await client.runs.list(agent_id=agent, order="asc")).items]
     if mode == "blocking":
         assert [outcome.stop_reason for outcome in outcomes] == ["end_turn"] * 2
         assert runs[0]["completed_at"] <= runs[1]["created_at"], "the second stood in line"

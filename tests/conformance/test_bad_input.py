@@ -68,34 +68,37 @@ def test_a_malformed_id_is_unprocessable_and_an_unknown_one_not_found(
     assert "not found" in check_refusal(http.request(method, path.format(unknown), json=body), 404).lower()
 
 
+SENSELESS: list[tuple[Any, int]] = [
+    ({}, 422),
+    ({"messages": []}, 422),
+    ({"messages": HELLO, "input": "both"}, 422),
+    ({"messages": "Hello"}, 422),
+    ({"messages": [{"role": "wizard", "content": "x"}]}, 422),
+    ({"messages": [{"role": "user"}]}, 422),
+    ({"messages": [{"role": "user", "content": ""}]}, 400),
+    ({"messages": [{"role": "user", "content": []}]}, 400),
+    ({"messages": [{"type": "no such type", "role": "user", "content": "x"}]}, 422),
+    ({"messages": HELLO, "max_steps": "many"}, 422),
+    ({"messages": HELLO, "max_steps": 0}, 422),
+    ({"messages": HELLO, "stream_tokens": True}, 422),
+    ({"messages": HELLO, "background": True}, 422),
+    ({"messages": HELLO, "include_pings": False}, 422),
+    ({"messages": HELLO, "client_tools": [{"name": ""}]}, 422),
+    ({"messages": HELLO, "client_tools": [{"description": "no name"}]}, 422),
+    ({"messages": HELLO, "include_return_message_types": ["no_such_message"]}, 422),
+    ({"messages": HELLO, "override_model": "no/such-model"}, 404),
+    ({"messages": [{"type": "approval", "approvals": []}]}, 400),
+    ({"messages": [{"type": "approval", "approvals": [{"type": "approval", "tool_call_id": "x"}]}]}, 422),
+    ({"messages": [{"type": "tool_return", "tool_returns": []}]}, 400),
+    ([], 422),
+    ("text", 422),
+    (None, 422),
+]
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
-    [
-        ({}, 422),
-        ({"messages": []}, 422),
-        ({"messages": HELLO, "input": "both"}, 422),
-        ({"messages": "Hello"}, 422),
-        ({"messages": [{"role": "wizard", "content": "x"}]}, 422),
-        ({"messages": [{"role": "user"}]}, 422),
-        ({"messages": [{"role": "user", "content": ""}]}, 400),
-        ({"messages": [{"role": "user", "content": []}]}, 400),
-        ({"messages": [{"type": "no such type", "role": "user", "content": "x"}]}, 422),
-        ({"messages": HELLO, "max_steps": "many"}, 422),
-        ({"messages": HELLO, "max_steps": 0}, 422),
-        ({"messages": HELLO, "stream_tokens": True}, 422),
-        ({"messages": HELLO, "background": True}, 422),
-        ({"messages": HELLO, "include_pings": False}, 422),
-        ({"messages": HELLO, "client_tools": [{"name": ""}]}, 422),
-        ({"messages": HELLO, "client_tools": [{"description": "no name"}]}, 422),
-        ({"messages": HELLO, "include_return_message_types": ["no_such_message"]}, 422),
-        ({"messages": HELLO, "override_model": "no/such-model"}, 404),
-        ({"messages": [{"type": "approval", "approvals": []}]}, 400),
-        ({"messages": [{"type": "approval", "approvals": [{"type": "approval", "tool_call_id": "x"}]}]}, 422),
-        ({"messages": [{"type": "tool_return", "tool_returns": []}]}, 400),
-        ([], 422),
-        ("text", 422),
-        (None, 422),
-    ],
+    SENSELESS,
     ids=lambda value: json.dumps(value)[:60] if not isinstance(value, int) else str(value),
 )
 async def test_a_message_that_makes_no_sense_is_refused_and_leaves_no_run(
@@ -159,21 +162,24 @@ def test_tool_source_that_makes_no_tool_is_refused(http: httpx.Client, source: s
     assert len(http.get("/v1/tools/?limit=1000").json()) == before
 
 
+IMPOSSIBLE: list[tuple[dict[str, Any], tuple[int, ...]]] = [
+    ({"model": "no/such-model"}, (400, 404)),
+    ({"model": "nonsense"}, (400, 404, 422)),
+    ({"agent_type": "no_such_agent"}, (422,)),
+    ({"tool_ids": ["tool-00000000-0000-4000-8000-000000000000"]}, (400, 404)),
+    ({"tools": ["no_such_tool"]}, (400, 404)),
+    ({"block_ids": ["block-00000000-0000-4000-8000-000000000000"]}, (400, 404)),
+    ({"tool_rules": [{"type": "no_such_rule", "tool_name": "x"}]}, (422,)),
+    ({"tool_rules": [{"type": "conditional", "tool_name": "x", "child_output_mapping": {}}]}, (400, 422)),
+    ({"context_window_limit": 10**9}, (400, 422)),
+    ({"memory_blocks": [{"label": "a", "value": "x" * 50, "limit": 10}]}, (400, 422)),
+    ({"memory_blocks": [{"label": "a", "value": ""}, {"label": "a", "value": ""}]}, (400, 409, 422)),
+]
+
+
 @pytest.mark.parametrize(
     ("fields", "statuses"),
-    [
-        ({"model": "no/such-model"}, (400, 404)),
-        ({"model": "nonsense"}, (400, 404, 422)),
-        ({"agent_type": "no_such_agent"}, (422,)),
-        ({"tool_ids": ["tool-00000000-0000-4000-8000-000000000000"]}, (400, 404)),
-        ({"tools": ["no_such_tool"]}, (400, 404)),
-        ({"block_ids": ["block-00000000-0000-4000-8000-000000000000"]}, (400, 404)),
-        ({"tool_rules": [{"type": "no_such_rule", "tool_name": "x"}]}, (422,)),
-        ({"tool_rules": [{"type": "conditional", "tool_name": "x", "child_output_mapping": {}}]}, (400, 422)),
-        ({"context_window_limit": 10**9}, (400, 422)),
-        ({"memory_blocks": [{"label": "a", "value": "x" * 50, "limit": 10}]}, (400, 422)),
-        ({"memory_blocks": [{"label": "a", "value": ""}, {"label": "a", "value": ""}]}, (400, 409, 422)),
-    ],
+    IMPOSSIBLE,
     ids=lambda value: json.dumps(value)[:50] if isinstance(value, dict) else "",
 )
 def test_an_agent_that_cannot_be_is_not_made(

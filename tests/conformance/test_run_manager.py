@@ -9,7 +9,7 @@ from letta_client import AsyncLetta, NotFoundError
 
 from tests.conformance.checks import check_next_message_works, history, read_agent, read_run, steps_of
 from tests.conformance.conftest import MakeAgent
-from tests.conformance.modes import Json, begin, eventually, send
+from tests.conformance.modes import Json, as_json, begin, eventually, send
 
 UNKNOWN = "run-00000000-0000-4000-8000-000000000000"
 
@@ -118,7 +118,7 @@ async def test_usage_is_the_sum_over_every_step(client: AsyncLetta, make_agent: 
         client, "blocking", agent, "Call print_tool with 'x' [[repeat]] [[usage:100,10,40,5]]", max_steps=60
     )
     assert told.run_id is not None
-    usage = (await client.runs.usage.retrieve(run_id=told.run_id)).to_dict()
+    usage = as_json(await client.runs.usage.retrieve(run_id=told.run_id))
 
     assert len(await steps_of(client, told.run_id)) == 60
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (6000, 600, 6600)

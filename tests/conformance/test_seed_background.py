@@ -19,7 +19,8 @@ async def test_background_streaming_cancellation(client: AsyncLetta, make_agent:
     agent = await make_agent("roll_dice")
     directive = {"silence": "[[stall]]", "tokens": "[[delay:0.1]]", "after the tool": "[[stall@2]]"}[moment]
     until = {"silence": "ping", "tokens": "reasoning_message", "after the tool": "tool_return_message"}[moment]
-    stream: Any = await client.agents.messages.stream(
+    messages: Any = client.agents.messages
+    stream = await messages.stream(
         agent_id=agent,
         messages=[{"role": "user", "content": f"{ROLL} {directive}"}],
         stream_tokens=True,
@@ -48,7 +49,8 @@ async def test_background_streaming_cancellation_of_a_tool_that_takes_long(
     client: AsyncLetta, make_agent: MakeAgent, receiver: Receiver
 ) -> None:
     agent = await make_agent("ring_bell")
-    stream: Any = await client.agents.messages.stream(
+    messages: Any = client.agents.messages
+    stream = await messages.stream(
         agent_id=agent,
         messages=[
             {"role": "user", "content": f'[[call:ring_bell {{"url": "{receiver.url}", "seconds": 60}}]]'},

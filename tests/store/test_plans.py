@@ -19,7 +19,7 @@ from sqlalchemy import Delete, Select, Update
 from holdfast.store import frames, holds, journal, messages, runs, steps, threads
 from holdfast.store.database import Row
 from holdfast.store.paging import Page
-from holdfast.store.runs import RunFilter
+from holdfast.store.run_filters import RunFilter
 from holdfast.store.sqlite import COMPILER, drive, migrate
 from holdfast.store.statements import Statement
 from holdfast.store.steps import StepFilter

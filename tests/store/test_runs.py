@@ -16,7 +16,7 @@ from holdfast.errors import NotFound
 from holdfast.store import frames, journal, messages, runs
 from holdfast.store.database import Database
 from holdfast.store.paging import Page
-from holdfast.store.runs import RunFilter
+from holdfast.store.run_filters import RunFilter
 
 from .world import NOW, a_message, a_run, add_agent, add_conversation, add_run, add_step, call, end_run, look, say, walk
 
