@@ -108,6 +108,7 @@ class Client:
                 case _:
                     await self._cancel_one()
         await self._decide()
+        await self._send(self._marking("mark"))  # by a server that is left alone
         await self._http.aclose()
 
     def _marking(self, tool: str) -> str:

@@ -25,7 +25,7 @@ KILLS = 50
 SEEDS = range(4)
 CLIENTS = 4
 LOOK_EVERY = 10  # kills: the database is read as the dead server left it
-LONGEST_LIFE_S = 0.4
+LONGEST_LIVES_S = (0.1, 0.4, 1.0)  # before it is fully awake, hardly awake, at work
 SETTLE_S = 60.0
 
 pytestmark = [pytest.mark.kill9, pytest.mark.timeout(600)]
@@ -52,7 +52,8 @@ async def make_tools(server: ServerProcess) -> list[str]:
 
 async def kill_again_and_again(server: ServerProcess, chance: random.Random) -> None:
     for kill in range(1, KILLS + 1):
-        await asyncio.sleep(chance.uniform(0.0, LONGEST_LIFE_S))  # how long this one lives is what is being tested
+        longest_s = chance.choice(LONGEST_LIVES_S)
+        await asyncio.sleep(chance.uniform(0.0, longest_s))  # how long this one lives is what is being tested
         await asyncio.to_thread(server.kill)
         if kill % LOOK_EVERY == 0:
             await read_database(server, idle=False)
@@ -106,7 +107,7 @@ def check_marks(snapshot: Snapshot, tally: Tally) -> None:
     assert not twice
     calls: dict[str, ToolCall] = {call.id: call for row in snapshot.messages.values() for call in row.calls}
     succeeded = [part for row in snapshot.messages.values() for part in row.returns if part.status == "success"]
-    assert succeeded, "no tool ever ran to its end"
+    assert len(succeeded) >= CLIENTS, "not even those that nobody disturbed ran to their end"
     for part in succeeded:
         key = str(part.content).removeprefix("marked ")
         assert tally.marks[key] == 1, f"{calls[part.call_id]} did not leave its mark"
