@@ -20,8 +20,9 @@ from holdfast.core.frames import (
     StopFrame,
     TextFrame,
     UsageFrame,
+    message_frames,
 )
-from holdfast.core.messages import Image, Message, Text, ToolReturn
+from holdfast.core.messages import Image, Message, Reasoning, Text, ToolReturn
 from holdfast.core.usage import Usage
 
 _decoder = msgspec.msgpack.Decoder(list[Frame])
@@ -62,3 +63,8 @@ def test_the_tags_of_stored_frames_do_not_change() -> None:
 
 def test_a_stream_ends_with_usage_or_with_an_error() -> None:
     assert (UsageFrame, ErrorFrame) == TERMINAL
+
+
+def test_a_whole_message_has_a_frame_for_each_message_a_client_is_shown() -> None:
+    row = Message(id="message-1", role="assistant", parts=(Reasoning("hm"), Text("words")), created_us=0)
+    assert message_frames(row) == [MessageFrame(row, 0), MessageFrame(row, 1)]

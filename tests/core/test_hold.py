@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.hold import HeldCall, Hold, answers_same_calls, check_answer, client_answers
+from holdfast.core.hold import HeldCall, Hold, answers_same_calls, check_answer, client_answers, cut_answer
 from holdfast.core.messages import Approve, ClientReturn, Decision, Deny
 from holdfast.errors import Conflict, Invalid
 
@@ -90,3 +90,10 @@ def test_the_same_answer_sent_again_is_recognised_whatever_it_decides() -> None:
 def test_client_answers_are_found_by_call() -> None:
     camera = ClientReturn("c3", "snap")
     assert client_answers([Approve("c1"), camera]) == {"c3": camera}
+
+
+def test_a_clients_return_is_cut_to_what_a_model_would_be_shown_and_other_answers_are_left_alone() -> None:
+    cut = cut_answer(ClientReturn("c3", "x" * 20), 10)
+    assert isinstance(cut, ClientReturn)
+    assert str(cut.content).startswith("x" * 10 + "... [truncated 10 chars]")
+    assert cut_answer(Deny("c1", "x" * 20), 10) == Deny("c1", "x" * 20)

@@ -23,6 +23,7 @@ from holdfast.core.messages import (
     ToolCall,
     ToolReturn,
     content_text,
+    shown_parts,
     text_of,
 )
 
@@ -70,3 +71,13 @@ def test_the_text_of_a_row_is_what_was_said_not_what_was_thought() -> None:
 def test_images_in_a_tools_answer_become_a_placeholder() -> None:
     assert content_text("plain") == "plain"
     assert content_text((Text("see"), Image("image/png", "AA=="))) == "see [Image omitted]"
+
+
+def test_a_row_is_shown_as_one_message_for_each_run_of_like_parts_and_one_for_all_its_calls() -> None:
+    call = ToolCall("c1", "note", "{}")
+    assert shown_parts(row(Text("a"), Text("b"))) == 1
+    assert shown_parts(row(Reasoning("a"), Reasoning("b"), Text("c"), call, ToolCall("c2", "note", "{}"))) == 3
+    assert shown_parts(row(RedactedReasoning("x"), RedactedReasoning("y"), OmittedReasoning())) == 3
+    assert shown_parts(row(Text("a"), call, role="approval")) == 2
+    assert shown_parts(row(Approve("c1"), Deny("c2"), role="approval")) == 1
+    assert shown_parts(row(Text("a"), Image("image/png", "AA=="), role="user")) == 1
