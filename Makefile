@@ -66,7 +66,7 @@ format: $(READY) ## Format the code and repair what ruff can repair
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## Measure; results go to bench/results and into the README's table
+bench: $(READY) ## Measure against the goals (python -m bench --readme also writes the table of the README)
 	$(BIN)/python -m bench
 
 docs: $(READY) ## Regenerate the generated parts of docs/ and README.md

@@ -50,11 +50,11 @@ def _told(rows: list[Row]) -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| what | measured | goal | met |", "|---|---|---|---|"]
-    lines += [
-        f"| {row.what} | {row.value:,.2f} {row.unit} | {row.goal} {row.unit} | {'yes' if row.met else '**no**'} |"
-        for row in rows
-    ]
+    lines = ["| what | measured | goal | met | retired server |", "|---|---|---|---|---|"]
+    for row in rows:
+        shown = f"{row.value:,.0f}" if row.value >= 1_000 or row.value == int(row.value) else f"{row.value:,.2f}"
+        met = "yes" if row.met else "**no**"
+        lines.append(f"| {row.what} | {shown} {row.unit} | {row.goal} {row.unit} | {met} | {row.old} |")
     return "\n".join(lines)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncGenerator
 from typing import Any, Self
 
 import aiohttp
+import msgspec
 
 ECHO_TOOL = '''def bench_echo(text: str) -> str:
     """Give the text back.
@@ -62,7 +62,7 @@ class Client:
             data = await answer.read()
             if answer.status >= 400:
                 raise RuntimeError(f"{method} {path}: {answer.status} {data[:500]!r}")
-            return json.loads(data)
+            return msgspec.json.decode(data)
 
     async def tool(self, source: str) -> str:
         return (await self.call("PUT", "/tools/", {"source_code": source}))["id"]

@@ -17,8 +17,8 @@ async def idle(server: Server, client: Client) -> list[Row]:
     await client.call("GET", "/health/")
     await asyncio.sleep(2)
     return [
-        at_most("idle memory, fork server of the tools included", server.memory_mb(), "MB", 120),
-        at_most("start to healthy", server.started_in_s, "s", 1),
+        at_most("idle memory, fork server of the tools included", server.memory_mb(), "MB", 120, "461 MB"),
+        at_most("start to healthy", server.started_in_s, "s", 1, "18 s"),
     ]
 
 
@@ -27,8 +27,8 @@ def installed() -> list[Row]:
     files = [Path(str(file.locate())) for found in packages.values() for file in found.files or ()]
     size = sum(file.stat().st_size for file in files if file.exists())
     return [
-        at_most("packages without extras", len(packages), "", 60),
-        at_most("install without extras", size / 2**20, "MB", 200),
+        at_most("packages without extras", len(packages), "", 60, "260"),
+        at_most("install without extras", size / 2**20, "MB", 200, "728 MB"),
     ]
 
 
