@@ -235,6 +235,9 @@ def _runs() -> None:
         sa.Column("cancel_asked_us", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
     )
+
+
+def _run_indexes() -> None:
     op.create_index(
         "active_runs",
         "runs",
@@ -397,6 +400,7 @@ def upgrade() -> None:
     _messages()
     _threads()
     _runs()
+    _run_indexes()
     _thread_messages()
     _frames()
     _holds()
