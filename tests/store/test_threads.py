@@ -70,6 +70,17 @@ async def test_an_unknown_thread_is_not_found(database: Database) -> None:
         await call(database, threads.soft_delete, "conv-none", NOW)
 
 
+async def test_a_thread_knows_how_far_it_has_come(database: Database) -> None:
+    agent_id = await add_agent(database)
+    await say(database, agent_id, agent_id, [a_message(), a_message(), a_message()])
+    await call(database, threads.set_system_digest, agent_id, "abc")
+    standing = await look(database, threads.standing, agent_id)
+    end = await look(database, threads.next_position, agent_id)
+    assert (standing.thread.id, standing.end, standing.system_digest) == (agent_id, end, "abc") and end == 3
+    with pytest.raises(NotFound):
+        await look(database, threads.standing, "conv-none")
+
+
 async def test_touching_stamps_only_what_is_given(database: Database) -> None:
     agent_id = await add_agent(database)
     await call(database, threads.touch, agent_id, NOW + 1)

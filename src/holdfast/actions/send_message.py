@@ -195,8 +195,8 @@ class SendMessage:
 
 
 async def look(tx: Transaction, sending: Sending) -> Scene:
-    thread = await threads.get(tx, sending.thread_id)
-    parsed = sending.parsed
+    standing = await threads.standing(tx, sending.thread_id)
+    thread, parsed = standing.thread, sending.parsed
     repeated = await runs.by_request_key(tx, thread.id, parsed.request_key) if parsed.request_key else None
     hold = await holds.open_of_thread(tx, thread.id)
     answered = None
@@ -209,8 +209,8 @@ async def look(tx: Transaction, sending: Sending) -> Scene:
         tools=await tools.of_agent(tx, thread.agent_id),
         blocks=await blocks_in_view(tx, thread),
         window=await threads.window(tx, thread.id),
-        end=await threads.next_position(tx, thread.id),
-        system_digest=await threads.system_digest(tx, thread.id),
+        end=standing.end,
+        system_digest=standing.system_digest,
         active=await runs.active_of_thread(tx, thread.id),
         repeated=repeated,
         hold=hold,

@@ -41,6 +41,7 @@ _live = threads.c.deleted_us.is_(None)
 
 _INSERT = insert_into(threads)
 _ONE = select(*_COLUMNS).where(_this_thread, _live)
+_STANDING = select(*_COLUMNS, threads.c.next_position, threads.c.system_digest).where(_this_thread, _live)
 _UPDATE = (
     change(threads)
     .where(_this_thread, _live)
@@ -146,6 +147,21 @@ async def get(tx: Transaction, thread_id: str) -> Thread:
     if thread is None:
         raise _unknown(thread_id)
     return thread
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A thread and how far it has come."""
+
+    thread: Thread
+    end: int  # the next position in its history
+    system_digest: str | None
+
+
+async def standing(tx: Transaction, thread_id: str) -> Standing:
+    row = await tx.fetch_one(_STANDING, {"thread": thread_id})
+    if row is None:
+        raise _unknown(thread_id)
+    return Standing(_thread(row), row["next_position"], row["system_digest"])
 
 
 async def update(tx: Transaction, thread: Thread) -> None:
