@@ -138,6 +138,22 @@ async def test_a11_a_cancel_amid_a_tool_call_drops_the_unfinished_call(
     await check_after_cancel(client, agent, stopped, ["cancelled"])
 
 
+@in_modes("TG")
+async def test_a11_a_cancel_amid_a_reply_that_is_only_a_call_leaves_just_the_input(
+    client: AsyncLetta, make_agent: MakeAgent, mode: Mode
+) -> None:
+    """In the background it can be read again as it was shown: the driver of that mode compares."""
+    agent = await make_agent("print_tool")
+    turn = begin(client, mode, agent, "[[no_reasoning]] Call print_tool with message 'to be cut' [[stall_after:2]]")
+    await turn.until_type("tool_call_message")
+
+    stopped = await cancelled(client, agent, turn)
+
+    assert stopped.types == ["tool_call_message"]
+    assert await rows(client, agent) == ["user_message"]
+    await check_next_message_works(client, agent)
+
+
 @in_modes("BSTGA")
 async def test_a11_a_cancel_during_a_tool_kills_it_and_delivers_a_return(
     client: AsyncLetta, make_agent: MakeAgent, receiver: Receiver, mode: Mode

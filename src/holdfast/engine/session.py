@@ -235,9 +235,9 @@ class Session:
         self._record(CancelAsked(usage=usage))
         if reply is not None and attempt is not None and interrupted and self.spec.stream_tokens:
             # Only a token stream has delivered it; storing it keeps the client's history and ours the same.
-            kept = rows.partial_rows(self._origin(number), attempt.reply_id, reply)
-            self._add_rows(kept)
-            self._disown(kept)
+            # A call that was cut off is not stored; a replay shows it all the same, because it shows what was shown.
+            self._add_rows(rows.partial_rows(self._origin(number), attempt.reply_id, reply))
+            self.attempt = None
         self._keep_returns(returns)
         if at_step:
             self._change_step(status="cancelled", stop_reason="cancelled", usage=usage if interrupted else None)
@@ -270,11 +270,11 @@ class Session:
         number = self.state.model_calls + (self.state.phase is Phase.THINKING)
         return self.step is not None and self.step.number == number
 
-    def _disown(self, stored: Sequence[Message] = ()) -> None:
-        """What was shown of the attempt, but for these rows, will never be stored: a replay is to leave it out."""
+    def _disown(self) -> None:
+        """What was shown of the attempt will never be stored: a replay is to leave it out."""
         if self.attempt is not None:
             shown = self.stream.fragment_ids()
-            lost = {self.attempt.reply_id, self.attempt.held_id} - {row.id for row in stored}
+            lost = {self.attempt.reply_id, self.attempt.held_id}
             self.stream.publish(*(AbandonedFrame(message_id) for message_id in shown if message_id in lost))
             self.attempt = None
 
