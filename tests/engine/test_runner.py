@@ -340,8 +340,11 @@ async def test_of_two_answers_at_once_one_wins(world: World, node: Node) -> None
     asked = await ask_for_approval(world, node)
     both = (node.send(decisions=[Approve(asked[0])]), node.send(decisions=[Deny(asked[0])]))
     outcomes = await asyncio.gather(*both, return_exceptions=True)
-    assert sorted(isinstance(outcome, Exception) for outcome in outcomes) == [False, True]
     await node.settled()
+    # One that comes when the other's run is over is a repeat: accepted, but it decides nothing.
+    assert any(not isinstance(outcome, Exception) for outcome in outcomes)
+    assert len([row for row in await world.window() if row.decisions]) == 1
+    assert len(returns_of(await world.window())) == 1
 
 
 async def test_a_tool_that_was_changed_after_it_was_asked_for_cannot_be_approved(world: World, node: Node) -> None:
