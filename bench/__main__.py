@@ -6,10 +6,11 @@ python -m bench [--only turns,streaming] [--json FILE] [--readme]
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import tempfile
 from pathlib import Path
+
+import uvloop
 
 from bench import footprint, sections
 from bench.client import Client
@@ -64,7 +65,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--readme", action="store_true", help="put the table into README.md")
     arguments = parser.parse_args()
-    rows = asyncio.run(measure({name for name in arguments.only.split(",") if name}))
+    rows = uvloop.run(measure({name for name in arguments.only.split(",") if name}))
     if arguments.json:
         arguments.json.write_text(json.dumps([row._asdict() for row in rows], indent=1))
     if arguments.readme:
