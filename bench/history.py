@@ -9,7 +9,7 @@ from bench.client import Client, timed
 from bench.process import Server
 from bench.sections import Row, at_most, model_floor_ms
 from holdfast import ids
-from holdfast.core.messages import Message, Text
+from holdfast.core.messages import Message, Text, Turn
 from holdfast.store import messages, threads
 from holdfast.store.database import open_database
 from holdfast.store.transaction import Transaction
@@ -29,7 +29,12 @@ async def history(data_dir: Path) -> list[Row]:
     with Server(data_dir) as server:
         async with Client(server.url) as client:
             taken = {agent: [await timed(client.turn(agent)) for _ in range(25)] for agent in (small, long, wide)}
-    floor = await model_floor_ms("hello", 50)
+    said = tuple(Turn("user" if number % 2 == 0 else "assistant", row.parts) for number, row in enumerate(_rows(2_000)))
+    floor = await model_floor_ms("hello", 50, said)
+        "hello",
+        50,
+        tuple(Turn("assistant" if number % 2 else "user", row.parts) for number, row in enumerate(_rows(2_000))),
+    )
     base, much, full = (statistics.median(taken[agent]) * 1e3 for agent in (small, long, wide))
     return [
         at_most("turn with 100,000 stored, 100 in context, against 100 stored", much / base, "×", 1.2),
@@ -37,8 +42,8 @@ async def history(data_dir: Path) -> list[Row]:
     ]
 
 
-async def _fill(tx: Transaction, agent: str, count: int, in_context: int) -> None:
-    rows = [
+def _rows(count: int) -> list[Message]:
+    return [
         Message(
             id=ids.new("message"),
             role="user" if number % 2 == 0 else "assistant",
@@ -48,6 +53,10 @@ async def _fill(tx: Transaction, agent: str, count: int, in_context: int) -> Non
         )
         for number in range(count)
     ]
+
+
+async def _fill(tx: Transaction, agent: str, count: int, in_context: int) -> None:
+    rows = _rows(count)
     await messages.insert_many(tx, agent, rows)
     await threads.append(tx, agent, [row.id for row in rows])
     gone = [row.id for row in rows[: max(0, count - in_context)]]

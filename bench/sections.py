@@ -35,9 +35,9 @@ def at_least(what: str, value: float, unit: str, goal: float, old: str = "") -> 
     return Row(what, value, unit, f"≥ {goal:,g}", value >= goal, old)
 
 
-async def model_floor_ms(text: str, times: int = 200) -> float:
+async def model_floor_ms(text: str, times: int = 200, before: tuple[Turn, ...] = ()) -> float:
     """What the model itself takes for such a reply, in this process, in the same run."""
-    request = ModelRequest(handle="holdfast/offline", system="", turns=(Turn("user", (Text(text),)),))
+    request = ModelRequest(handle="holdfast/offline", system="", turns=(*before, Turn("user", (Text(text),))))
     taken: list[float] = []
     for _ in range(times):
         began = time.perf_counter()

@@ -92,6 +92,7 @@ class _Shape(msgspec.Struct, frozen=True, eq=False):
     sql: str
     names: tuple[str, ...]
     required: frozenset[str]
+    all_given: bool  # every value comes with the call: the usual case, and the quick one
 
 
 class Prepared(msgspec.Struct, frozen=True, eq=False):
@@ -101,13 +102,19 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
     literals: Mapping[str, Any]
 
     def bind(self, parameters: Mapping[str, Any]) -> tuple[str, list[Any]]:
-        if not self.shape.required <= parameters.keys():
-            missing = ", ".join(sorted(self.shape.required - parameters.keys()))
-            raise BugError(f"A statement was run without its parameters {missing}: {self.shape.sql}")
-        if self.shape.compiled.post_compile_params:
+        shape = self.shape
+        if shape.all_given:
+            try:
+                return shape.sql, [parameters[name] for name in shape.names]
+            except KeyError:
+                pass  # told below which ones
+        if not shape.required <= parameters.keys():
+            missing = ", ".join(sorted(shape.required - parameters.keys()))
+            raise BugError(f"A statement was run without its parameters {missing}: {shape.sql}")
+        if shape.compiled.post_compile_params:
             return self._expanded(parameters)
         literals = self.literals
-        return self.shape.sql, [parameters[name] if name in parameters else literals[name] for name in self.shape.names]
+        return shape.sql, [parameters[name] if name in parameters else literals[name] for name in shape.names]
 
     def _expanded(self, parameters: Mapping[str, Any]) -> tuple[str, list[Any]]:
         # `column.in_([…])`: the text depends on how many values there are, so it is written out at every call.
@@ -155,4 +162,6 @@ class Compiler:
             options["column_keys"] = [name for name in columns if name in statement.table.columns]
         compiled: SQLCompiler = statement.compile(dialect=self.dialect, cache_key=key, **options)
         required = frozenset(name for bind, name in compiled.bind_names.items() if bind.required)
-        return _Shape(compiled, compiled.string, tuple(compiled.positiontup or ()), required)
+        names = tuple(compiled.positiontup or ())
+        all_given = required.issuperset(names) and not compiled.post_compile_params
+        return _Shape(compiled, compiled.string, names, required, all_given)
