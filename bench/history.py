@@ -31,10 +31,6 @@ async def history(data_dir: Path) -> list[Row]:
             taken = {agent: [await timed(client.turn(agent)) for _ in range(25)] for agent in (small, long, wide)}
     said = tuple(Turn("user" if number % 2 == 0 else "assistant", row.parts) for number, row in enumerate(_rows(2_000)))
     floor = await model_floor_ms("hello", 50, said)
-        "hello",
-        50,
-        tuple(Turn("assistant" if number % 2 else "user", row.parts) for number, row in enumerate(_rows(2_000))),
-    )
     base, much, full = (statistics.median(taken[agent]) * 1e3 for agent in (small, long, wide))
     return [
         at_most("turn with 100,000 stored, 100 in context, against 100 stored", much / base, "×", 1.2),
