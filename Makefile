@@ -13,7 +13,7 @@ PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.1
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-newest test-npm check format bench docs clean
+.PHONY: help setup run test coverage test-newest test-npm check format bench docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ run: $(READY) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a pro
 
 test: $(READY) ## Run every test that needs no network, PostgreSQL included (TESTS=path for some)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+
+coverage: $(READY) ## Show that tests take every branch of the core
+	$(BIN)/python -m pytest -n $(WORKERS) --cov=holdfast.core --cov-branch --cov-fail-under=100 \
+		--cov-report=term-missing:skip-covered tests/core tests/properties
 
 test-newest: $(READY) ## Run the conformance suite with the newest 1.x letta-client (needs the network)
 	@rm -rf $(NEWEST)

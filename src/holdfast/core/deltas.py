@@ -93,7 +93,7 @@ class ReplyFolder:
                 self._calls[index] = (known[0] or id or "", known[1] or name or "", known[2])
             case UsageDelta(usage):
                 self._usage = usage
-            case Finish(reason):
+            case Finish(reason):  # pragma: no branch - there is no other delta
                 self._finish = reason
 
     def reply(self) -> Reply:
