@@ -62,8 +62,9 @@ async def test_of_twenty_runs_admitted_at_once_one_wins(database: Database) -> N
 async def test_threads_of_one_agent_run_side_by_side(database: Database) -> None:
     agent_id = await add_agent(database)
     conversation = await add_conversation(database, agent_id)
-    await add_run(database, agent_id)
-    await add_run(database, agent_id, conversation)
+    default, named = await add_run(database, agent_id), await add_run(database, agent_id, conversation)
+    for thread_id, run in ((agent_id, default), (conversation, named)):
+        assert (await look(database, runs.active_of_thread, thread_id)).id == run.id
 
 
 async def test_a_thread_is_free_again_once_its_run_has_ended(database: Database) -> None:
