@@ -20,7 +20,8 @@ HoldfastError
 │  ├─ ModelTimedOut          504
 │  ├─ AuthRejected           401
 │  ├─ QuotaExceeded          402
-│  ├─ Refused                400
+│  ├─ Refused                400   the request, or what it asks for, is not wanted
+│  ├─ Rejected               500   no permission, no such model, unprocessable
 │  ├─ ContextTooLong         400   compacted and retried first
 │  ├─ SystemPromptTooLong    400
 │  ├─ EmptyReply             500
@@ -184,6 +185,10 @@ class QuotaExceeded(ModelError):
 
 class Refused(ModelError):
     status, http_type = 400, "llm_bad_request"
+
+
+class Rejected(ModelError):
+    pass
 
 
 class ContextTooLong(ModelError):

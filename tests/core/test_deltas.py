@@ -45,6 +45,16 @@ def test_a_signature_belongs_to_the_reasoning_it_came_with() -> None:
     assert reply.parts == (Reasoning("a", "sig"), Text("b"), Reasoning("c"))
 
 
+def test_a_signature_closes_its_block_so_that_every_block_keeps_its_own() -> None:
+    reply = folded(ReasoningDelta("a"), ReasoningDelta("", "first"), ReasoningDelta("b"), ReasoningDelta("", "second"))
+    assert reply.parts == (Reasoning("a", "first"), Reasoning("b", "second"))
+
+
+def test_texts_and_calls_keep_their_signatures() -> None:
+    reply = folded(TextDelta("a", "text"), CallDelta(0, "call-1", "roll", "{", "call"), CallDelta(0, arguments="}"))
+    assert reply.parts == (Text("a", "text"), ToolCall("call-1", "roll", "{}", "call"))
+
+
 def test_parallel_calls_are_told_apart_by_index_and_come_last_in_order() -> None:
     reply = folded(
         CallDelta(1, "c2", "second"),

@@ -14,9 +14,12 @@ FinishReason = Literal["stop", "tool_calls", "length"]
 
 class TextDelta(msgspec.Struct, frozen=True):
     text: str
+    signature: str | None = None
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True):
+    """A signature closes its block: reasoning that comes after it is another block."""
+
     text: str
     signature: str | None = None
 
@@ -36,6 +39,7 @@ class CallDelta(msgspec.Struct, frozen=True):
     id: str | None = None
     name: str | None = None
     arguments: str = ""
+    signature: str | None = None
 
 
 class UsageDelta(msgspec.Struct, frozen=True):
@@ -71,26 +75,22 @@ class ReplyFolder:
         self._spoken: list[list[str] | RedactedReasoning | OmittedReasoning] = []
         self._kinds: list[Literal["text", "reasoning", "other"]] = []
         self._signatures: dict[int, str] = {}
-        self._calls: dict[int, tuple[str, str, list[str]]] = {}
+        self._calls: dict[int, _Call] = {}
         self._finish: FinishReason | None = None
         self._usage: Usage | None = None
 
     def add(self, delta: Delta) -> None:
         match delta:
-            case TextDelta(text):
-                self._append("text", text)
+            case TextDelta(text, signature):
+                self._append("text", text, signature)
             case ReasoningDelta(text, signature):
-                self._append("reasoning", text)
-                if signature:
-                    self._signatures[len(self._spoken) - 1] = signature
+                self._append("reasoning", text, signature)
             case RedactedDelta(data):
                 self._place(RedactedReasoning(data))
             case OmittedDelta(signature):
                 self._place(OmittedReasoning(signature))
-            case CallDelta(index, id, name, arguments):
-                known = self._calls.get(index, ("", "", []))
-                known[2].append(arguments)
-                self._calls[index] = (known[0] or id or "", known[1] or name or "", known[2])
+            case CallDelta():
+                self._calls.setdefault(delta.index, _Call()).add(delta)
             case UsageDelta(usage):
                 self._usage = usage
             case Finish(reason):  # pragma: no branch - there is no other delta
@@ -98,18 +98,18 @@ class ReplyFolder:
 
     def reply(self) -> Reply:
         spoken = tuple(self._part(index) for index in range(len(self._spoken)))
-        calls = tuple(
-            ToolCall(call_id, name, "".join(pieces)) for _, (call_id, name, pieces) in sorted(self._calls.items())
-        )
+        calls = tuple(self._calls[index].whole() for index in sorted(self._calls))
         return Reply(spoken + calls, self._finish, self._usage)
 
-    def _append(self, kind: Literal["text", "reasoning"], text: str) -> None:
+    def _append(self, kind: Literal["text", "reasoning"], text: str, signature: str | None) -> None:
         last = self._spoken[-1] if self._spoken else None
-        if isinstance(last, list) and self._kinds[-1] == kind:
+        if isinstance(last, list) and self._kinds[-1] == kind and len(self._spoken) - 1 not in self._signatures:
             last.append(text)
         else:
             self._spoken.append([text])
             self._kinds.append(kind)
+        if signature:
+            self._signatures[len(self._spoken) - 1] = signature
 
     def _place(self, part: RedactedReasoning | OmittedReasoning) -> None:
         self._spoken.append(part)
@@ -120,4 +120,23 @@ class ReplyFolder:
         if not isinstance(held, list):
             return held
         text = "".join(held)
-        return Text(text) if self._kinds[index] == "text" else Reasoning(text, self._signatures.get(index))
+        kind = Text if self._kinds[index] == "text" else Reasoning
+        return kind(text, self._signatures.get(index))
+
+
+class _Call:
+    """One call as its fragments come in. The first id, name and signature that are said count."""
+
+    def __init__(self) -> None:
+        self._id = self._name = ""
+        self._pieces: list[str] = []
+        self._signature: str | None = None
+
+    def add(self, delta: CallDelta) -> None:
+        self._id = self._id or delta.id or ""
+        self._name = self._name or delta.name or ""
+        self._pieces.append(delta.arguments)
+        self._signature = self._signature or delta.signature
+
+    def whole(self) -> ToolCall:
+        return ToolCall(self._id, self._name, "".join(self._pieces), self._signature)

@@ -58,7 +58,7 @@ def _judge_one(spec: RunSpec, choice: Choice, call: ToolCall) -> JudgedCall:
         merged = merge_prefilled(tool.parameters, arguments, choice.prefilled.get(call.name, {}))
     except ToolFailed as failed:
         return JudgedCall(call, "fatal", failed.message)
-    cleaned = ToolCall(call.id, call.name, msgspec.json.encode(merged).decode())
+    cleaned = msgspec.structs.replace(call, arguments=msgspec.json.encode(merged).decode())
     asks = tool.effect == "client" or tool_rules.needs_approval(spec.rules, call.name)
     return JudgedCall(cleaned, "held" if asks else "allowed")
 

@@ -46,6 +46,7 @@ class ToolCall(Part, frozen=True, tag="tool_call"):
     id: str
     name: str
     arguments: str  # JSON text, exactly as it will be executed
+    signature: str | None = None  # a vendor's proof that the call is its own; sent back with it
 
 
 Content = str | tuple[Text | Image, ...]

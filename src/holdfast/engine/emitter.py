@@ -27,6 +27,7 @@ class Emitter:
         self._clock = clock
         self._index = -1
         self._kind: type[Delta] | None = None
+        self._text_before_calls = -1
         self._call_ids: dict[int, str] = {}  # by the delta's index; of the calls that are kept
         self._dropped: set[int] = set()
         self._waiting: dict[int, list[CallDelta]] = {}
@@ -64,9 +65,14 @@ class Emitter:
         return frames
 
     def _part(self, kind: type[Delta]) -> int:
-        if self._kind is not kind:
-            self._kind = kind
-            self._index += 1
+        if self._kind is kind:
+            return self._index
+        if kind is TextDelta and self._kind is CallDelta and self._text_before_calls >= 0:
+            return self._text_before_calls  # calls are stored last, so the text before and after them is one part
+        if kind is CallDelta:
+            self._text_before_calls = self._index if self._kind is TextDelta else -1
+        self._kind = kind
+        self._index += 1
         return self._index
 
     def _hidden(self, state: str, data: str | None) -> Frame:

@@ -46,6 +46,7 @@ _CODES = {
     "AuthRejected": "UNAUTHENTICATED",
     "QuotaExceeded": "INSUFFICIENT_CREDITS",
     "Refused": "INVALID_ARGUMENT",
+    "Rejected": "REJECTED",
     "ContextTooLong": "CONTEXT_WINDOW_EXCEEDED",
     "SystemPromptTooLong": "CONTEXT_WINDOW_EXCEEDED",
     "EmptyReply": "EMPTY_RESPONSE",

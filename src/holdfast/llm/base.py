@@ -41,14 +41,35 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None  # the agent id, for vendors that want one
 
 
+class Price(msgspec.Struct, frozen=True):
+    """US dollars per million tokens. A kind of token without a price of its own costs what plain input costs."""
+
+    input: float
+    output: float
+    cached_input: float | None = None
+    cache_write: float | None = None
+
+
+class Abilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model can do beyond text. Unknown models are taken to be able: the vendor says no soon enough."""
+
+    tools: bool = True
+    images: bool = True
+    reasoning: bool = False
+    strict_tools: bool = False
+
+
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     handle: str
-    name: str
+    name: str  # as the vendor spells it
     provider_name: str
     provider_type: str
     context_window: int
     endpoint: str | None = None
     max_output_tokens: int | None = None
+    provider_category: Literal["base", "byok"] = "base"
+    abilities: Abilities = Abilities()
+    price: Price | None = None
 
 
 class Model(Protocol):

@@ -1,0 +1,172 @@
+"""What a vendor's refusal means. The one place where status codes and error texts of vendors are understood.
+
+Vendors agree on little: the same fact comes as a status, a type, a code or only as a sentence. All four are looked at,
+the most telling first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.errors import (
+    AuthRejected,
+    ContextTooLong,
+    ModelError,
+    ModelTimedOut,
+    ModelUnavailable,
+    Overloaded,
+    QuotaExceeded,
+    RateLimited,
+    Refused,
+    Rejected,
+)
+
+MAX_TEXT: Final = 2_000
+
+# Named as vendors name them, by the `type`, `code` or `status` of their error objects.
+_KINDS: Final[dict[str, type[ModelError]]] = {
+    "context_length_exceeded": ContextTooLong,
+    "exceed_context_size_error": ContextTooLong,
+    "request_too_large": ContextTooLong,
+    "insufficient_quota": QuotaExceeded,
+    "billing_error": QuotaExceeded,
+    "insufficient_credits": QuotaExceeded,
+    "rate_limit_error": RateLimited,
+    "rate_limit_exceeded": RateLimited,
+    "resource_exhausted": RateLimited,
+    "throttlingexception": RateLimited,
+    "authentication_error": AuthRejected,
+    "invalid_api_key": AuthRejected,
+    "unauthenticated": AuthRejected,
+    "overloaded_error": Overloaded,
+    "unavailable": Overloaded,
+    "timeout_error": ModelTimedOut,
+    "deadline_exceeded": ModelTimedOut,
+    "permission_error": Rejected,
+    "permission_denied": Rejected,
+    "not_found_error": Rejected,
+    "model_not_found": Rejected,
+    "content_filter": Refused,
+    "content_policy_violation": Refused,
+    "invalid_request_error": Refused,
+    "invalid_argument": Refused,
+    "api_error": ModelUnavailable,
+    "server_error": ModelUnavailable,
+    "internal": ModelUnavailable,
+}
+_STATUSES: Final[dict[int, type[ModelError]]] = {
+    400: Refused,
+    401: AuthRejected,
+    402: QuotaExceeded,
+    408: ModelTimedOut,
+    413: ContextTooLong,
+    429: RateLimited,
+    503: Overloaded,
+    504: ModelTimedOut,
+    529: Overloaded,
+}
+# Kinds so broad that the status, or the sentence, knows better.
+_BROAD: Final = frozenset({"invalid_request_error", "invalid_argument", "api_error", "server_error"})
+_OVERFLOW: Final = re.compile(
+    r"context (?:length|window|size|limit)|prompt is too long|input is too long|too many (?:input )?tokens"
+    r"|maximum (?:context|prompt|input) length|input token count|exceeds? the (?:maximum|available) (?:number of )?"
+    r"(?:tokens|context)|reduce the length of the (?:messages|prompt|input)",
+    re.IGNORECASE,
+)
+_CREDITS: Final = re.compile(
+    r"credit balance|insufficient (?:credits|balance|funds|quota)|exceeded your current quota", re.I
+)
+_KEYS: Final = re.compile(r"\b(?:sk|pk|gsk|xai|AIza|key)[-_]?[A-Za-z0-9_\-*]{8,}")
+_PREFIX: Final[dict[type[ModelError], str]] = {
+    RateLimited: "Rate limited by",
+    Overloaded: "Overloaded:",
+    AuthRejected: "Authentication failed with",
+    QuotaExceeded: "No credit left with",
+    ModelTimedOut: "Timed out at",
+    ContextTooLong: "Context too long for",
+    Refused: "Bad request to",
+    Rejected: "Rejected by",
+    ModelUnavailable: "Error at",
+}
+
+
+def from_response(vendor: str, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
+    """An answer that is not the beginning of a reply."""
+    kinds, text = described(body)
+    return failure(vendor, kinds, text or f"status {status}", status=status, retry_after=_retry_after(headers))
+
+
+def failure(
+    vendor: str, kinds: tuple[str, ...], text: str, *, status: int | None = None, retry_after: float | None = None
+) -> ModelError:
+    """`kinds` is whatever the vendor calls it; `status` is None for an error that came inside a stream."""
+    error = _class(tuple(kind.lower() for kind in kinds), text, status)
+    named = f"{_PREFIX[error]} {vendor}: {hide_keys(text)[:MAX_TEXT]}"
+    return error(
+        f"{named} (status {status})" if status and error in (Rejected, ModelUnavailable) else named, retry_after
+    )
+
+
+def described(body: bytes) -> tuple[tuple[str, ...], str]:
+    """The names that a vendor's error goes by, and its sentence."""
+    try:
+        found = msgspec.json.decode(body, type=dict[str, Any] | list[dict[str, Any]])
+    except msgspec.DecodeError:
+        return (), " ".join(body.decode(errors="replace").split())[:MAX_TEXT]
+    if isinstance(found, dict):
+        return described_object(found)
+    return described_object(found[0]) if found else ((), "")
+
+
+def described_object(found: dict[str, Any]) -> tuple[tuple[str, ...], str]:
+    said = found.get("error", found)
+    try:
+        error = msgspec.convert(said, dict[str, Any])
+    except msgspec.ValidationError:
+        return (), str(said)
+    kinds = tuple(name for key in ("code", "type", "status") if isinstance(name := error.get(key), str) and name)
+    text = error.get("message") or error.get("detail") or error.get("msg") or found.get("message")
+    return kinds, str(text) if text else msgspec.json.encode(error).decode()
+
+
+def hide_keys(text: str) -> str:
+    """Vendors quote the key they were shown."""
+    return _KEYS.sub("[key]", text)
+
+
+def _class(kinds: tuple[str, ...], text: str, status: int | None) -> type[ModelError]:
+    telling = [_KINDS[kind] for kind in kinds if kind in _KINDS and kind not in _BROAD]
+    if telling:
+        return telling[0]
+    if status != 429 and status != 401 and _OVERFLOW.search(text):
+        return ContextTooLong
+    if _CREDITS.search(text):
+        return QuotaExceeded
+    if status is not None:
+        return _STATUSES.get(status) or (ModelUnavailable if status >= 500 else Rejected)
+    broad = [_KINDS[kind] for kind in kinds if kind in _BROAD]
+    return broad[0] if broad else ModelUnavailable
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds from now, or none when the vendor did not say or named a moment that has passed."""
+    for name, scale in (("retry-after-ms", 1_000.0), ("retry-after", 1.0)):
+        text = headers.get(name, "")
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            return float(text) / scale
+    if text := headers.get("retry-after", ""):
+        return _seconds_until(text, headers.get("date", ""))
+    return None
+
+
+def _seconds_until(text: str, now: str) -> float | None:
+    """Between the moments of two headers: whose clock is right does not matter."""
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - parsedate_to_datetime(now)).total_seconds())
+    except ValueError:
+        return None
