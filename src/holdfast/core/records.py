@@ -222,3 +222,5 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     llm_request_ns: int | None = None
     tool_execution_ns: int | None = None
     step_ns: int | None = None
+    ttft_ns: int | None = None  # from the request to the first content of its reply
+    cost_usd: float | None = None  # None: the price is not known

@@ -368,9 +368,41 @@ steps = Table(
     Column("llm_request_ns", BigInteger),
     Column("tool_execution_ns", BigInteger),
     Column("step_ns", BigInteger),
+    Column("ttft_ns", BigInteger),
+    Column("cost_usd", Float),  # none when the price of the model is not known
     Index("steps_by_age", "created_us", "id"),
     Index("steps_of_run", "run_id", "number"),
     Index("steps_of_agent", "agent_id", "created_us", "id"),
+)
+
+# What a vendor was sent for a step and what it said, when tracing is on. Keys are hidden and long bodies cut.
+provider_traces = Table(
+    "provider_traces",
+    metadata,
+    Column("step_id", Text, ForeignKey("steps.id", ondelete="CASCADE"), primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("request", Text, nullable=False),
+    Column("response", Text, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Index("provider_traces_by_age", "created_us"),
+)
+
+# Providers that users brought, with their keys sealed. One that was deleted keeps its row, and with it its name.
+providers = Table(
+    "providers",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("provider_type", Text, nullable=False),
+    Column("base_url", Text),
+    Column("region", Text),
+    Column("api_version", Text),
+    Column("api_key", Text),
+    Column("access_key", Text),
+    Column("last_synced_us", BigInteger),
+    Column("created_us", BigInteger, nullable=False),
+    Column("updated_us", BigInteger, nullable=False),
+    Column("deleted_us", BigInteger),
 )
 
 # Small facts about this database: the token estimate learnt per model, and whatever a later release needs.
