@@ -59,7 +59,8 @@ _KINDS: Final[dict[str, type[ModelError]]] = {
     "server_error": ModelUnavailable,
     "internal": ModelUnavailable,
 }
-_decode_error = msgspec.json.Decoder(dict[str, Any] | list[dict[str, Any]]).decode
+_decode_error = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_errors = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _STATUSES: Final[dict[int, type[ModelError]]] = {
     400: Refused,
     401: AuthRejected,
@@ -116,12 +117,10 @@ def failure(
 def described(body: bytes) -> tuple[tuple[str, ...], str]:
     """The names that a vendor's error goes by, and its sentence."""
     try:
-        found = _decode_error(body)
+        found = _decode_errors(body) if body.lstrip().startswith(b"[") else [_decode_error(body)]
     except msgspec.DecodeError:
         return (), " ".join(body.decode(errors="replace").split())[:MAX_TEXT]
-    if isinstance(found, list):
-        return described_object(found[0]) if found else ((), "")
-    return described_object(found)
+    return described_object(found[0]) if found else ((), "")
 
 
 def described_object(found: dict[str, Any]) -> tuple[tuple[str, ...], str]:

@@ -1,0 +1,252 @@
+"""A vendor on a loopback socket: plain asyncio, so that bytes can be cut, held back and broken off anywhere.
+
+What it says comes from queued scripts or, when there are none, from the offline model, which reads the same directives
+through any protocol. A request that the real vendor would refuse is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from holdfast.core.deltas import Delta
+from holdfast.errors import ModelError, ModelUnavailable
+from holdfast.llm.base import ModelRequest
+from holdfast.llm.scripted import OfflineModel
+from tests.llm.fakes.script import Failure, Rendering, Script, VendorProtocol, failure_of
+
+Brain = Callable[[ModelRequest], AsyncGenerator[Delta]]
+
+
+class Exchange:
+    """One request and what became of it."""
+
+    def __init__(self, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.body: dict[str, Any] = msgspec.json.decode(body) if body else {}
+        self.answered = asyncio.Event()  # the first bytes of the answer are out
+        self.ended = asyncio.Event()
+        self.gone = asyncio.Event()  # the client closed the connection before the answer was whole
+        self.gone_at: float | None = None
+
+
+class _Cut(Exception):
+    """The connection is to be lost now."""
+
+
+class FakeVendor:
+    def __init__(self, *protocols: VendorProtocol, brain: Brain | None = None, context_window: int = 128_000) -> None:
+        self._protocols = protocols
+        self._brain = brain or OfflineModel().stream
+        self._context_window = context_window
+        self._scripts: deque[Script] = deque()
+        self._connections: set[asyncio.Task[None]] = set()
+        self.exchanges: list[Exchange] = []
+        self.connections_made = 0
+        self.url = ""
+
+    def will(self, *scripts: Script) -> None:
+        """What the next requests for a reply get."""
+        self._scripts.extend(scripts)
+
+    @property
+    def last(self) -> Exchange:
+        return self.exchanges[-1]
+
+    @property
+    def open_replies(self) -> int:
+        return sum(not (one.ended.is_set() or one.gone.is_set()) for one in self.exchanges)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncGenerator[FakeVendor]:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.close()
+            for task in self._connections:
+                task.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        self.connections_made += 1
+        try:
+            await self._converse(reader, writer)
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # the client is gone, or the vendor is shutting down: nobody is left to tell
+        finally:
+            self._connections.discard(task)
+            writer.transport.abort()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = b""
+        while (exchange := await _read(reader, first)) is not None:
+            self.exchanges.append(exchange)
+            next_byte = asyncio.create_task(reader.read(1))
+            answer = asyncio.create_task(self._answer(exchange, writer))
+            try:
+                await asyncio.wait({next_byte, answer}, return_when=asyncio.FIRST_COMPLETED)
+                if not answer.done():
+                    exchange.gone_at = time.perf_counter()
+                    exchange.gone.set()
+                    return
+                await answer
+                exchange.ended.set()
+                first = await next_byte
+            except _Cut:
+                return
+            finally:
+                answer.cancel()
+                next_byte.cancel()
+                await asyncio.gather(answer, next_byte, return_exceptions=True)
+
+    async def _answer(self, exchange: Exchange, writer: asyncio.StreamWriter) -> None:
+        path = exchange.path.partition("?")[0]
+        protocol = next((one for one in self._protocols if one.answers(exchange.method, path)), None)
+        if protocol is None:
+            await self._list(exchange, path, writer)
+            return
+        script = self._scripts.popleft() if self._scripts else None
+        if script is not None and script.hangs == "before_headers":
+            await asyncio.Event().wait()
+        if complaint := protocol.complaint(path, exchange.body):
+            status, body = protocol.refusal(Failure("bad_request", complaint))
+            await _whole(exchange, writer, status, body)
+        elif script is not None and script.failure is not None and script.fails_after is None:
+            await self._refuse(exchange, writer, protocol, script.failure)
+        elif script is not None:
+            await self._play(exchange, writer, protocol.rendering(path, exchange.body), script)
+        else:
+            await self._improvise(exchange, writer, protocol, path)
+
+    async def _list(self, exchange: Exchange, path: str, writer: asyncio.StreamWriter) -> None:
+        found = next((body for one in self._protocols if (body := one.listing(path)) is not None), None)
+        answer = (404, b'{"error":{"message":"no such path"}}') if found is None else (200, found)
+        await _whole(exchange, writer, *answer)
+
+    async def _refuse(
+        self, exchange: Exchange, writer: asyncio.StreamWriter, protocol: VendorProtocol, failure: Failure
+    ) -> None:
+        status, body = protocol.refusal(failure)
+        extra = {} if failure.retry_after is None else {"retry-after": f"{failure.retry_after:g}"}
+        await _whole(exchange, writer, status, body, extra)
+
+    async def _play(
+        self, exchange: Exchange, writer: asyncio.StreamWriter, rendering: Rendering, script: Script
+    ) -> None:
+        out = _Stream(exchange, writer, script.piece_bytes)
+        await out.open()
+        if script.body is not None:
+            await out.send([script.body])
+        elif script.hangs == "before_content":
+            await asyncio.Event().wait()
+        else:
+            await out.send(rendering.begin())
+            for index, delta in enumerate(script.deltas):
+                if script.cut_after == index:
+                    raise _Cut
+                if script.fails_after == index:
+                    break
+                await out.send(rendering.noise() if script.noise else [])
+                await out.send(rendering.delta(delta))
+            if script.cut_after is not None:
+                raise _Cut
+            if script.hangs == "mid_stream":
+                await asyncio.Event().wait()
+            await out.send(rendering.failure(script.failure) if script.failure else rendering.end())
+        await out.close()
+
+    async def _improvise(
+        self, exchange: Exchange, writer: asyncio.StreamWriter, protocol: VendorProtocol, path: str
+    ) -> None:
+        """The offline model speaks. What it refuses before its first word is told by status."""
+        asked = protocol.decode(path, exchange.body)
+        asked = msgspec.structs.replace(asked, context_window=self._context_window)
+        rendering, out = protocol.rendering(path, exchange.body), _Stream(exchange, writer, None)
+        async with aclosing(self._brain(asked)) as said:
+            try:
+                async for delta in _opening(said, out, rendering):
+                    await out.send(rendering.delta(delta))
+            except ModelUnavailable as error:
+                if "lost" in error.message or out.is_open:
+                    raise _Cut from error
+                await self._refuse(exchange, writer, protocol, failure_of(error))
+                return
+            except ModelError as error:
+                if not out.is_open:
+                    await self._refuse(exchange, writer, protocol, failure_of(error))
+                    return
+                await out.send(rendering.failure(failure_of(error)))
+            else:
+                await out.send(rendering.end())
+        await out.close()
+
+
+async def _opening(said: AsyncGenerator[Delta], out: _Stream, rendering: Rendering) -> AsyncIterator[Delta]:
+    async for delta in said:
+        if not out.is_open:
+            await out.open()
+            await out.send(rendering.begin())
+        yield delta
+
+
+class _Stream:
+    """An answer of unknown length, one HTTP chunk per piece."""
+
+    def __init__(self, exchange: Exchange, writer: asyncio.StreamWriter, piece_bytes: int | None) -> None:
+        self._exchange = exchange
+        self._writer = writer
+        self._piece_bytes = piece_bytes
+        self.is_open = False
+
+    async def open(self) -> None:
+        self.is_open = True
+        self._writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        await self._writer.drain()
+        self._exchange.answered.set()
+
+    async def send(self, events: list[bytes]) -> None:
+        for event in events:
+            size = self._piece_bytes or max(1, len(event))
+            for start in range(0, len(event), size):
+                piece = event[start : start + size]
+                self._writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                await self._writer.drain()
+
+    async def close(self) -> None:
+        self._writer.write(b"0\r\n\r\n")
+        await self._writer.drain()
+
+
+async def _read(reader: asyncio.StreamReader, first: bytes) -> Exchange | None:
+    try:
+        head = first + await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return None
+    start, *lines = head.decode().rstrip("\r\n").split("\r\n")
+    method, path, _ = start.split(" ")
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Exchange(method, path, headers, body)
+
+
+async def _whole(
+    exchange: Exchange, writer: asyncio.StreamWriter, status: int, body: bytes, extra: dict[str, str] | None = None
+) -> None:
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **(extra or {})}
+    shown = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    writer.write(f"HTTP/1.1 {status} Said\r\n{shown}\r\n".encode() + body)
+    await writer.drain()
+    exchange.answered.set()
