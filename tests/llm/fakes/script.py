@@ -97,5 +97,7 @@ class VendorProtocol(Protocol):
 
 
 def failure_of(error: errors.ModelError) -> Failure:
-    kind: FailureKind = next((kind for kind, known in ERRORS.items() if known is type(error)), "server")
-    return Failure(kind, error.message, error.retry_after)
+    for kind, known in ERRORS.items():
+        if known is type(error):
+            return Failure(kind, error.message, error.retry_after)
+    return Failure("server", error.message, error.retry_after)

@@ -180,7 +180,7 @@ class FakeVendor:
                 async for delta in _opening(said, out, rendering):
                     await out.send(rendering.delta(delta))
             except ModelUnavailable as error:
-                if "lost" in error.message or out.is_open:
+                if out.is_open:
                     raise _Cut from error
                 await self._refuse(exchange, writer, protocol, failure_of(error))
                 return
