@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import Turn
+from holdfast.core.usage import Price as Price  # adapters and catalogs find it beside ModelInfo
 
 
 class ToolSchema(msgspec.Struct, frozen=True):
@@ -39,15 +40,6 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     response_format: dict[str, Any] | None = None
     settings: dict[str, Any] = {}  # the agent's model_settings, for what is peculiar to one vendor
     user: str | None = None  # the agent id, for vendors that want one
-
-
-class Price(msgspec.Struct, frozen=True):
-    """US dollars per million tokens. A kind of token without a price of its own costs what plain input costs."""
-
-    input: float
-    output: float
-    cached_input: float | None = None
-    cache_write: float | None = None
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):
