@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast import ids
-from holdfast.core.messages import Message
+from holdfast.core.messages import Message, Text
 from holdfast.core.records import Thread
 from holdfast.errors import BugError, NotFound
 from holdfast.store import messages, threads
@@ -75,18 +75,38 @@ async def test_a_thread_knows_how_far_it_has_come(database: Database) -> None:
     await say(database, agent_id, agent_id, [a_message(), a_message(), a_message()])
     await call(database, threads.set_system_digest, agent_id, "abc")
     standing = await look(database, threads.standing, agent_id)
-    end = await look(database, threads.next_position, agent_id)
-    assert (standing.thread.id, standing.end, standing.system_digest) == (agent_id, end, "abc") and end == 3
+    assert (standing.thread.id, standing.end, standing.system_digest) == (agent_id, 3, "abc")
     with pytest.raises(NotFound):
         await look(database, threads.standing, "conv-none")
 
 
-async def test_touching_stamps_only_what_is_given(database: Database) -> None:
+async def test_a_thread_is_extended_only_from_where_it_ends(database: Database) -> None:
     agent_id = await add_agent(database)
-    await call(database, threads.touch, agent_id, NOW + 1)
-    await call(database, threads.touch, agent_id, last_run_completion_us=NOW + 2)
-    thread = await look(database, threads.get, agent_id)
-    assert (thread.last_message_us, thread.last_run_completion_us) == (NOW + 1, NOW + 2)
+    await say(database, agent_id, agent_id, [a_message()])
+    assert not await call(database, threads.extend, agent_id, 0, 1, NOW + 1)
+    assert await call(database, threads.extend, agent_id, 1, 2, NOW + 2)
+    standing = await look(database, threads.standing, agent_id)
+    assert (standing.end, standing.thread.last_message_us) == (3, NOW + 2)
+
+
+async def test_every_change_of_a_window_moves_the_end_of_its_history(database: Database) -> None:
+    agent_id, thread_id, said = await conversation_of(database, "one", "two", "three")
+    summary = a_message("so far", "summary")
+    await call(database, messages.insert_many, agent_id, [summary])
+
+    async def end() -> int:
+        return (await look(database, threads.standing, thread_id)).end
+
+    ends = [await end()]
+    for function, *given in (
+        (messages.replace_parts, said[0], (Text("another"),)),
+        (threads.replace_window, thread_id, said[1:2], summary.id),
+        (threads.replace_window, thread_id, said[2:3]),
+        (threads.reset_window, thread_id),
+    ):
+        await call(database, function, *given)
+        ends.append(await end())
+    assert ends == sorted(set(ends))
 
 
 async def test_appended_messages_are_the_window_in_order(database: Database) -> None:
@@ -112,11 +132,11 @@ async def test_a_reserved_position_is_filled_later_and_shows_in_its_place(databa
     (after_id,) = await say(database, thread_id, agent_id, [after])
     assert await look(database, threads.window_ids, thread_id) == [*said, after_id]
     await call(database, messages.insert_many, agent_id, [late])
-    await call(database, threads.place, thread_id, gap, late.id)
+    await call(database, threads.place, thread_id, [(gap, late.id)])
     assert await look(database, threads.window_ids, thread_id) == [*said, late.id, after_id]
     assert await history(database, thread_id) == [*said, late.id, after_id]
     with pytest.raises(IntegrityError):
-        await call(database, threads.place, thread_id, gap + 10, late.id)
+        await call(database, threads.place, thread_id, [(gap + 10, late.id)])
 
 
 async def test_a_summary_stands_where_the_last_message_it_replaced_stood(database: Database) -> None:

@@ -55,9 +55,9 @@ class Callbacks:
         self._retry_after_s = retry_after_s
         self._woken = asyncio.Event()
 
-    def wake(self) -> None:
-        """A run has ended: there may be something to deliver."""
-        self._woken.set()
+    def wake(self, ended: Run) -> None:
+        if ended.callback_url:
+            self._woken.set()
 
     async def run_forever(self) -> None:
         while True:

@@ -19,7 +19,6 @@ async def reset_messages(tx: Transaction, agent_id: str, clock: Clock, *, greet:
     if hold is not None:
         await withdraw_within(tx, clock, hold.run_id)
     await threads.reset_window(tx, agent_id)
-    await threads.reserve(tx, agent_id, 1)  # history has moved on: a request that looked before the reset looks again
     now_us = clock.now_us()
     await recompile_system(tx, agent_id, now_us, update_timestamp=True)
     if greet:

@@ -27,6 +27,7 @@ from holdfast.engine.clock import Clock
 from holdfast.engine.loading import blocks_in_view
 from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, Streams
+from holdfast.engine.windows import Windows
 from holdfast.engine.worker import Worker
 from holdfast.errors import Busy, HoldfastError, Invalid, PendingApproval
 from holdfast.llm.base import Catalog
@@ -97,12 +98,22 @@ class _Overtaken(HoldfastError):
 
 
 class SendMessage:
-    def __init__(self, database: Database, catalog: Catalog, worker: Worker, streams: Streams, clock: Clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        catalog: Catalog,
+        worker: Worker,
+        streams: Streams,
+        clock: Clock,
+        retries: int = 0,
+    ) -> None:
+        """`retries`: of each model call that fails in passing."""
         self._database = database
         self._catalog = catalog
         self._worker = worker
         self._streams = streams
         self._clock = clock
+        self._retries = retries
 
     async def __call__(self, sending: Sending) -> Accepted:
         self._worker.refuse_if_draining()
@@ -114,7 +125,7 @@ class SendMessage:
 
     async def _try_until(self, sending: Sending, deadline_us: int) -> Accepted:
         while True:
-            scene = await self._database.read(lambda tx: look(tx, sending))
+            scene = await self._database.read(lambda tx: look(tx, sending, self._worker.windows))
             if scene.repeated is not None:
                 return Accepted(scene.repeated, None, scene.agent)
             if scene.active is not None:
@@ -147,13 +158,20 @@ class SendMessage:
         if started is None:
             return None
         session = self._session(accepting, scene, started)
+        session.thread_end = _places(accepting)[0][-1] + 1
         self._worker.start(session)
         return Accepted(accepting.run, session.stream, scene.agent)
 
     async def _prepare(self, sending: Sending, scene: Scene) -> _Plan:
         run_id, now_us = ids.new("run"), self._clock.now_us()
         spec = await freeze(
-            self._catalog, scene.agent, scene.thread, scene.tools, sending.request, stream_tokens=sending.stream_tokens
+            self._catalog,
+            scene.agent,
+            scene.thread,
+            scene.tools,
+            sending.request,
+            stream_tokens=sending.stream_tokens,
+            retries=self._retries,
         )
         parsed = sending.parsed
         run = Run(
@@ -194,7 +212,7 @@ class SendMessage:
         )
 
 
-async def look(tx: Transaction, sending: Sending) -> Scene:
+async def look(tx: Transaction, sending: Sending, windows: Windows | None = None) -> Scene:
     standing = await threads.standing(tx, sending.thread_id)
     thread, parsed = standing.thread, sending.parsed
     repeated = await runs.by_request_key(tx, thread.id, parsed.request_key) if parsed.request_key else None
@@ -208,7 +226,7 @@ async def look(tx: Transaction, sending: Sending) -> Scene:
         thread=thread,
         tools=await tools.of_agent(tx, thread.agent_id),
         blocks=await blocks_in_view(tx, thread),
-        window=await threads.window(tx, thread.id),
+        window=(windows and windows.of(thread.id, standing.end)) or await threads.window(tx, thread.id),
         end=standing.end,
         system_digest=standing.system_digest,
         active=await runs.active_of_thread(tx, thread.id),
@@ -222,35 +240,31 @@ async def _write(tx: Transaction, accepting: _Plan, sending: Sending, now_us: in
     run, rows = accepting.run, accepting.rows
     if not await runs.insert(tx, run):
         return None
-    if await threads.next_position(tx, run.thread_id) != accepting.end:
+    places, return_position = _places(accepting)
+    if not await threads.extend(tx, run.thread_id, accepting.end, places[-1] + 1 - accepting.end, now_us):
         raise _Overtaken("another run has come and gone since we looked")
     if accepting.hold is not None and not await holds.decide(tx, accepting.hold.run_id, now_us, run.id):
         raise Busy(None)  # rolls the run back; the winner of the race holds the thread
     await messages.insert_many(tx, run.agent_id, rows)
-    return_position = await _place(tx, accepting)
+    await threads.place(tx, run.thread_id, [(place, row.id) for place, row in zip(places, rows, strict=True)])
     started = _started(accepting, return_position)
     await journal.append(tx, run.id, 1, [_event(started)], now_us)
     if accepting.hold is not None:
         await journal.append_next(tx, accepting.hold.run_id, [_event(Resumed(run.id))], now_us)
     if sending.parsed.otids:
         await runs.add_otids(tx, run.thread_id, run.id, sending.parsed.otids)
-    await threads.touch(tx, run.thread_id, last_message_us=now_us)
     step = _first_step(accepting, started)
     if step is not None:
         await steps.save(tx, step)
     return started
 
 
-async def _place(tx: Transaction, accepting: _Plan) -> int | None:
+def _places(accepting: _Plan) -> tuple[list[int], int | None]:
     """Messages that came with an answer stand after the returns of the tools it lets run: their place is kept free."""
-    row_ids = [row.id for row in accepting.rows]
-    if accepting.hold is None or len(row_ids) == 1:
-        await threads.append(tx, accepting.run.thread_id, row_ids)
-        return None
-    first = await threads.reserve(tx, accepting.run.thread_id, len(row_ids) + 1)
-    for position, row_id in zip((first, *range(first + 2, first + 1 + len(row_ids))), row_ids, strict=True):
-        await threads.place(tx, accepting.run.thread_id, position, row_id)
-    return first + 1
+    end, count = accepting.end, len(accepting.rows)
+    if accepting.hold is None or count == 1:
+        return list(range(end, end + count)), None
+    return [end, *range(end + 2, end + 1 + count)], end + 1
 
 
 def _started(accepting: _Plan, return_position: int | None) -> RunStarted:

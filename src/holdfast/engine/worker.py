@@ -19,6 +19,7 @@ from holdfast.engine.runner import Runner
 from holdfast.engine.scope import CancelScope
 from holdfast.engine.session import Session
 from holdfast.engine.streams import Streams
+from holdfast.engine.windows import Windows
 from holdfast.errors import HoldfastError, RunInterrupted, ShuttingDown
 from holdfast.store import frames, runs
 from holdfast.store.transaction import Database, DatabaseError
@@ -39,7 +40,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 10.0
 
 
-def _nothing() -> None:
+def _nothing(_: Run) -> None:
     pass
 
 
@@ -67,12 +68,13 @@ class Worker:
         self._streams = streams
         self._clock = clock
         self._pace = pace
+        self.windows = Windows()
         self._owned: dict[str, _Owned] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._lines: dict[str, _Line] = {}
         self._recovering = asyncio.Lock()
         self._draining = False
-        self.on_end: Callable[[], None] = _nothing  # called when a run has stopped here, whatever stopped it
+        self.on_end: Callable[[Run], None] = _nothing  # called when a run has stopped here, whatever stopped it
 
     @property
     def lease_ttl_us(self) -> int:
@@ -194,10 +196,12 @@ class Worker:
             # Its failure could not even be recorded; its lease is renewed no more, runs out, and a sweep tries again.
             log.exception("run %s could not be driven", session.run.id)
         finally:
+            if session.thread_end is not None:
+                self.windows.keep(session.run.thread_id, session.thread_end, session.stored_window)
             del self._owned[session.run.id]
             self._streams.close(session.run.id)
             owned.stopped.set()
-            self.on_end()
+            self.on_end(session.run)
 
     async def _let_go(self, session: Session) -> None:
         if session.run.background:

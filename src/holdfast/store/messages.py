@@ -16,7 +16,7 @@ from holdfast.core.messages import Message, Parts, ToolReturn, content_text, tex
 from holdfast.errors import NotFound
 from holdfast.store.paging import Ordering, Page, fetch_page
 from holdfast.store.statements import insert_into, one_of
-from holdfast.store.tables import messages, thread_messages
+from holdfast.store.tables import messages, thread_messages, threads
 from holdfast.store.transaction import Row, Transaction
 
 _encode_parts = msgspec.json.Encoder().encode
@@ -29,6 +29,16 @@ _INSERT = insert_into(messages)
 _ONE = select(*COLUMNS).where(messages.c.id == bindparam("message"))
 _MANY = select(*COLUMNS).where(one_of(messages.c.id, "ids"))
 _REPLACE = update(messages).where(messages.c.id == bindparam("message")).values(parts=bindparam("changed"))
+# A thread that shows a row which has changed has another window now, and says so by where its history ends.
+_MOVE_ENDS = (
+    update(threads)
+    .where(
+        threads.c.id.in_(
+            select(thread_messages.c.thread_id).where(thread_messages.c.message_id == bindparam("message"))
+        )
+    )
+    .values(next_position=threads.c.next_position + 1)
+)
 _COUNT = select(func.count().label("rows")).where(messages.c.agent_id == bindparam("agent"))
 _THREADS_OF = select(thread_messages.c.message_id, thread_messages.c.thread_id).where(
     one_of(thread_messages.c.message_id, "ids")
@@ -44,6 +54,7 @@ async def replace_parts(tx: Transaction, message_id: str, parts: Parts) -> None:
     """Only for a tool row that gathers returns, and for a system row; all else is immutable because forks share it."""
     if await tx.execute(_REPLACE, {"message": message_id, "changed": _encode_parts(parts).decode()}) == 0:
         raise NotFound(f"Message {message_id} not found")
+    await tx.execute(_MOVE_ENDS, {"message": message_id})
 
 
 async def get(tx: Transaction, message_id: str) -> Message:

@@ -230,25 +230,38 @@ class _Writer:
     def _commit_together(self, group: list[_Queued]) -> None:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            for queued in group:
-                self._perform(queued)
-            self._connection.execute("COMMIT")
+            if len(group) == 1:
+                self._perform_alone(group[0])
+            else:
+                for queued in group:
+                    self._perform(queued)
+                self._connection.execute("COMMIT")
         except (sqlite3.Error, DatabaseError) as error:
             self._fail_together(group, error)
 
+    def _perform_alone(self, queued: _Queued) -> None:
+        """Needs no savepoint: the transaction itself is what can be undone."""
+        self._drive(queued)
+        if queued.error is None:
+            self._connection.execute("COMMIT")
+        elif self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
     def _perform(self, queued: _Queued) -> None:
         self._connection.execute("SAVEPOINT job")
-        try:
-            queued.result = drive(queued.job, self._tx)
-        except (
-            BaseException
-        ) as error:  # the job boundary: whatever it raised belongs to its awaiter, not to this thread
-            queued.error = error
+        self._drive(queued)
+        if queued.error is not None:
             if not self._connection.in_transaction:
                 # A full disk makes SQLite undo the whole transaction, and with it the jobs before this one.
-                raise DatabaseError(f"The transaction was lost: {error}") from error
+                raise DatabaseError(f"The transaction was lost: {queued.error}") from queued.error
             self._connection.execute("ROLLBACK TO job")
         self._connection.execute("RELEASE job")
+
+    def _drive(self, queued: _Queued) -> None:
+        try:
+            queued.result = drive(queued.job, self._tx)
+        except BaseException as error:  # the job boundary: what it raised belongs to its awaiter, not to this thread
+            queued.error = error
 
     def _fail_together(self, group: list[_Queued], error: sqlite3.Error | DatabaseError) -> None:
         if self._connection.in_transaction:

@@ -1,7 +1,8 @@
 """Threads and their windows. The window is the rows with a context position, in that order; there is no other list.
 
 `position` is the order of history and is given once. A message that joins the window gets its position as its context
-position too; a summary takes the context position of the last message it replaced.
+position too; a summary takes the context position of the last message it replaced. Whoever changes a window in any way
+moves the end of its history, if only by a gap: a thread that ends where it ended has the window that it had.
 """
 
 from __future__ import annotations
@@ -47,16 +48,6 @@ _UPDATE = (
     .where(_this_thread, _live)
     .values({name: bindparam(f"new_{name}", type_=threads.columns[name].type) for name in _CHANGED})
 )
-_TOUCH = (
-    change(threads)
-    .where(_this_thread)
-    .values(
-        {
-            name: func.coalesce(bindparam(f"new_{name}", type_=threads.columns[name].type), threads.columns[name])
-            for name in ("last_message_us", "last_run_completion_us")
-        }
-    )
-)
 _SOFT_DELETE = change(threads).where(_this_thread, _live).values(deleted_us=bindparam("at_us"))
 _other = thread_messages.alias("other")
 _owner = threads.alias("owner")
@@ -76,7 +67,11 @@ _RESERVE = (
     .values(next_position=threads.c.next_position + bindparam("count"))
     .returning(threads.c.next_position)
 )
-_NEXT = select(threads.c.next_position).where(_this_thread)
+_EXTEND = (
+    change(threads)
+    .where(_this_thread, threads.c.next_position == bindparam("end"))
+    .values(next_position=threads.c.next_position + bindparam("count"), last_message_us=bindparam("at_us"))
+)
 _PLACE = insert_into(thread_messages)
 _WINDOW = (
     select(*MESSAGE_COLUMNS)
@@ -171,14 +166,6 @@ async def update(tx: Transaction, thread: Thread) -> None:
         raise _unknown(thread.id)
 
 
-async def touch(
-    tx: Transaction, thread_id: str, last_message_us: int | None = None, last_run_completion_us: int | None = None
-) -> None:
-    """What is None stays as it is."""
-    new = {"new_last_message_us": last_message_us, "new_last_run_completion_us": last_run_completion_us}
-    await tx.execute(_TOUCH, {"thread": thread_id, **new})
-
-
 async def list_threads(
     tx: Transaction, filters: ThreadFilter, page: Page, order_by: OrderBy = "created_at"
 ) -> list[Thread]:
@@ -203,24 +190,23 @@ async def reserve(tx: Transaction, thread_id: str, count: int) -> int:
     return row["next_position"] - count
 
 
-async def next_position(tx: Transaction, thread_id: str) -> int:
-    """Where its history ends. It only grows, so an equal one means that nothing was added."""
-    row = await tx.fetch_one(_NEXT, {"thread": thread_id})
-    if row is None:
-        raise _unknown(thread_id)
-    return row["next_position"]
+async def extend(tx: Transaction, thread_id: str, end: int, count: int, at_us: int) -> bool:
+    """Set aside `count` positions for messages that have come in, provided that its history still ends at `end`.
+
+    The end only grows, and every change of the window moves it, so an equal one means that nothing has happened.
+    """
+    return await tx.execute(_EXTEND, {"thread": thread_id, "end": end, "count": count, "at_us": at_us}) == 1
 
 
-async def place(tx: Transaction, thread_id: str, position: int, message_id: str) -> None:
-    """Put a message at a reserved position, in history and in the window."""
-    await tx.execute(_PLACE, _placed(thread_id, position, message_id, position))
+async def place(tx: Transaction, thread_id: str, places: Sequence[tuple[int, str]]) -> None:
+    """Put messages at reserved positions, in history and in the window."""
+    await tx.execute_many(_PLACE, [_placed(thread_id, position, each, position) for position, each in places])
 
 
 async def append(tx: Transaction, thread_id: str, message_ids: Sequence[str]) -> int:
     """At the end of history and of the window; gives the first position."""
     first = await reserve(tx, thread_id, len(message_ids))
-    rows = [_placed(thread_id, position, each, position) for position, each in enumerate(message_ids, first)]
-    await tx.execute_many(_PLACE, rows)
+    await place(tx, thread_id, list(enumerate(message_ids, first)))
     return first
 
 
@@ -251,14 +237,15 @@ async def replace_window(
     if place_ is None:
         raise BugError(f"None of the messages to evict is in the window of {thread_id}")
     await tx.execute(_EVICT, where)
+    position = await reserve(tx, thread_id, 1)
     if summary_id is not None:
-        position = await reserve(tx, thread_id, 1)
         await tx.execute(_PLACE, _placed(thread_id, position, summary_id, place_))
 
 
 async def reset_window(tx: Transaction, thread_id: str) -> None:
     """Keep the first message, which is the system's."""
     await tx.execute(_RESET, {"thread": thread_id})
+    await reserve(tx, thread_id, 1)
 
 
 async def fork(tx: Transaction, source_id: str, target_id: str, until_message_id: str | None = None) -> int:

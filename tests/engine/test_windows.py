@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from holdfast.core.messages import Message, Text
+from holdfast.engine.windows import Windows
+
+
+def window(size: int) -> list[Message]:
+    return [Message(id=f"message-{each}", role="user", parts=(Text("hi"),), created_us=0) for each in range(size)]
+
+
+def test_a_window_is_good_only_while_its_thread_ends_where_it_ended() -> None:
+    windows, kept = Windows(), window(3)
+    windows.keep("thread", 3, kept)
+    assert windows.of("thread", 3) is kept
+    assert windows.of("thread", 4) is None
+    assert windows.of("another", 3) is None
+
+
+def test_a_newer_window_takes_the_place_of_the_older_one() -> None:
+    windows, newer = Windows(), window(4)
+    windows.keep("thread", 3, window(3))
+    windows.keep("thread", 4, newer)
+    assert windows.of("thread", 3) is None
+    assert windows.of("thread", 4) is newer
+
+
+def test_windows_that_were_not_used_for_longest_make_room() -> None:
+    windows = Windows(most_messages=10)
+    windows.keep("first", 4, window(4))
+    windows.keep("second", 4, window(4))
+    assert windows.of("first", 4)
+    windows.keep("third", 4, window(4))
+    assert (windows.of("first", 4) is None, windows.of("second", 4) is None) == (False, True)
+
+
+def test_a_window_that_is_too_large_is_not_kept() -> None:
+    windows = Windows(most_messages=10)
+    windows.keep("small", 4, window(4))
+    windows.keep("large", 11, window(11))
+    assert windows.of("large", 11) is None
+    windows.keep("small", 4, window(4))
+    assert windows.of("small", 4)
