@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Delete, Select, Update
 
-from holdfast.store import frames, holds, journal, messages, runs, steps, threads
+from holdfast.store import frames, holds, journal, messages, runs, steps, threads, traces
 from holdfast.store.database import Row
 from holdfast.store.paging import Page
 from holdfast.store.run_filters import RunFilter
@@ -24,7 +24,7 @@ from holdfast.store.sqlite import COMPILER, drive, migrate
 from holdfast.store.statements import Statement
 from holdfast.store.steps import StepFilter
 
-MODULES = (runs, threads, messages, frames, holds, journal, steps)
+MODULES = (runs, threads, messages, frames, holds, journal, steps, traces)
 # Statements that are for a person or a sweep, and may read one table from end to end.
 MAY_SCAN = {"_RECENTLY_DECIDED"}
 

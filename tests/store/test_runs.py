@@ -365,6 +365,16 @@ async def test_the_outcome_of_a_callback_is_recorded_and_decides_whether_it_is_t
     assert await call(database, runs.callbacks_due, again + 60 * SECOND, 10, SECOND) == []
 
 
+async def test_cost_is_summed_over_the_steps_whose_price_was_known(database: Database) -> None:
+    run = await add_run(database, await add_agent(database))
+    await add_step(database, run, 1)
+    assert (await look(database, runs.spent, run.id)).cost_usd is None
+    await add_step(database, run, 2, cost_usd=0.25, usage=Usage(10, 2))
+    await add_step(database, run, 3, cost_usd=0.5, usage=Usage(1, 1, estimated=True))
+    spent = await look(database, runs.spent, run.id)
+    assert (spent.cost_usd, spent.steps, spent.usage) == (0.75, 3, Usage(11, 3, estimated=True))
+
+
 async def test_usage_is_summed_over_all_steps_and_silence_stays_silence(database: Database) -> None:
     run = await add_run(database, await add_agent(database))
     assert await look(database, runs.usage, run.id) == (Usage(), 0)

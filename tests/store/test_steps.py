@@ -31,6 +31,8 @@ def finished(step: Step) -> Step:
         llm_request_ns=3,
         tool_execution_ns=4,
         step_ns=5,
+        ttft_ns=6,
+        cost_usd=0.25,
     )
 
 
@@ -46,6 +48,17 @@ async def test_saving_inserts_or_overwrites(database: Database) -> None:
     await call(database, steps.save, step)
     await call(database, steps.save, finished(step))
     assert await look(database, steps.get, step.id) == finished(step)
+
+
+async def test_tools_that_ran_after_an_approval_make_the_parked_step_longer(database: Database) -> None:
+    run = await add_run(database, await add_agent(database))
+    parked = await add_step(database, run, 1, step_ns=10)
+    other = await add_step(database, run, 2, step_ns=10, tool_execution_ns=1)
+    await call(database, steps.add_tool_time, parked.id, 7)
+    await call(database, steps.add_tool_time, parked.id, 2)
+    kept = await look(database, steps.get, parked.id)
+    assert (kept.tool_execution_ns, kept.step_ns) == (9, 19)
+    assert await look(database, steps.get, other.id) == other
 
 
 async def test_feedback_survives_a_late_save_by_the_run(database: Database) -> None:

@@ -72,7 +72,7 @@ def test_the_client_reads_a_finished_run() -> None:
 
 
 def test_usage_details_are_filled_and_tell_silence_from_zero() -> None:
-    shown = run_usage_view(Usage(900, 41, 0, 12, None))
+    shown = run_usage_view(Usage(900, 41, 0, 12, None), 0.125)
     TypeAdapter(RunUsageView).validate_python(shown, strict=True)
     assert shown == {
         "completion_tokens": 41,
@@ -80,6 +80,8 @@ def test_usage_details_are_filled_and_tell_silence_from_zero() -> None:
         "total_tokens": 941,
         "prompt_tokens_details": {"cached_tokens": 0, "cache_read_tokens": 0, "cache_creation_tokens": 12},
         "completion_tokens_details": {"reasoning_tokens": None},
+        "estimated": False,
+        "cost_usd": 0.125,
     }
     read = through_sdk(UsageRetrieveResponse, shown)
     assert read.prompt_tokens_details and read.prompt_tokens_details.cache_creation_tokens == 12

@@ -22,7 +22,8 @@ def a_step(**fields: Any) -> Step:
 
 def test_the_client_reads_a_step_and_its_messages() -> None:
     step = a_step(
-        usage=Usage(900, 41, 0, None, 3),
+        usage=Usage(900, 41, 0, None, 3, estimated=True),
+        cost_usd=0.5,
         provider_name="openai",
         tags=("a",),
         feedback="positive",
@@ -37,6 +38,7 @@ def test_the_client_reads_a_step_and_its_messages() -> None:
         "cache_creation_tokens": None,
     }
     assert (shown["cached_input_tokens"], shown["cache_write_tokens"], shown["reasoning_tokens"]) == (0, None, 3)
+    assert (shown["usage_estimated"], shown["cost_usd"]) == (True, 0.5)
     read = through_sdk(SdkStep, shown)
     assert (read.model, read.api_model_handle) == ("gpt-x", "openai/gpt-x")
     assert (read.total_tokens, read.feedback, read.tags, read.provider_name) == (941, "positive", ["a"], "openai")
@@ -56,10 +58,11 @@ def test_a_step_in_progress_shows_nulls_and_no_messages() -> None:
 
 
 def test_the_client_reads_the_metrics_of_a_step() -> None:
-    step = a_step(step_start_ns=1, llm_request_start_ns=2, llm_request_ns=3, tool_execution_ns=4, step_ns=5)
+    step = a_step(step_start_ns=1, llm_request_start_ns=2, llm_request_ns=3, tool_execution_ns=4, step_ns=5, ttft_ns=6)
     shown = step_metrics_view(step)
     TypeAdapter(StepMetricsView).validate_python(shown, strict=True)
     read = through_sdk(MetricRetrieveResponse, shown)
     times = (read.step_start_ns, read.llm_request_start_ns, read.llm_request_ns, read.tool_execution_ns, read.step_ns)
     assert times == (1, 2, 3, 4, 5)
+    assert shown["ttft_ns"] == 6
     assert (read.id, read.run_id, read.agent_id) == (STEP, RUN, AGENT)

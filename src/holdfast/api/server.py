@@ -32,6 +32,7 @@ from holdfast.api.routes import (
     models,
     runs,
     steps,
+    telemetry,
     tools,
 )
 from holdfast.api.routing import RouteIndex, built
@@ -54,6 +55,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     conversation_messages.router,
     runs.router,
     steps.router,
+    telemetry.router,
     approvals.router,
 )
 

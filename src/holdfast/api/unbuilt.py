@@ -118,13 +118,9 @@ UNBUILT: Final[tuple[Family, ...]] = (
         cloud_only=True,
     ),
     Family(
-        "Traces",
-        (
-            "GET /v1/runs/{run_id}/trace",
-            "GET /v1/steps/{step_id}/trace",
-            "PATCH /v1/steps/{step_id}/transaction/{transaction_id}",
-            "GET /v1/telemetry/{step_id}",
-        ),
+        "Billing transactions",
+        ("PATCH /v1/steps/{step_id}/transaction/{transaction_id}",),
+        cloud_only=True,
     ),
     Family(
         "Message search and lookup",

@@ -224,3 +224,14 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     step_ns: int | None = None
     ttft_ns: int | None = None  # from the request to the first content of its reply
     cost_usd: float | None = None  # None: the price is not known
+
+
+class ProviderTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """What a vendor was sent for a step and what it said, without keys and cut to size."""
+
+    step_id: str
+    run_id: str
+    agent_id: str
+    request: dict[str, Any]
+    response: dict[str, Any]
+    created_us: int

@@ -145,8 +145,9 @@ _CALLBACK_TRIED = (
         callback_due_us=bindparam("again_us", type_=BigInteger()),
     )
 )
-_USAGE = select(
+_SPENT = select(
     func.count().label("steps"),
+    func.sum(steps.c.cost_usd).label("cost_usd"),
     *(
         cast(func.sum(steps.columns[name]), BigInteger).label(name)
         for name in (
@@ -169,6 +170,12 @@ _LOCK = select(runs.c.metadata).where(_this_run).with_for_update()
 _SET_METADATA = update(runs).where(_this_run).values(metadata=bindparam("merged"))
 _BY_AGE = Ordering(sort=runs.c.created_us, id=runs.c.id, what="Run")
 _BY_DURATION = Ordering(sort=runs.c.total_duration_ns, id=runs.c.id, what="Run")
+
+
+class Spent(msgspec.Struct, frozen=True):
+    usage: Usage = Usage()
+    steps: int = 0
+    cost_usd: float | None = None
 
 
 async def insert(tx: Transaction, run: Run) -> bool:
@@ -350,12 +357,12 @@ async def callback_tried(
     await tx.execute(_CALLBACK_TRIED, {"run": run_id, **outcome})
 
 
-async def usage(tx: Transaction, run_id: str) -> tuple[Usage, int]:
-    """Summed over all steps, and how many they are. A count that no step reported stays None."""
-    row = await tx.fetch_one(_USAGE, {"run": run_id})
+async def spent(tx: Transaction, run_id: str) -> Spent:
+    """Summed over all steps. What no step reported, or nobody knows the price of, stays None."""
+    row = await tx.fetch_one(_SPENT, {"run": run_id})
     if row is None or not row["steps"]:
-        return Usage(), 0
-    total = Usage(
+        return Spent()
+    usage = Usage(
         row["prompt_tokens"],
         row["completion_tokens"],
         row["cached_input_tokens"],
@@ -363,7 +370,13 @@ async def usage(tx: Transaction, run_id: str) -> tuple[Usage, int]:
         row["reasoning_tokens"],
         bool(row["estimated"]),
     )
-    return total, row["steps"]
+    return Spent(usage, row["steps"], row["cost_usd"])
+
+
+async def usage(tx: Transaction, run_id: str) -> tuple[Usage, int]:
+    """As `spent`: the tokens, and how many steps there were."""
+    total = await spent(tx, run_id)
+    return total.usage, total.steps
 
 
 async def metrics(tx: Transaction, run_id: str) -> tuple[int, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, bindparam, select, update
+from sqlalchemy import BigInteger, ColumnElement, Select, bindparam, func, select, update
 
 from holdfast.core.records import Step
 from holdfast.core.usage import Usage
@@ -30,6 +30,15 @@ _FINISH = (
     update(steps)
     .where(steps.c.id == bindparam("step"))
     .values({name: bindparam(f"new_{name}", type_=steps.columns[name].type) for name in _SAVED})
+)
+_longer = bindparam("more_ns", type_=BigInteger())
+_ADD_TOOL_TIME = (
+    update(steps)
+    .where(steps.c.id == bindparam("step"))
+    .values(
+        tool_execution_ns=func.coalesce(steps.c.tool_execution_ns, 0) + _longer,
+        step_ns=func.coalesce(steps.c.step_ns, 0) + _longer,
+    )
 )
 _FEEDBACK = (
     update(steps)
@@ -64,6 +73,11 @@ async def finish(tx: Transaction, step: Step) -> None:
     """Bring a stored step up to date; feedback and tags are left as they are."""
     columns = _columns(step)
     await tx.execute(_FINISH, {"step": step.id} | {f"new_{name}": columns[name] for name in _SAVED})
+
+
+async def add_tool_time(tx: Transaction, step_id: str, more_ns: int) -> None:
+    """Tools that an approval let run belong to the step that asked for them, which ended when it was parked."""
+    await tx.execute(_ADD_TOOL_TIME, {"step": step_id, "more_ns": more_ns})
 
 
 async def get(tx: Transaction, step_id: str) -> Step:

@@ -58,6 +58,8 @@ class RunUsageView(TypedDict):
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails
+    estimated: bool
+    cost_usd: float | None
 
 
 class RunMetricsView(TypedDict):
@@ -95,13 +97,16 @@ def run_view(run: Run) -> RunView:
     }
 
 
-def run_usage_view(usage: Usage) -> RunUsageView:
+def run_usage_view(usage: Usage, cost_usd: float | None = None) -> RunUsageView:
+    """`estimated`: a vendor did not say what one of the calls used, or was cut off before it could."""
     return {
         "completion_tokens": usage.completion_tokens,
         "prompt_tokens": usage.prompt_tokens,
         "total_tokens": usage.total_tokens,
         "prompt_tokens_details": prompt_details(usage),
         "completion_tokens_details": completion_details(usage),
+        "estimated": usage.estimated,
+        "cost_usd": cost_usd,
     }
 
 

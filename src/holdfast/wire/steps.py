@@ -37,6 +37,8 @@ class StepView(TypedDict):
     reasoning_tokens: int | None
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails
+    usage_estimated: bool
+    cost_usd: float | None
     messages: list[dict[str, Any]]
     feedback: Literal["positive", "negative"] | None
     tags: list[str]
@@ -59,6 +61,7 @@ class StepMetricsView(TypedDict):
     llm_request_ns: int | None
     tool_execution_ns: int | None
     step_ns: int | None
+    ttft_ns: int | None
     base_template_id: str | None
     template_id: str | None
     project_id: str | None
@@ -89,6 +92,8 @@ def step_view(step: Step, messages: Iterable[Message] = (), conversation_id: str
         "reasoning_tokens": step.usage.reasoning_tokens,
         "prompt_tokens_details": prompt_details(step.usage),
         "completion_tokens_details": completion_details(step.usage),
+        "usage_estimated": step.usage.estimated,
+        "cost_usd": step.cost_usd,
         "messages": [
             stored_view(message, agent_id=step.agent_id, conversation_id=conversation_id) for message in messages
         ],
@@ -115,6 +120,7 @@ def step_metrics_view(step: Step) -> StepMetricsView:
         "llm_request_ns": step.llm_request_ns,
         "tool_execution_ns": step.tool_execution_ns,
         "step_ns": step.step_ns,
+        "ttft_ns": step.ttft_ns,
         "base_template_id": None,
         "template_id": None,
         "project_id": None,

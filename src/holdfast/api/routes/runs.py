@@ -20,8 +20,8 @@ from holdfast.api.params import After, Before, Count, Limit, Order, OrderBy
 from holdfast.api.routing import LazyRouter
 from holdfast.api.sending import resumed_stream
 from holdfast.core.messages import Message
-from holdfast.core.records import Run, Step, StopReason
-from holdfast.store import messages, runs, steps, tools
+from holdfast.core.records import ProviderTrace, Run, Step, StopReason
+from holdfast.store import messages, runs, steps, tools, traces
 from holdfast.store.paging import Page
 from holdfast.store.run_filters import RunFilter
 from holdfast.store.transaction import Transaction
@@ -30,6 +30,7 @@ from holdfast.wire.requests import RetrieveStreamRequest
 from holdfast.wire.runs import RunMetricsView, RunUsageView, RunView, run_usage_view, run_view
 from holdfast.wire.steps import StepView, step_view
 from holdfast.wire.times import microseconds
+from holdfast.wire.traces import ProviderTraceView, provider_trace_view
 from holdfast.wire.why import Why, why_view
 
 router = LazyRouter(prefix="/v1/runs", tags=["runs"])
@@ -151,7 +152,8 @@ async def list_messages(
 async def usage(deps: Deps, run_id: RunId) -> Response:
     async def read(tx: Transaction) -> RunUsageView:
         await runs.get(tx, run_id)
-        return run_usage_view((await runs.usage(tx, run_id))[0])
+        spent = await runs.spent(tx, run_id)
+        return run_usage_view(spent.usage, spent.cost_usd)
 
     return json_response(await deps.database.read(read))
 
@@ -178,6 +180,17 @@ async def list_steps(
         return await steps.list_of_run(tx, run_id, page)
 
     return json_response([step_view(step) for step in await deps.database.read(read)])
+
+
+@router.get("/{run_id}/trace", responses={200: {"model": list[ProviderTraceView]}}, response_model=None)
+async def trace(deps: Deps, run_id: RunId, limit: Annotated[int, Query(ge=1, le=5_000)] = 1_000) -> Response:
+    """What was kept of the run's model calls, in their order; nothing unless tracing is on."""
+
+    async def read(tx: Transaction) -> list[ProviderTrace]:
+        await runs.get(tx, run_id)
+        return await traces.list_of_run(tx, run_id, limit)
+
+    return json_response([provider_trace_view(found) for found in await deps.database.read(read)])
 
 
 @router.post("/{run_id}/stream", response_model=None)

@@ -14,7 +14,7 @@ from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order, OrderBy
 from holdfast.api.routing import LazyRouter
 from holdfast.core.messages import Message
-from holdfast.store import messages, steps
+from holdfast.store import messages, steps, traces
 from holdfast.store.paging import Page
 from holdfast.store.steps import StepFilter
 from holdfast.store.transaction import Transaction
@@ -22,6 +22,7 @@ from holdfast.wire.messages import to_wire
 from holdfast.wire.requests import StepFeedback
 from holdfast.wire.steps import StepMetricsView, StepView, step_metrics_view, step_view
 from holdfast.wire.times import microseconds
+from holdfast.wire.traces import ProviderTraceView, provider_trace_view
 
 router = LazyRouter(prefix="/v1/steps", tags=["steps"])
 
@@ -66,6 +67,13 @@ async def retrieve(deps: Deps, step_id: StepId) -> Response:
 @router.get("/{step_id}/metrics", responses={200: {"model": StepMetricsView}}, response_model=None)
 async def metrics(deps: Deps, step_id: StepId) -> Response:
     return json_response(step_metrics_view(await deps.database.read(lambda tx: steps.get(tx, step_id))))
+
+
+@router.get("/{step_id}/trace", responses={200: {"model": ProviderTraceView | None}}, response_model=None)
+async def trace(deps: Deps, step_id: StepId) -> Response:
+    """Null when nothing was kept: tracing is off by default, and a trace is kept for a while only."""
+    found = await deps.database.read(lambda tx: traces.find(tx, step_id))
+    return json_response(None if found is None else provider_trace_view(found))
 
 
 @router.get("/{step_id}/messages", response_model=None)
