@@ -6,9 +6,15 @@ one that is missing, or known from an earlier reply, is replaced.
 
 from __future__ import annotations
 
-from holdfast import ids
+import hashlib
+import os
+from typing import Final
+
 from holdfast.core.messages import ToolCall
 from holdfast.llm.base import ModelRequest
+
+# What the pickiest vendor takes. Others make longer ones, and a history may hold them.
+LONGEST: Final = 40
 
 
 class CallIds:
@@ -21,6 +27,13 @@ class CallIds:
     def own(self, said: str | None) -> str:
         if self._taken is None:
             self._taken = {part.id for turn in self._request.turns for part in turn.parts if isinstance(part, ToolCall)}
-        call_id = said if said and said not in self._taken else ids.new("call")
+        call_id = said if said and said not in self._taken else f"call_{os.urandom(12).hex()}"
         self._taken.add(call_id)
         return call_id
+
+
+def short(call_id: str) -> str:
+    """Itself, or always the same other one when it is empty or too long to be sent."""
+    if 0 < len(call_id) <= LONGEST:
+        return call_id
+    return f"call_{hashlib.blake2b(call_id.encode(), digest_size=12).hexdigest()}"

@@ -2,77 +2,245 @@
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+import re
+from typing import Any, Final, cast
 
-from holdfast.core.messages import Image, Text, ToolCall, ToolReturn, Turn, content_text, text_of
-from holdfast.llm.base import ModelRequest, NamedTool, ToolChoice
+import msgspec
+
+from holdfast.core.messages import (
+    Content,
+    Image,
+    Parts,
+    Reasoning,
+    RedactedReasoning,
+    Text,
+    ToolCall,
+    ToolReturn,
+    Turn,
+    content_text,
+    text_of,
+)
+from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
+from holdfast.llm.call_ids import short
+from holdfast.llm.dialects import OPENAI, Dialect, reasons, refuses_parallel_flag
+from holdfast.llm.strict_schema import strict_schema
+
+# A tool message holds text only, so what a tool shows is shown by a message of the user, right after the returns.
+IMAGES_FOLLOW: Final = "[The next message shows the image of this result.]"
+IMAGE_OF: Final = "Image of the result of call "
+IMAGE_OMITTED: Final = "[Image omitted]"
+UNREADABLE: Final = "unreadable_arguments"
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+_Message = dict[str, Any]
 
 
-def chat_payload(request: ModelRequest) -> dict[str, Any]:
+def chat_payload(request: ModelRequest, dialect: Dialect = OPENAI, info: ModelInfo | None = None) -> dict[str, Any]:
     payload: dict[str, Any] = {
-        "model": request.handle.partition("/")[2],
-        "messages": [
-            {"role": "system", "content": request.system},
-            *(message for turn in request.turns for message in _messages(turn)),
-        ],
+        "model": info.name if info else request.handle.partition("/")[2],
+        "messages": _messages(request, dialect, info),
     }
     if request.tools:
-        payload["tools"] = [
-            {
-                "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-            }
-            for tool in request.tools
-        ]
-        payload["tool_choice"] = _tool_choice(request.tool_choice)
-        payload["parallel_tool_calls"] = request.parallel_tool_calls
-    optional = {
-        "temperature": request.temperature,
-        "max_completion_tokens": request.max_output_tokens,
-        "response_format": request.response_format,
-        "user": request.user,
-    }
-    return payload | {name: value for name, value in optional.items() if value is not None}
+        payload |= _tools(request, dialect, info)
+    return payload | {name: value for name, value in _wishes(request, dialect, info).items() if value is not None}
 
 
-def _messages(turn: Turn) -> list[dict[str, Any]]:
-    match turn.role:
-        case "user":
-            return [{"role": "user", "content": _user_content(turn)}]
-        case "assistant":
-            return [_assistant(turn)]
-        case "tool":
-            return [
-                {"role": "tool", "tool_call_id": part.call_id, "content": content_text(part.content)}
-                for part in turn.parts
-                if isinstance(part, ToolReturn)
-            ]
+def sent_name(name: str) -> str:
+    """Itself, or always the same other one when vendors would refuse it: tools of MCP servers may have dots."""
+    if _NAME.fullmatch(name):
+        return name
+    mark = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
+    return f"{_NOT_IN_NAMES.sub('_', name)[:55]}_{mark}"
 
 
-def _user_content(turn: Turn) -> str | list[dict[str, Any]]:
-    if len(turn.parts) == 1 and isinstance(turn.parts[0], Text):
-        return turn.parts[0].text
-    content: list[dict[str, Any]] = []
-    for part in turn.parts:
+def _messages(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -> list[_Message]:
+    developer = dialect.developer and info is not None and reasons(info)
+    sees = info is None or info.abilities.images
+    messages: list[_Message] = [{"role": "developer" if developer else "system", "content": request.system}]
+    for turn in request.turns:
+        if turn.role == "assistant":
+            messages.append(_assistant(turn, dialect))
+        elif turn.role == "tool":
+            messages += _returns(turn.parts, sees)
+        elif messages[-1]["role"] == "user":
+            # The images of a tool's return stand there. Some servers insist that user and assistant take turns.
+            messages[-1] = {"role": "user", "content": _pieces(messages[-1]) + _user_pieces(turn.parts, sees)}
+        else:
+            messages.append({"role": "user", "content": _user_content(turn.parts, sees)})
+    return messages
+
+
+def _user_content(parts: Parts, sees: bool) -> str | list[dict[str, Any]]:
+    if len(parts) == 1 and isinstance(parts[0], Text):
+        return parts[0].text
+    return _user_pieces(parts, sees)
+
+
+def _pieces(message: _Message) -> list[dict[str, Any]]:
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _user_pieces(parts: Parts, sees: bool) -> list[dict[str, Any]]:
+    pieces: list[dict[str, Any]] = []
+    for part in parts:
         if isinstance(part, Text):
-            content.append({"type": "text", "text": part.text})
+            pieces.append({"type": "text", "text": part.text})
         elif isinstance(part, Image):
-            shown: dict[str, Any] = {"url": f"data:{part.media_type};base64,{part.data}"}
-            if part.detail is not None:
-                shown["detail"] = part.detail
-            content.append({"type": "image_url", "image_url": shown})
-    return content
+            pieces.append(_image(part) if sees else {"type": "text", "text": IMAGE_OMITTED})
+    return pieces
 
 
-def _assistant(turn: Turn) -> dict[str, Any]:
+def _image(image: Image) -> dict[str, Any]:
+    shown = {"url": f"data:{image.media_type};base64,{image.data}"}
+    if image.detail is not None:
+        shown["detail"] = image.detail
+    return {"type": "image_url", "image_url": shown}
+
+
+def _assistant(turn: Turn, dialect: Dialect) -> _Message:
     calls = [
-        {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": part.arguments}}
+        {
+            "id": short(part.id),
+            "type": "function",
+            "function": {"name": sent_name(part.name), "arguments": _arguments(part.arguments)},
+        }
         for part in turn.parts
         if isinstance(part, ToolCall)
     ]
-    message: dict[str, Any] = {"role": "assistant", "content": text_of(turn.parts) or None}
-    return message | {"tool_calls": calls} if calls else message
+    # A reply of nothing but reasoning still took its turn; null is for replies with calls.
+    message: _Message = {"role": "assistant", "content": text_of(turn.parts) or (None if calls else "")}
+    if calls:
+        message["tool_calls"] = calls
+    if dialect.sends_back == "reasoning_content" and calls:
+        message["reasoning_content"] = "".join(part.text for part in turn.parts if isinstance(part, Reasoning))
+    elif dialect.sends_back == "reasoning_details":
+        message |= _details(turn.parts)
+    return message
 
 
-def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:
-    return {"type": "function", "function": {"name": choice.name}} if isinstance(choice, NamedTool) else choice
+def _arguments(text: str) -> str:
+    """As they were said. Those that are no JSON object are wrapped in one: servers with a chat template parse them,
+    and fail every request of the thread from then on."""
+    if text == "{}":
+        return text
+    try:
+        _object(text)
+    except msgspec.DecodeError:
+        return msgspec.json.encode({UNREADABLE: text}).decode() if text.strip() else "{}"
+    return text
+
+
+def _details(parts: Parts) -> _Message:
+    """Reasoning as OpenRouter wants it back: what was signed or encrypted as it came, anything else as text."""
+    details: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, RedactedReasoning):
+            details.append(_object_or(part.data, "reasoning.encrypted", "data"))
+        elif isinstance(part, Reasoning) and part.signature:
+            details.append({**_object_or(part.signature, "reasoning.text", "signature"), "text": part.text})
+    if details:
+        return {"reasoning_details": details}
+    said = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    return {"reasoning": said} if said else {}
+
+
+def _object_or(text: str, kind: str, field: str) -> dict[str, Any]:
+    """The detail that was kept whole in a signature; one from elsewhere is but the signature."""
+    try:
+        return cast("dict[str, Any]", msgspec.json.decode(text, type=dict))
+    except msgspec.DecodeError:
+        return {"type": kind, field: text}
+
+
+def _returns(parts: Parts, sees: bool) -> list[_Message]:
+    messages: list[_Message] = []
+    shown: list[dict[str, Any]] = []
+    for part in parts:
+        if not isinstance(part, ToolReturn):
+            continue
+        call_id, content = short(part.call_id), part.content
+        images = [one for one in content if isinstance(one, Image)] if sees and not isinstance(content, str) else []
+        if images:
+            shown.append({"type": "text", "text": f"{IMAGE_OF}{call_id}:"})
+            shown += [_image(image) for image in images]
+        messages.append({"role": "tool", "tool_call_id": call_id, "content": _return_text(content, bool(images))})
+    return [*messages, {"role": "user", "content": shown}] if shown else messages
+
+
+def _return_text(content: Content, images_follow: bool) -> str:
+    if isinstance(content, str) or not images_follow:
+        return content_text(content)
+    return "\n".join([*(part.text for part in content if isinstance(part, Text)), IMAGES_FOLLOW])
+
+
+def _tools(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -> dict[str, Any]:
+    wanted = request.settings.get("strict")
+    able = info is not None and info.abilities.strict_tools
+    strict = dialect.strict and (able if wanted is None else bool(wanted))
+    said: dict[str, Any] = {
+        "tools": [{"type": "function", "function": _function(tool, strict)} for tool in request.tools],
+        "tool_choice": _tool_choice(request, dialect),
+    }
+    if dialect.parallel_tool_calls and not (info and refuses_parallel_flag(info)):
+        said["parallel_tool_calls"] = request.parallel_tool_calls
+    return said
+
+
+def _function(tool: ToolSchema, strict: bool) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": sent_name(tool.name), "description": tool.description}
+    held_to = strict_schema(tool.parameters) if strict else None
+    if held_to is None:
+        return function | {"parameters": tool.parameters}
+    return function | {"parameters": held_to, "strict": True}
+
+
+def _tool_choice(request: ModelRequest, dialect: Dialect) -> str | dict[str, Any]:
+    choice = request.tool_choice
+    if choice in ("auto", "none"):
+        return choice
+    if not dialect.forced_choice:
+        return "auto"
+    if isinstance(choice, NamedTool):
+        return {"type": "function", "function": {"name": sent_name(choice.name)}}
+    return choice
+
+
+def _wishes(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -> dict[str, Any]:
+    """How the model is to answer; what is None is not said."""
+    settings, thinks = request.settings, info is not None and reasons(info)
+    wishes: dict[str, Any] = {
+        "temperature": None if thinks and not dialect.temperature_for_reasoners else request.temperature,
+        dialect.max_tokens: request.max_output_tokens,
+        "response_format": _response_format(request.response_format, dialect),
+        "verbosity": settings.get("verbosity") if dialect.verbosity else None,
+        "user": request.user if dialect.user else None,
+    }
+    effort = _part(settings, "reasoning").get("reasoning_effort")
+    if effort and thinks and dialect.effort is not None:
+        # Clients say it of every model, because it has a default; one that does not reason refuses it.
+        wishes[dialect.effort] = {"effort": effort} if dialect.effort == "reasoning" else effort
+    if dialect.thinking and (switch := _part(settings, "thinking")):
+        wishes["thinking"] = {key: switch[key] for key in ("type", "clear_thinking") if switch.get(key) is not None}
+    return wishes
+
+
+def _response_format(wanted: dict[str, Any] | None, dialect: Dialect) -> dict[str, Any] | None:
+    kind = (wanted or {}).get("type")
+    if wanted is None or kind == "text":
+        return None
+    if kind != "json_schema":
+        return wanted
+    if not dialect.json_schema:
+        return {"type": "json_object"}
+    schema = _part(wanted, "json_schema")
+    if "schema" not in schema:  # the schema itself, without the name that vendors want
+        schema = {"name": "response", "schema": schema}
+    return {"type": "json_schema", "json_schema": schema if "name" in schema else {"name": "response", **schema}}
+
+
+def _part(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    return settings.get(name) or {}

@@ -42,12 +42,17 @@ _KINDS: Final[dict[str, type[ModelError]]] = {
     "throttlingexception": RateLimited,
     "authentication_error": AuthRejected,
     "invalid_api_key": AuthRejected,
+    "api_key_invalid": AuthRejected,
     "unauthenticated": AuthRejected,
     "overloaded_error": Overloaded,
+    "server_is_overloaded": Overloaded,
+    "slow_down": Overloaded,
     "unavailable": Overloaded,
+    "timeout": ModelTimedOut,
     "timeout_error": ModelTimedOut,
     "deadline_exceeded": ModelTimedOut,
     "permission_error": Rejected,
+    "request_forbidden": Rejected,
     "permission_denied": Rejected,
     "not_found_error": Rejected,
     "model_not_found": Rejected,
@@ -83,7 +88,8 @@ _OVERFLOW: Final = re.compile(
 _CREDITS: Final = re.compile(
     r"credit balance|insufficient (?:credits|balance|funds|quota)|exceeded your current quota", re.I
 )
-_KEYS: Final = re.compile(r"\b(?:sk|pk|gsk|xai|AIza|key)[-_]?[A-Za-z0-9_\-*]{8,}")
+_KEYS: Final = re.compile(r"\b(?:(?:sk|pk|gsk|xai|key)[-_]|AIza)[A-Za-z0-9_\-*]{8,}")
+_RETRY_DELAY: Final = re.compile(rb'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 _PREFIX: Final[dict[type[ModelError], str]] = {
     RateLimited: "Rate limited by",
     Overloaded: "Overloaded:",
@@ -100,7 +106,14 @@ _PREFIX: Final[dict[type[ModelError], str]] = {
 def from_response(vendor: str, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
     """An answer that is not the beginning of a reply."""
     kinds, text = described(body)
-    return failure(vendor, kinds, text or f"status {status}", status=status, retry_after=_retry_after(headers))
+    retry_after = _retry_after(headers)
+    return failure(
+        vendor,
+        kinds,
+        text or f"status {status}",
+        status=status,
+        retry_after=retry_delay(body) if retry_after is None else retry_after,
+    )
 
 
 def failure(
@@ -112,6 +125,15 @@ def failure(
     return error(
         f"{named} (status {status})" if status and error in (Rejected, ModelUnavailable) else named, retry_after
     )
+
+
+def in_stream(vendor: str, found: dict[str, Any]) -> ModelError:
+    """An error object in the place of an event. Some vendors put the status that it would have had into its code."""
+    kinds, text = described_object(found)
+    said = found.get("error")
+    code: object = said.get("code") if isinstance(said, dict) else found.get("code")
+    status = code if isinstance(code, int) and 400 <= code < 600 else None
+    return failure(vendor, kinds, text, status=status)
 
 
 def described(body: bytes) -> tuple[tuple[str, ...], str]:
@@ -130,13 +152,29 @@ def described_object(found: dict[str, Any]) -> tuple[tuple[str, ...], str]:
     except msgspec.ValidationError:
         return (), str(said)
     kinds = tuple(name for key in ("code", "type", "status") if isinstance(name := error.get(key), str) and name)
+    kinds = (*_reasons(error.get("details")), *kinds)
     text = error.get("message") or error.get("detail") or error.get("msg") or found.get("message")
     return kinds, str(text) if text else msgspec.json.encode(error).decode()
+
+
+def retry_delay(body: bytes) -> float | None:
+    """Google says in the body what others say in a header."""
+    found = _RETRY_DELAY.search(body)
+    return float(found[1]) if found else None
 
 
 def hide_keys(text: str) -> str:
     """Vendors quote the key they were shown."""
     return _KEYS.sub("[key]", text)
+
+
+def _reasons(details: object) -> tuple[str, ...]:
+    """Google calls most mistakes an invalid argument, and says in the details which one it is."""
+    try:
+        found = msgspec.convert(details, list[dict[str, Any]])
+    except msgspec.ValidationError:
+        return ()
+    return tuple(reason for detail in found if isinstance(reason := detail.get("reason"), str))
 
 
 def _class(kinds: tuple[str, ...], text: str, status: int | None) -> type[ModelError]:

@@ -6,15 +6,15 @@ Leaving a stream, by its end, an error or a cancellation, closes its socket unle
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
-from holdfast.errors import BadReply, ModelTimedOut, ModelUnavailable
+from holdfast.errors import BadReply, ModelError, ModelTimedOut, ModelUnavailable
 from holdfast.llm import failures
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.sse import Event, SseReader
@@ -22,6 +22,11 @@ from holdfast.settings import is_loopback
 
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _MAX_LIST_BYTES: Final = 16 * 1024 * 1024
+_SHOWN_CHARS: Final = 200
+_SHORTEST_KEY: Final = 8  # a shorter one, such as `none` or `ollama`, is no secret, and could be any word
+# How long a vendor that has said its last word may take to end the reply, which frees the connection for the next.
+_LAST_BYTES_S: Final = 0.1
+IsLast = Callable[[Event], bool]
 
 
 class Http:
@@ -33,17 +38,27 @@ class Http:
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
     async def events(
-        self, endpoint: Endpoint, path: str, body: bytes, headers: Mapping[str, str]
+        self, endpoint: Endpoint, path: str, body: bytes, headers: Mapping[str, str], *, is_last: IsLast | None = None
     ) -> AsyncGenerator[list[Event]]:
-        """The events of a reply, in the groups in which they arrived. Raises a ModelError."""
-        reader = SseReader()
+        """The events of a reply, in the groups in which they arrived, up to the last. Raises a ModelError."""
+        reader, opening = SseReader(), bytearray()
+        none_yet = True
         async with self._answer(endpoint, "POST", path, body, headers) as answer:
             with _named_failures(endpoint, self._total_s):
                 async for chunk in answer.content.iter_any():
-                    if events := reader.feed(chunk):
+                    events = reader.feed(chunk)
+                    if events:
+                        none_yet = False
                         yield events
+                        if is_last is not None and is_last(events[-1]):
+                            await _read_out(answer)
+                            return
+                    elif none_yet and len(opening) < _MAX_ERROR_BYTES:
+                        opening += chunk
             if events := reader.close():
                 yield events
+            elif none_yet and opening and not opening.startswith(b":"):
+                raise _not_a_stream(endpoint, bytes(opening))
 
     async def json(
         self, endpoint: Endpoint, path: str, *, body: Any = None, headers: Mapping[str, str] | None = None
@@ -53,7 +68,7 @@ class Http:
         method = "GET" if encoded is None else "POST"
         async with self._answer(endpoint, method, path, encoded, headers or {}) as answer:
             with _named_failures(endpoint, self._total_s):
-                data = await answer.content.read(_MAX_LIST_BYTES)
+                data = await _read_up_to(answer, _MAX_LIST_BYTES)
         try:
             return msgspec.json.decode(data)
         except msgspec.DecodeError as error:
@@ -76,8 +91,10 @@ class Http:
         try:
             if answer.status != 200:
                 with _named_failures(endpoint, self._total_s):
-                    said = await answer.content.read(_MAX_ERROR_BYTES)
-                raise failures.from_response(endpoint.provider_name, answer.status, answer.headers, said)
+                    said = await _read_up_to(answer, _MAX_ERROR_BYTES)
+                raise failures.from_response(
+                    endpoint.provider_name, answer.status, answer.headers, without_key(endpoint, said)
+                )
             yield answer
         finally:
             answer.close()
@@ -94,6 +111,38 @@ class Http:
                 trust_env=proxied,
             )
         return known
+
+
+def without_key(endpoint: Endpoint, said: bytes) -> bytes:
+    """Keys that look like keys are found anyway; this is for those that look like anything."""
+    key = endpoint.api_key or ""
+    return said.replace(key.encode(), b"[key]") if len(key) >= _SHORTEST_KEY else said
+
+
+async def _read_up_to(answer: aiohttp.ClientResponse, limit: int) -> bytes:
+    data = bytearray()
+    async for chunk in answer.content.iter_any():
+        data += chunk
+        if len(data) >= limit:
+            break
+    return bytes(data[:limit])
+
+
+async def _read_out(answer: aiohttp.ClientResponse) -> None:
+    """A reply that was read to its end gives its connection back; one that does not end is not waited for."""
+    with suppress(TimeoutError, aiohttp.ClientError, OSError):
+        async with asyncio.timeout(_LAST_BYTES_S):
+            async for _ in answer.content.iter_any():
+                pass
+
+
+def _not_a_stream(endpoint: Endpoint, said: bytes) -> ModelError:
+    """A body without events: an error under a status that says otherwise, or another program at that address."""
+    kinds, text = failures.described(without_key(endpoint, said))
+    if kinds:
+        return failures.failure(endpoint.provider_name, kinds, text)
+    shown = failures.hide_keys(" ".join(text.split()))[:_SHOWN_CHARS]
+    return BadReply(f"{endpoint.provider_name} answered with something that is not a stream of events: {shown}")
 
 
 class _named_failures:

@@ -12,30 +12,39 @@ Event = tuple[bytes, bytes]  # its name, empty when it has none, and its data
 
 class SseReader:
     def __init__(self) -> None:
-        self._rest = b""
+        self._held: list[bytes] = []  # what belongs to an event whose end has not come
+        self._held_bytes = 0
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that are whole now."""
-        data = self._rest + chunk if self._rest else chunk
+        last = self._held[-1] if self._held else b""
+        if b"\n" not in chunk and b"\r" not in chunk and not last.endswith(b"\r"):
+            # No line ends here, so no event does: pieces of a long one are joined once, not over and over.
+            return self._hold(chunk)
+        data = b"".join((*self._held, chunk)) if self._held else chunk
+        self._held, self._held_bytes = [], 0
+        half_an_end = b""
         if b"\r" in data:
-            # Half of a line end may still be on its way.
-            held = b"\r" if data.endswith(b"\r") else b""
-            data = data.removesuffix(held).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        else:
-            held = b""
-        if not data.endswith(b"\n") and b"\n\n" not in data:
-            blocks, rest = [], data
-        else:
-            *blocks, rest = data.split(b"\n\n")
-        self._rest = rest + held
-        if len(self._rest) > MAX_EVENT_BYTES:
-            raise BadReply(f"The model sent an event of more than {MAX_EVENT_BYTES} bytes.")
+            # The other half of the last line end may still be on its way.
+            half_an_end = b"\r" if data.endswith(b"\r") else b""
+            data = data.removesuffix(half_an_end).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *blocks, rest = data.split(b"\n\n")
+        self._hold(rest + half_an_end)
         return [event for block in blocks if (event := _event(block)) is not None]
 
     def close(self) -> list[Event]:
         """What came last, when the vendor did not end it with an empty line."""
-        last, self._rest = _event(self._rest.removesuffix(b"\r")), b""
+        last = _event(b"".join(self._held).removesuffix(b"\r"))
+        self._held, self._held_bytes = [], 0
         return [last] if last is not None else []
+
+    def _hold(self, piece: bytes) -> list[Event]:
+        if piece:
+            self._held.append(piece)
+            self._held_bytes += len(piece)
+        if self._held_bytes > MAX_EVENT_BYTES:
+            raise BadReply(f"The model sent an event of more than {MAX_EVENT_BYTES} bytes.")
+        return []
 
 
 def _event(block: bytes) -> Event | None:

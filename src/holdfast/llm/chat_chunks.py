@@ -1,0 +1,78 @@
+"""The events of a chat completions stream, as far as we read them. Fields that nobody knows are passed over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core.usage import Usage
+
+
+class Function(msgspec.Struct, frozen=True, gc=False):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None  # Ollama's may be an object
+
+
+class CallFragment(msgspec.Struct, frozen=True, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: Function | None = None
+
+
+class Content(msgspec.Struct, frozen=True, gc=False):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
+    tool_calls: list[CallFragment] | None = None
+    function_call: Function | None = None
+
+
+class Choice(msgspec.Struct, frozen=True, gc=False):
+    delta: Content | None = None
+    finish_reason: str | None = None
+
+
+class PromptDetails(msgspec.Struct, frozen=True, gc=False):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class CompletionDetails(msgspec.Struct, frozen=True, gc=False):
+    reasoning_tokens: int | None = None
+
+
+class ChunkUsage(msgspec.Struct, frozen=True, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+    prompt_cache_hit_tokens: int | None = None  # DeepSeek's word for cached
+
+
+class Groq(msgspec.Struct, frozen=True, gc=False):
+    usage: ChunkUsage | None = None
+
+
+class Chunk(msgspec.Struct, frozen=True, gc=False):
+    choices: list[Choice] | None = None
+    usage: ChunkUsage | None = None
+    x_groq: Groq | None = None
+    error: dict[str, Any] | str | None = None
+    object: str | None = None
+
+
+decode = msgspec.json.Decoder(Chunk).decode
+
+
+def usage_of(said: ChunkUsage) -> Usage:
+    prompt, completion = said.prompt_tokens or 0, said.completion_tokens or 0
+    asked = said.prompt_tokens_details or PromptDetails()
+    thought = (said.completion_tokens_details or CompletionDetails()).reasoning_tokens
+    if thought and said.total_tokens == prompt + completion + thought:
+        completion += thought  # xAI counts what was thought beside what was said, and charges both
+    cached = said.prompt_cache_hit_tokens if asked.cached_tokens is None else asked.cached_tokens
+    return Usage(prompt, completion, cached, asked.cache_write_tokens, thought)

@@ -1,0 +1,88 @@
+"""How the vendors of the chat completions API differ. What one of them refuses is not sent to it.
+
+A server that nobody knows gets the fewest words: the protocol of 2024, which all of them took over.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+import msgspec
+
+from holdfast.llm.base import ModelInfo
+
+
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+    max_tokens: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    parallel_tool_calls: bool = False  # may be said; where not, the engine keeps the first of several calls
+    strict: bool = False  # tools may have strict schemas
+    asks_for_usage: bool = True  # by stream_options
+    user: bool = False
+    effort: Literal["reasoning_effort", "reasoning"] | None = None  # where the reasoning effort goes
+    verbosity: bool = False
+    thinking: bool = False  # takes the switch `thinking: {type: …}`
+    json_schema: bool = True  # else a schema is asked for as plain JSON
+    forced_choice: bool = True  # a tool can be demanded
+    developer: bool = False  # models that reason are instructed by the developer, not by the system
+    temperature_for_reasoners: bool = True
+    think_tags: bool = False  # reasoning may come as <think>…</think> at the beginning of the text
+    # How reasoning is sent back. As `reasoning_content` it goes with calls only, and then even when it is empty:
+    # in thinking mode, vendors refuse a call without it, and have no use for the rest.
+    sends_back: Literal["reasoning_content", "reasoning_details"] | None = None
+    omits_finish: bool = False  # [DONE] may come without a finish_reason
+
+
+OPENAI: Final = Dialect(
+    max_tokens="max_completion_tokens",
+    parallel_tool_calls=True,
+    strict=True,
+    user=True,
+    effort="reasoning_effort",
+    verbosity=True,
+    developer=True,
+    temperature_for_reasoners=False,
+)
+_AZURE: Final = msgspec.structs.replace(OPENAI, developer=False)
+_LOCAL: Final = Dialect(effort="reasoning_effort", think_tags=True, omits_finish=True)
+_SERVING: Final = msgspec.structs.replace(_LOCAL, parallel_tool_calls=True, user=True)
+_THINKING: Final = Dialect(thinking=True, sends_back="reasoning_content")
+_UNKNOWN: Final = Dialect(think_tags=True, omits_finish=True)
+_DIALECTS: Final[dict[str, Dialect]] = {
+    "openai": OPENAI,
+    "azure": _AZURE,
+    "ollama": _LOCAL,
+    "lmstudio": _LOCAL,
+    "lmstudio_openai": _LOCAL,
+    "vllm": _SERVING,
+    "sglang": _SERVING,
+    "openrouter": Dialect(
+        parallel_tool_calls=True, user=True, effort="reasoning", verbosity=True, sends_back="reasoning_details"
+    ),
+    "groq": Dialect(max_tokens="max_completion_tokens", parallel_tool_calls=True, user=True, effort="reasoning_effort"),
+    "xai": Dialect(max_tokens="max_completion_tokens", parallel_tool_calls=True, user=True, effort="reasoning_effort"),
+    "cerebras": Dialect(max_tokens="max_completion_tokens", user=True, effort="reasoning_effort"),
+    "deepseek": msgspec.structs.replace(_THINKING, json_schema=False),
+    "moonshot": _THINKING,
+    "moonshot_coding": _THINKING,
+    "zai": msgspec.structs.replace(_THINKING, json_schema=False, forced_choice=False),
+    "zai_coding": msgspec.structs.replace(_THINKING, json_schema=False, forced_choice=False),
+    "together": Dialect(think_tags=True, effort="reasoning_effort"),
+    "fireworks": Dialect(think_tags=True, user=True, effort="reasoning_effort"),
+}
+# A vendor's own name may stand before the model's, as in openai/o3.
+_REASONERS: Final = re.compile(r"(?:.*/)?(?:o[1-9](?:$|-)|gpt-5(?!.*chat)|gpt-oss)")
+_ONE_CALL_AT_A_TIME: Final = re.compile(r"(?:.*/)?o[1-9](?:$|-)")
+
+
+def dialect_of(provider_type: str) -> Dialect:
+    return _DIALECTS.get(provider_type, _UNKNOWN)
+
+
+def reasons(info: ModelInfo) -> bool:
+    return info.abilities.reasoning or _REASONERS.match(info.name) is not None
+
+
+def refuses_parallel_flag(info: ModelInfo) -> bool:
+    """OpenAI's o models take no word about parallel calls, not even that there are to be none."""
+    return _ONE_CALL_AT_A_TIME.match(info.name) is not None

@@ -1,0 +1,196 @@
+"""The chat completions API: OpenAI, Azure, and everyone who speaks it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.core.deltas import (
+    Delta,
+    Finish,
+    FinishReason,
+    ReasoningDelta,
+    RedactedDelta,
+    TextDelta,
+    UsageDelta,
+)
+from holdfast.errors import BadReply, ModelUnavailable, Overloaded, Refused
+from holdfast.llm import chat_chunks, failures
+from holdfast.llm.base import ModelInfo, ModelRequest
+from holdfast.llm.call_ids import CallIds
+from holdfast.llm.chat_calls import ChatCalls
+from holdfast.llm.chat_chunks import CallFragment, Chunk, Content
+from holdfast.llm.chat_payload import chat_payload, sent_name
+from holdfast.llm.dialects import Dialect, dialect_of
+from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.http import Http, without_key
+from holdfast.llm.sse import Event
+from holdfast.llm.think_tags import ThinkTags
+
+DEFAULT_AZURE_VERSION: Final = "2025-04-01-preview"
+_DONE: Final = b"[DONE]"
+# Whatever is not named here is taken for `stop`: vendors have many words for an ordinary end.
+_FINISHES: Final[dict[str, FinishReason]] = {
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+}
+
+
+class ChatModel:
+    def __init__(self, endpoint: Endpoint, http: Http, info: ModelInfo) -> None:
+        self._endpoint = endpoint
+        self._http = http
+        self._info = info
+        self._dialect = dialect_of(endpoint.provider_type)
+        self._path = _path(endpoint, info)
+        self._headers = _headers(endpoint)
+
+    def payload(self, request: ModelRequest) -> dict[str, Any]:
+        payload = chat_payload(request, self._dialect, self._info)
+        payload["stream"] = True
+        if self._dialect.asks_for_usage:
+            payload["stream_options"] = {"include_usage": True}
+        return payload
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
+        body = msgspec.json.encode(self.payload(request))
+        reply = ChatReply(self._endpoint, self._dialect, request)
+        read = reply.read
+        events = self._http.events(self._endpoint, self._path, body, self._headers, is_last=_is_done)
+        async with aclosing(events):
+            async for group in events:
+                for _, data in group:
+                    for delta in read(data):
+                        yield delta
+        for delta in reply.end():
+            yield delta
+
+
+class ChatReply:
+    """The events of one reply, read one by one."""
+
+    def __init__(self, endpoint: Endpoint, dialect: Dialect, request: ModelRequest) -> None:
+        self._endpoint = endpoint
+        self._dialect = dialect
+        self._calls = ChatCalls(CallIds(request), _renamed(request))
+        self._tags = ThinkTags() if dialect.think_tags else None
+        self._spoke = False
+        self._finish: str | None = None
+        self._done = False
+
+    def read(self, data: bytes) -> Sequence[Delta]:
+        if data == _DONE or not data:
+            self._done = self._done or bool(data)
+            return ()
+        try:
+            chunk = chat_chunks.decode(data)
+        except msgspec.DecodeError as error:
+            raise self._unreadable(data, error) from error
+        if chunk.error is not None or chunk.object == "error":
+            raise failures.in_stream(self._endpoint.provider_name, self._object(data))
+        if not chunk.choices:
+            return _usage(chunk)
+        choice = chunk.choices[0]
+        self._finish = choice.finish_reason or self._finish
+        deltas = self._content(choice.delta) if choice.delta is not None else []
+        if chunk.usage is not None or chunk.x_groq is not None:
+            deltas += _usage(chunk)
+        return deltas
+
+    def end(self) -> Sequence[Delta]:
+        """What the reply ended with; no Finish when it was cut off. Raises when the vendor says that it failed.
+
+        A filter that speaks up before anything was said, or in the middle of a call, refused the request. After some
+        text it cut the reply short; what it let through is kept as the whole answer.
+        """
+        deltas = self._tags.rest() if self._tags is not None else []
+        name, said = self._endpoint.provider_name, self._finish
+        if said is None:
+            finished = self._done and self._dialect.omits_finish
+            return [*deltas, Finish("tool_calls" if self._calls.made else "stop")] if finished else deltas
+        if said == "content_filter" and (self._calls.made or not (self._spoke or deltas)):
+            raise Refused(f"{name} withheld the reply: its content filter objected.")
+        if said == "insufficient_system_resource":
+            raise Overloaded(f"Overloaded: {name} ran out of resources in the middle of a reply.")
+        if said in ("error", "abort"):
+            raise ModelUnavailable(f"{name} broke off the reply: {said}.")
+        reason = _FINISHES.get(said, "stop")
+        return [*deltas, Finish("tool_calls" if self._calls.made and reason == "stop" else reason)]
+
+    def _content(self, said: Content) -> list[Delta]:
+        deltas: list[Delta] = []
+        if said.reasoning_details:
+            deltas += _detailed(said)
+        elif reasoning := said.reasoning_content or said.reasoning:
+            deltas.append(ReasoningDelta(reasoning))
+        if text := said.content or said.refusal:
+            self._spoke = True
+            if self._tags is None:
+                deltas.append(TextDelta(text))
+            else:
+                deltas += self._tags.split(text)
+        if said.tool_calls:
+            deltas += self._calls.read(said.tool_calls)
+        elif said.function_call is not None:
+            deltas += self._calls.read([CallFragment(0, None, said.function_call)])
+        return deltas
+
+    def _unreadable(self, data: bytes, error: msgspec.DecodeError) -> BadReply:
+        shown = failures.hide_keys(without_key(self._endpoint, data).decode(errors="replace"))[:200]
+        return BadReply(f"{self._endpoint.provider_name} sent an event that cannot be read ({error}): {shown}")
+
+    def _object(self, data: bytes) -> dict[str, Any]:
+        return msgspec.json.decode(without_key(self._endpoint, data), type=dict[str, Any])
+
+
+def _detailed(said: Content) -> list[Delta]:
+    """OpenRouter's reasoning. Whatever comes with a signature or in cipher is kept whole, to be sent back as it was."""
+    deltas: list[Delta] = []
+    spoken = False
+    for detail in said.reasoning_details or ():
+        text: str = detail.get("text") or detail.get("summary") or ""
+        spoken = spoken or bool(text)
+        if detail.get("type") == "reasoning.encrypted":
+            deltas.append(RedactedDelta(msgspec.json.encode(detail).decode()))
+        elif detail.get("signature"):
+            rest = {key: value for key, value in detail.items() if key != "text" and value is not None}
+            deltas.append(ReasoningDelta(text, msgspec.json.encode(rest).decode()))
+        elif text:
+            deltas.append(ReasoningDelta(text))
+    if said.reasoning and not spoken:
+        deltas.insert(0, ReasoningDelta(said.reasoning))
+    return deltas
+
+
+def _usage(chunk: Chunk) -> list[Delta]:
+    said = chunk.usage or (chunk.x_groq.usage if chunk.x_groq else None)
+    return [UsageDelta(chat_chunks.usage_of(said))] if said is not None else []
+
+
+def _is_done(event: Event) -> bool:
+    return event[1] == _DONE
+
+
+def _renamed(request: ModelRequest) -> Mapping[str, str]:
+    return {sent: tool.name for tool in request.tools if (sent := sent_name(tool.name)) != tool.name}
+
+
+def _path(endpoint: Endpoint, info: ModelInfo) -> str:
+    if endpoint.provider_type != "azure" or endpoint.base_url.endswith("/openai/v1"):
+        return "/chat/completions"
+    version = endpoint.options.get("api_version") or DEFAULT_AZURE_VERSION
+    return f"/openai/deployments/{info.name}/chat/completions?api-version={version}"
+
+
+def _headers(endpoint: Endpoint) -> Mapping[str, str]:
+    if not endpoint.api_key:
+        return {}
+    if endpoint.provider_type == "azure":
+        return {"api-key": endpoint.api_key}
+    return {"authorization": f"Bearer {endpoint.api_key}"}
