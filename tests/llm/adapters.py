@@ -7,8 +7,11 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from holdfast.llm.base import Model, ModelInfo
+from holdfast.llm.anthropic import AnthropicModel
+from holdfast.llm.base import Abilities, Model, ModelInfo
+from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http
+from tests.llm.fakes.anthropic import AnthropicProtocol
 from tests.llm.fakes.script import VendorProtocol
 from tests.llm.fakes.server import FakeVendor
 
@@ -29,7 +32,22 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
     in_stream_errors: bool = True
 
 
-ADAPTERS: list[Adapter] = []
+def _anthropic(url: str, model: ModelInfo, http: Http) -> Model:
+    endpoint = Endpoint(provider_name="anthropic", provider_type="anthropic", base_url=url, api_key="sk-ant-offline")
+    return AnthropicModel(endpoint, http, msgspec.structs.replace(model, abilities=Abilities(reasoning=True)))
+
+
+ADAPTERS: list[Adapter] = [
+    Adapter(
+        name="anthropic",
+        protocol=AnthropicProtocol,
+        open=_anthropic,
+        signatures=True,
+        redaction=True,
+        images_in_returns=True,
+        cache_writes=True,
+    ),
+]
 
 
 def info(provider_type: str, name: str = "offline") -> ModelInfo:
