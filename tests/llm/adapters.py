@@ -11,7 +11,9 @@ from holdfast.llm.anthropic import AnthropicModel
 from holdfast.llm.base import Abilities, Model, ModelInfo
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http
+from holdfast.llm.openai_chat import ChatModel
 from tests.llm.fakes.anthropic import AnthropicProtocol
+from tests.llm.fakes.chat import ChatProtocol
 from tests.llm.fakes.script import VendorProtocol
 from tests.llm.fakes.server import FakeVendor
 
@@ -29,7 +31,11 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
     redaction: bool = False
     images_in_returns: bool = False
     cache_writes: bool = False  # usage tells them
+    reasoning_usage: bool = True  # usage tells how many tokens were thought
     in_stream_errors: bool = True
+    omits_usage: bool = True  # a reply may end without a word about it
+    raw_arguments: bool = True  # arguments travel as text, so that they can be malformed
+    path: str = ""  # where requests go, for the rules that look at it
 
 
 def _anthropic(url: str, model: ModelInfo, http: Http) -> Model:
@@ -37,7 +43,13 @@ def _anthropic(url: str, model: ModelInfo, http: Http) -> Model:
     return AnthropicModel(endpoint, http, msgspec.structs.replace(model, abilities=Abilities(reasoning=True)))
 
 
+def _chat(url: str, model: ModelInfo, http: Http) -> Model:
+    endpoint = Endpoint(provider_name="openai", provider_type="openai", base_url=f"{url}/v1", api_key="sk-offline-1")
+    return ChatModel(endpoint, http, model)
+
+
 ADAPTERS: list[Adapter] = [
+    Adapter(name="openai", protocol=ChatProtocol, open=_chat, path="/v1/chat/completions"),
     Adapter(
         name="anthropic",
         protocol=AnthropicProtocol,

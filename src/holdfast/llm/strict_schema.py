@@ -9,25 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-_KEPT: Final = frozenset(
-    [
-        "title",
-        "description",
-        "enum",
-        "const",
-        "pattern",
-        "format",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-        "minItems",
-        "maxItems",
-        "type",
-        "$ref",
-    ]
-)
+_BOUNDS: Final = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems"}
+_KEPT: Final = _BOUNDS | {"title", "description", "enum", "const", "pattern", "format", "type", "$ref"}
 _UNDERSTOOD: Final = _KEPT | {"properties", "required", "additionalProperties", "items", "anyOf", "$defs"}
 _MAX_DEPTH: Final = 10
 

@@ -50,7 +50,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     fails_after: int | None = None  # deltas; None: instead of a reply
     hangs: Literal["before_headers", "before_content", "mid_stream"] | None = None
     cut_after: int | None = None  # the connection is lost after so many deltas
-    piece_bytes: int | None = None  # how many bytes go out at a time; None: an event at a time
+    piece_bytes: int | tuple[int, ...] | None = None  # how many go out at a time, in turn; None: an event at a time
     noise: bool = False  # comments, and events of kinds that nobody knows, between the others
     body: bytes | None = None  # sent as it stands, instead of a reply
 

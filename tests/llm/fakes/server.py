@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from itertools import cycle
 from typing import Any
 
 import msgspec
@@ -50,6 +51,7 @@ class FakeVendor:
         self._scripts: deque[Script] = deque()
         self._connections: set[asyncio.Task[None]] = set()
         self.exchanges: list[Exchange] = []
+        self.arrivals: asyncio.Queue[Exchange] = asyncio.Queue()  # the same, for whoever waits for one
         self.connections_made = 0
         self.url = ""
 
@@ -60,6 +62,13 @@ class FakeVendor:
     @property
     def last(self) -> Exchange:
         return self.exchanges[-1]
+
+    @property
+    def asked(self) -> ModelRequest:
+        """What was understood of the last request."""
+        path = self.last.path.partition("?")[0]
+        protocol = next(one for one in self._protocols if one.answers(self.last.method, path))
+        return protocol.decode(path, self.last.body)
 
     @property
     def open_replies(self) -> int:
@@ -94,6 +103,7 @@ class FakeVendor:
         first = b""
         while (exchange := await _read(reader, first)) is not None:
             self.exchanges.append(exchange)
+            self.arrivals.put_nowait(exchange)
             next_byte = asyncio.create_task(reader.read(1))
             answer = asyncio.create_task(self._answer(exchange, writer))
             try:
@@ -163,6 +173,7 @@ class FakeVendor:
                 await out.send(rendering.delta(delta))
             if script.cut_after is not None:
                 raise _Cut
+            await out.flush()
             if script.hangs == "mid_stream":
                 await asyncio.Event().wait()
             await out.send(rendering.failure(script.failure) if script.failure else rendering.end())
@@ -203,12 +214,16 @@ async def _opening(said: AsyncGenerator[Delta], out: _Stream, rendering: Renderi
 
 
 class _Stream:
-    """An answer of unknown length, one HTTP chunk per piece."""
+    """An answer of unknown length, one HTTP chunk per piece. Pieces of a given size know nothing of events."""
 
-    def __init__(self, exchange: Exchange, writer: asyncio.StreamWriter, piece_bytes: int | None) -> None:
+    def __init__(
+        self, exchange: Exchange, writer: asyncio.StreamWriter, piece_bytes: int | tuple[int, ...] | None
+    ) -> None:
         self._exchange = exchange
         self._writer = writer
-        self._piece_bytes = piece_bytes
+        self._sizes = cycle((piece_bytes,) if isinstance(piece_bytes, int) else piece_bytes) if piece_bytes else None
+        self._size = next(self._sizes) if self._sizes else 0
+        self._held = b""
         self.is_open = False
 
     async def open(self) -> None:
@@ -219,14 +234,28 @@ class _Stream:
 
     async def send(self, events: list[bytes]) -> None:
         for event in events:
-            size = self._piece_bytes or max(1, len(event))
-            for start in range(0, len(event), size):
-                piece = event[start : start + size]
-                self._writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-                await self._writer.drain()
+            if self._sizes is None:
+                await self._write(event)
+                continue
+            self._held += event
+            while len(self._held) >= self._size:
+                piece, self._held = self._held[: self._size], self._held[self._size :]
+                self._size = next(self._sizes)
+                await self._write(piece)
+                await asyncio.sleep(0)  # or the reader would find the next piece beside this one
+
+    async def flush(self) -> None:
+        held, self._held = self._held, b""
+        if held:
+            await self._write(held)
 
     async def close(self) -> None:
+        await self.flush()
         self._writer.write(b"0\r\n\r\n")
+        await self._writer.drain()
+
+    async def _write(self, piece: bytes) -> None:
+        self._writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         await self._writer.drain()
 
 
