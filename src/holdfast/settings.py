@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 from urllib.parse import quote
 
 import msgspec
@@ -64,9 +64,20 @@ PROVIDER_VARIABLES: Final = ENABLING_VARIABLES | frozenset(
         "OPENROUTER_REFERER",
         "OPENROUTER_TITLE",
         "ZAI_BASE_URL",
-        "GLOBAL_MAX_CONTEXT_WINDOW_LIMIT",
     }
 )
+
+
+class DeclaredModel(msgspec.Struct, frozen=True):
+    """A model that the operator says is there. With a dimension it is one for embeddings."""
+
+    handle: str
+    context_window: int | None = None
+    embedding_dim: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.handle.partition("/")[2]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,8 +92,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()
     default_model: str | None = None
     default_embedding: str | None = None
+    max_context_window: int = 128_000
+    models: tuple[DeclaredModel, ...] = ()
+    openai_responses: Literal["auto", "always", "never"] = "auto"
     model_timeout_s: float = 60.0
     model_stream_timeout_s: float = 600.0
+    model_retries: int = 3
+    model_retry_s: float = 0.5
     keepalive_s: float = 20.0
     queue_wait_s: float = 20.0
     lease_ttl_s: float = 15.0
@@ -221,6 +237,30 @@ def _handle(text: str) -> str:
     return text
 
 
+def _declared_models(text: str) -> tuple[DeclaredModel, ...]:
+    return tuple(_declared_model(entry) for entry in _comma_list(text))
+
+
+def _declared_model(entry: str) -> DeclaredModel:
+    handle, _, size = (part.strip() for part in entry.partition("="))
+    provider, slash, name = handle.partition("/")
+    dimension = size.removeprefix("embedding:")
+    number = int(dimension) if dimension.isdecimal() else 0
+    if not (provider and slash and name) or (size and not 0 < number <= 100_000_000):
+        raise ValueError(
+            f"must list handles such as vllm/my-model=32768 or ollama/vectors=embedding:768, and not {entry!r}"
+        )
+    if dimension != size:
+        return DeclaredModel(handle, embedding_dim=number)
+    return DeclaredModel(handle, number or None)
+
+
+def _openai_responses(text: str) -> str:
+    if text.lower() not in ("auto", "always", "never"):
+        raise ValueError(f"must be auto, always or never, not {text!r}")
+    return text.lower()
+
+
 def _database_url(text: str) -> str:
     # The value may hold a password, so it is not repeated.
     scheme, found, _ = text.partition("://")
@@ -280,6 +320,24 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "The embedding model of an agent that names none.",
     ),
     Variable(
+        "max_context_window",
+        ("HOLDFAST_MAX_CONTEXT_WINDOW", "GLOBAL_MAX_CONTEXT_WINDOW_LIMIT"),
+        _whole(1_000, 100_000_000),
+        "How much of a larger context window an agent gets unless it asks for more, in tokens.",
+    ),
+    Variable(
+        "models",
+        ("HOLDFAST_MODELS",),
+        _declared_models,
+        "Models of servers that cannot list them, such as `vllm/my-model=32768`; the number is the context window.",
+    ),
+    Variable(
+        "openai_responses",
+        ("HOLDFAST_OPENAI_RESPONSES",),
+        _openai_responses,
+        "Whether OpenAI is called through its Responses API; `auto`: for its reasoning models, if the extra is there.",
+    ),
+    Variable(
         "model_timeout_s",
         ("HOLDFAST_MODEL_TIMEOUT_S", "LETTA_LLM_REQUEST_TIMEOUT_SECONDS"),
         _seconds(1, 1800),
@@ -290,6 +348,18 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("HOLDFAST_MODEL_STREAM_TIMEOUT_S", "LETTA_LLM_STREAM_TIMEOUT_SECONDS"),
         _seconds(1, 1800),
         "How long a whole reply may take.",
+    ),
+    Variable(
+        "model_retries",
+        ("HOLDFAST_MODEL_RETRIES",),
+        _whole(0, 20),
+        "How often a model call is tried again after a rate limit, an overload or a lost connection.",
+    ),
+    Variable(
+        "model_retry_s",
+        ("HOLDFAST_MODEL_RETRY_S",),
+        _seconds(0, 60),
+        "The pause before the first of these tries; each later one is twice as long.",
     ),
     Variable(
         "keepalive_s",

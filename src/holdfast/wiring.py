@@ -5,23 +5,29 @@ from __future__ import annotations
 import asyncio
 import fcntl
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from holdfast.actions.base_tools import sync_base_tools
 from holdfast.actions.callbacks import Callbacks
 from holdfast.actions.cancel_runs import CancelRuns
+from holdfast.actions.providers import load_endpoints
 from holdfast.actions.send_message import SendMessage
 from holdfast.api.deps import Holdfast
+from holdfast.core.retrying import Patience
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.executing import SandboxExecutor
 from holdfast.engine.inline import InlineTools
+from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.runner import Runner
 from holdfast.engine.streams import Streams
 from holdfast.engine.worker import Pace, Worker
 from holdfast.errors import ConfigError
+from holdfast.llm import environment
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.opening import Vendors
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.store.database import open_database
@@ -34,31 +40,40 @@ from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
     """Opens everything, carries on what an earlier process left, and lets go of it all in order at the end."""
     settings.make_data_dir()
+    endpoints = environment.endpoints(settings.providers)
     sandbox = ForkServerSandbox(hidden=(settings.data_dir,))
     with _only_process(settings):
-        database = await open_database(settings.database_address)
-        try:
-            deps = assemble(settings, database, sandbox, ModelCatalog())
+        async with AsyncExitStack() as open_things:
+            database = await open_database(settings.database_address)
+            open_things.push_async_callback(database.aclose)
+            open_things.push_async_callback(sandbox.aclose)
+            box = open_secretbox(settings)
+            catalog = _catalog(settings, endpoints, database, box)
+            open_things.push_async_callback(catalog.aclose)
+            deps = assemble(settings, database, sandbox, catalog, box)
             now_us = deps.clock.now_us()
             await database.write(lambda tx: sync_base_tools(tx, now_us))
             await deps.worker.recover(alone=_is_alone(settings))
             async with _side_tasks(deps, sandbox):
                 yield deps
-        finally:
-            await sandbox.aclose()
-            await database.aclose()
 
 
-def assemble(settings: Settings, database: Database, sandbox: Sandbox, catalog: Catalog) -> Holdfast:
+def open_secretbox(settings: Settings) -> SecretBox:
+    if settings.encryption_key:
+        return SecretBox.from_passphrase(settings.encryption_key)
+    return SecretBox.from_directory(settings.data_dir)
+
+
+def assemble(
+    settings: Settings, database: Database, sandbox: Sandbox, catalog: Catalog, box: SecretBox | None = None
+) -> Holdfast:
     clock = SystemClock()
-    box = (
-        SecretBox.from_passphrase(settings.encryption_key)
-        if settings.encryption_key
-        else SecretBox.from_directory(settings.data_dir)
-    )
+    box = box or open_secretbox(settings)
     streams = Streams(database)
     executor = SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s)
-    runner = Runner(database, catalog, executor, InlineTools(database, clock), clock)
+    patience = Patience(settings.model_retries, settings.model_retry_s)
+    compactor = Compactor(catalog, clock, TokenRatios(database), patience)
+    runner = Runner(database, catalog, executor, InlineTools(database, clock), clock, compactor, patience)
     pace = Pace(
         lease_ttl_s=settings.lease_ttl_s, drain_s=settings.drain_s, frame_retention_s=settings.frame_retention_s
     )
@@ -72,10 +87,23 @@ def assemble(settings: Settings, database: Database, sandbox: Sandbox, catalog: 
         clock=clock,
         worker=worker,
         streams=streams,
-        compactor=Compactor(catalog, clock),
-        send=SendMessage(database, catalog, worker, streams, clock),
+        compactor=compactor,
+        send=SendMessage(database, catalog, worker, streams, clock, patience.retries),
         cancel=CancelRuns(database, worker, clock),
         isolation=sandbox.announced,
+    )
+
+
+def _catalog(settings: Settings, endpoints: list[Endpoint], database: Database, box: SecretBox) -> ModelCatalog:
+    return ModelCatalog(
+        endpoints,
+        declared=settings.models,
+        brought=lambda: load_endpoints(database, box),
+        vendors=Vendors(
+            first_byte_s=settings.model_timeout_s,
+            total_s=settings.model_stream_timeout_s,
+            openai_responses=settings.openai_responses,
+        ),
     )
 
 

@@ -10,12 +10,10 @@ from holdfast.core.records import ModelChoice
 from holdfast.errors import Invalid
 from holdfast.llm.base import Catalog, ModelInfo
 from holdfast.wire.agent_requests import AgentFields, CreateAgentRequest, UpdateAgent
-from holdfast.wire.model_settings import LLMConfig, ModelSettings, sent_settings
+from holdfast.wire.model_settings import LLMConfig, ModelSettings, sent_settings, shown_provider
 from holdfast.wire.models import embedding_config_view
 
-# What an agent gets of a larger window unless it asks for more: attention and money both thin out beyond.
-DEFAULT_WINDOW: Final = 128_000
-
+_HANDLES_NAMED: Final = 20
 _MODEL_FIELDS: Final = frozenset(
     {
         "model",
@@ -28,6 +26,17 @@ _MODEL_FIELDS: Final = frozenset(
         "response_format",
     }
 )
+
+
+class Defaults(msgspec.Struct, frozen=True):
+    """What the server's settings say for agents that say nothing.
+
+    `window`: what an agent gets of a larger one unless it asks for more: attention and money both thin out beyond.
+    """
+
+    model: str | None = None
+    embedding: str | None = None
+    window: int = 128_000
 
 
 class Embedding(msgspec.Struct, frozen=True):
@@ -43,22 +52,30 @@ def concerns_model(request: UpdateAgent) -> bool:
     return bool(_MODEL_FIELDS & request.model_fields_set)
 
 
-async def first_choice(catalog: Catalog, default_model: str | None, request: CreateAgentRequest) -> ModelChoice:
-    handle = asked_handle(request) or default_model
+async def first_choice(catalog: Catalog, defaults: Defaults, request: CreateAgentRequest) -> ModelChoice:
+    handle = asked_handle(request) or defaults.model
     if handle is None:
-        raise Invalid("Must specify either model or llm_config: this server has no default model.")
+        raise Invalid(
+            "Must specify either model or llm_config: this server has no default model. "
+            f"{await _existing(catalog)} HOLDFAST_DEFAULT_MODEL names one for agents that name none."
+        )
     info = await catalog.find(handle)
-    choice = ModelChoice(handle=info.handle, context_window=min(info.context_window, DEFAULT_WINDOW))
+    choice = ModelChoice(
+        handle=info.handle, context_window=min(info.context_window, defaults.window), settings=_dialect(info)
+    )
     if request.model_settings is not None:
         # Settings without this key have always meant parallel calls; a bare handle has always meant none.
         choice = msgspec.structs.replace(choice, parallel_tool_calls=True)
-    return revised_choice(choice, request, info)
+    return revised_choice(choice, request, info, defaults.window)
 
 
-def revised_choice(choice: ModelChoice, request: AgentFields, info: ModelInfo) -> ModelChoice:
-    """The choice after the request. What it says outright beats what it says in the retired ways."""
+def revised_choice(choice: ModelChoice, request: AgentFields, info: ModelInfo, window: int) -> ModelChoice:
+    """The choice after the request. What it says outright beats what it says in the retired ways.
+
+    `window`: what an agent gets of a larger one unless it asks for more.
+    """
     if info.handle != choice.handle:
-        choice = _moved(choice, info)
+        choice = _moved(choice, info, window)
     changes: dict[str, Any] = {}
     settings = dict(choice.settings)
     if request.llm_config is not None:
@@ -67,19 +84,19 @@ def revised_choice(choice: ModelChoice, request: AgentFields, info: ModelInfo) -
     if request.model_settings is not None:
         _read_settings(request.model_settings, changes, settings)
     elif "model_settings" in request.model_fields_set:
-        settings = {}
+        settings = _dialect(info)
     if "context_window_limit" in request.model_fields_set:
-        changes["context_window"] = _window(request.context_window_limit, info)
+        changes["context_window"] = _window(request.context_window_limit, info, window)
     revised = msgspec.structs.replace(choice, **changes, settings=settings)
     _check_reasoning_budget(revised)
     return revised
 
 
-async def chosen_embedding(catalog: Catalog, default_embedding: str | None, request: AgentFields) -> Embedding:
+async def chosen_embedding(catalog: Catalog, default: str | None, request: AgentFields) -> Embedding:
     if request.embedding_config is not None:
         config = request.embedding_config.model_dump()
         return Embedding(request.embedding_config.handle, config)
-    handle = request.embedding or default_embedding
+    handle = request.embedding or default
     if handle is None:
         return Embedding()
     for found in await catalog.embedding_models():
@@ -93,20 +110,33 @@ async def chosen_embedding(catalog: Catalog, default_embedding: str | None, requ
     )
 
 
-def _moved(choice: ModelChoice, info: ModelInfo) -> ModelChoice:
+async def _existing(catalog: Catalog) -> str:
+    handles = [info.handle for info in await catalog.models()]
+    named = ", ".join(handles[:_HANDLES_NAMED])
+    return f"These exist: {named}{', …' if len(handles) > _HANDLES_NAMED else ''}."
+
+
+def _dialect(info: ModelInfo) -> dict[str, Any]:
+    """Whose settings the model takes, where its handle does not tell: a provider may have any name."""
+    by_name = shown_provider(info.handle)
+    by_type = shown_provider(f"{info.provider_type}/")
+    return {} if by_name == by_type else {"provider_type": by_type}
+
+
+def _moved(choice: ModelChoice, info: ModelInfo, window: int) -> ModelChoice:
     """To another model: its own window again, and no settings that only the old vendor understood."""
     same_provider = choice.handle.partition("/")[0] == info.handle.partition("/")[0]
     return msgspec.structs.replace(
         choice,
         handle=info.handle,
-        context_window=min(info.context_window, DEFAULT_WINDOW),
-        settings=choice.settings if same_provider else {},
+        context_window=min(info.context_window, window),
+        settings=choice.settings if same_provider else _dialect(info),
     )
 
 
-def _window(asked: int | None, info: ModelInfo) -> int:
+def _window(asked: int | None, info: ModelInfo, window: int) -> int:
     if asked is None:
-        return min(info.context_window, DEFAULT_WINDOW)
+        return min(info.context_window, window)
     if asked > info.context_window:
         raise Invalid(
             f"context_window_limit is {asked} tokens, but {info.handle} has a window of {info.context_window}: "

@@ -11,7 +11,7 @@ from holdfast import ids
 from holdfast.actions import base_tools
 from holdfast.actions.agent_names import random_name
 from holdfast.actions.blocks import check_limit
-from holdfast.actions.choose_model import Embedding, chosen_embedding, first_choice
+from holdfast.actions.choose_model import Defaults, Embedding, chosen_embedding, first_choice
 from holdfast.actions.initial_messages import first_messages
 from holdfast.core import prompt
 from holdfast.core.prompts import DEFAULT_SYSTEM
@@ -51,14 +51,13 @@ async def create_agent(
     database: Database,
     catalog: Catalog,
     secretbox: SecretBox,
-    default_model: str | None,
-    default_embedding: str | None,
+    defaults: Defaults,
     now_us: int,
 ) -> AgentState:
     refuse_unbuilt(request)
     check_file_limits(request)
-    model = await first_choice(catalog, default_model, request)
-    embedding = await chosen_embedding(catalog, default_embedding, request)
+    model = await first_choice(catalog, defaults, request)
+    embedding = await chosen_embedding(catalog, defaults.embedding, request)
     draft = _draft(request, model, embedding, now_us)
     blocks = [
         new_block(block, ids.new("block"), now_us + index, stock_description=True)

@@ -10,14 +10,21 @@ import msgspec
 from holdfast.core import prompt
 from holdfast.core.records import Agent, ModelChoice, Thread, Tool
 from holdfast.core.spec import RunSpec, ToolSpec
-from holdfast.llm.base import Catalog
+from holdfast.llm.base import Catalog, ModelInfo
 from holdfast.wire.requests import ClientTool, LettaRequest
 
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
 
 
 async def freeze(
-    catalog: Catalog, agent: Agent, thread: Thread, tools: Sequence[Tool], request: LettaRequest, *, stream_tokens: bool
+    catalog: Catalog,
+    agent: Agent,
+    thread: Thread,
+    tools: Sequence[Tool],
+    request: LettaRequest,
+    *,
+    stream_tokens: bool,
+    retries: int = 0,
 ) -> RunSpec:
     return RunSpec(
         agent_id=agent.id,
@@ -26,6 +33,7 @@ async def freeze(
         tools=_tools(tools, request.client_tools or ()),
         rules=agent.tool_rules,
         max_steps=request.max_steps,
+        retries=retries,
         timezone=agent.timezone,
         compaction=agent.compaction,
         stream_tokens=stream_tokens,
@@ -41,21 +49,37 @@ async def effective_model(catalog: Catalog, agent: Agent, thread: Thread, overri
     choice = agent.model
     handle = override or thread.model
     if handle and handle != choice.handle:
-        info = await catalog.find(handle)
-        window = min(choice.context_window, info.context_window)
-        choice = msgspec.structs.replace(choice, handle=info.handle, context_window=window, settings={})
+        choice = _switched(choice, await catalog.find(handle))
     if thread.context_window_limit:
         choice = msgspec.structs.replace(choice, context_window=min(thread.context_window_limit, choice.context_window))
     if thread.model_settings and not override:
-        settings = thread.model_settings
-        choice = msgspec.structs.replace(
-            choice,
-            settings=choice.settings | settings,
-            parallel_tool_calls=bool(settings.get("parallel_tool_calls", choice.parallel_tool_calls)),
-            max_output_tokens=settings.get("max_output_tokens", choice.max_output_tokens),
-            temperature=settings.get("temperature", choice.temperature),
-        )
+        choice = _with_settings(choice, thread.model_settings)
     return choice
+
+
+def _switched(choice: ModelChoice, info: ModelInfo) -> ModelChoice:
+    """To another model for a while: within its limits, and without settings that only the agent's own understands."""
+    longest = info.max_output_tokens
+    wanted = choice.max_output_tokens
+    return msgspec.structs.replace(
+        choice,
+        handle=info.handle,
+        context_window=min(choice.context_window, info.context_window),
+        max_output_tokens=min(wanted, longest) if wanted and longest else wanted,
+        settings={},
+    )
+
+
+def _with_settings(choice: ModelChoice, settings: dict[str, Any]) -> ModelChoice:
+    """The conversation's settings over the agent's, also those that a choice keeps apart from the others."""
+    return msgspec.structs.replace(
+        choice,
+        settings=choice.settings | settings,
+        parallel_tool_calls=bool(settings.get("parallel_tool_calls", choice.parallel_tool_calls)),
+        max_output_tokens=settings.get("max_output_tokens", choice.max_output_tokens),
+        temperature=settings.get("temperature", choice.temperature),
+        response_format=settings.get("response_format") or settings.get("response_schema") or choice.response_format,
+    )
 
 
 def _tools(tools: Sequence[Tool], client_tools: Sequence[ClientTool]) -> tuple[ToolSpec, ...]:

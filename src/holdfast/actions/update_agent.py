@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.actions import create_agent as creation
 from holdfast.actions.choose_model import (
+    Defaults,
     Embedding,
     asked_handle,
     chosen_embedding,
@@ -57,6 +58,7 @@ async def update_agent(
     database: Database,
     catalog: Catalog,
     secretbox: SecretBox,
+    defaults: Defaults,
     now_us: int,
 ) -> AgentState:
     creation.refuse_unbuilt(request)
@@ -65,7 +67,7 @@ async def update_agent(
 
     async def write(tx: Transaction) -> AgentState:
         known = await agent_rows.get(tx, agent_id, lock=True)
-        agent = _changed(known, request, resolved, now_us)
+        agent = _changed(known, request, resolved, defaults, now_us)
         await agent_rows.update_agent(tx, agent)
         await _replace_relations(tx, agent, request, secretbox, now_us)
         return await whole_state(tx, agent_id, secretbox if request.given_secrets is not None else None)
@@ -85,14 +87,14 @@ async def _resolve(agent_id: str, request: UpdateAgent, database: Database, cata
     return _Resolved(info, embedding)
 
 
-def _changed(agent: Agent, request: UpdateAgent, resolved: _Resolved, now_us: int) -> Agent:
+def _changed(agent: Agent, request: UpdateAgent, resolved: _Resolved, defaults: Defaults, now_us: int) -> Agent:
     changes: dict[str, Any] = {
         name: value
         for name in _PLAIN & request.model_fields_set
         if (value := getattr(request, name)) is not None or name in _CLEARABLE
     }
     if resolved.model is not None:
-        changes["model"] = _model(agent, request, resolved.model)
+        changes["model"] = _model(agent, request, resolved.model, defaults)
     if resolved.embedding is not None:
         changes |= {"embedding": resolved.embedding.handle, "embedding_config": resolved.embedding.config}
     if request.tool_rules is not None:
@@ -108,10 +110,10 @@ def _changed(agent: Agent, request: UpdateAgent, resolved: _Resolved, now_us: in
     return msgspec.structs.replace(agent, **changes, updated_us=now_us)
 
 
-def _model(agent: Agent, request: UpdateAgent, info: ModelInfo) -> ModelChoice:
+def _model(agent: Agent, request: UpdateAgent, info: ModelInfo, defaults: Defaults) -> ModelChoice:
     if asked_handle(request) is None and agent.model.handle != info.handle:
         raise Conflict("The agent's model was changed by another request at the same time. Send the change again.")
-    return revised_choice(agent.model, request, info)
+    return revised_choice(agent.model, request, info, defaults.window)
 
 
 async def _replace_relations(

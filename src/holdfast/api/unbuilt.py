@@ -225,19 +225,6 @@ UNBUILT: Final[tuple[Family, ...]] = (
             "GET /v1/messages/batches/{batch_id}/messages",
         ),
     ),
-    Family(
-        "Providers of your own",
-        (
-            "GET /v1/providers/",
-            "POST /v1/providers/",
-            "POST /v1/providers/check",
-            "GET /v1/providers/{provider_id}",
-            "PATCH /v1/providers/{provider_id}",
-            "DELETE /v1/providers/{provider_id}",
-            "POST /v1/providers/{provider_id}/check",
-            "PATCH /v1/providers/{provider_id}/refresh",
-        ),
-    ),
 )
 
 

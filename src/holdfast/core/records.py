@@ -235,3 +235,20 @@ class ProviderTrace(msgspec.Struct, frozen=True, kw_only=True):
     request: dict[str, Any]
     response: dict[str, Any]
     created_us: int
+
+
+class Provider(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider that a user brought. Its keys are sealed."""
+
+    id: str
+    name: str  # the first half of its handles
+    provider_type: str
+    base_url: str | None = None
+    region: str | None = None
+    api_version: str | None = None
+    api_key: str | None = None
+    access_key: str | None = None
+    last_synced_us: int | None = None
+    created_us: int = 0
+    updated_us: int = 0
+    deleted_us: int | None = None

@@ -10,6 +10,7 @@ import msgspec
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import Turn
 from holdfast.core.usage import Price as Price  # adapters and catalogs find it beside ModelInfo
+from holdfast.llm.endpoint import Endpoint
 
 
 class ToolSchema(msgspec.Struct, frozen=True):
@@ -64,6 +65,19 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None = None
 
 
+class ProviderStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How it went when a provider was last asked for its models. `unlistable` ones are used without being asked."""
+
+    name: str
+    provider_type: str
+    category: Literal["base", "byok"]
+    endpoint: str
+    status: Literal["ok", "failed", "not_asked", "unlistable"]
+    since_us: int | None = None  # since when it has been so
+    problem: str | None = None
+    models: int = 0
+
+
 class Model(Protocol):
     def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
         """Raises a ModelError. Closing the generator, or cancelling its reader, closes the vendor's socket."""
@@ -77,12 +91,32 @@ class Model(Protocol):
 class Catalog(Protocol):
     """Which models there are. Unknown handles raise NotFound."""
 
-    async def models(self) -> list[ModelInfo]: ...
+    async def models(self) -> list[ModelInfo]:
+        """Those that can call tools, by provider in a fixed order, then by name."""
+        ...
 
     async def embedding_models(self) -> list[dict[str, Any]]: ...
 
     async def find(self, handle: str) -> ModelInfo: ...
 
     def open(self, info: ModelInfo) -> Model: ...
+
+    async def providers(self) -> list[ProviderStatus]: ...
+
+    def is_reserved(self, provider_name: str) -> bool:
+        """Whether the name belongs to a provider of the environment, and so to nobody else."""
+        ...
+
+    async def reload(self) -> None:
+        """Providers that users brought were changed by this process."""
+        ...
+
+    async def refresh(self, provider_name: str) -> None:
+        """List its models anew. Raises a ModelError when that fails, and NotFound for an unknown name."""
+        ...
+
+    async def check(self, endpoint: Endpoint) -> None:
+        """Raises a ModelError unless the provider is there and takes the key."""
+        ...
 
     async def aclose(self) -> None: ...

@@ -1,28 +1,33 @@
-"""Which models there are. A provider brings its models and opens them; handles are `provider/model`."""
+"""Which models there are: those of the environment's providers, those of providers that users brought, and the offline
+one, last. Handles are `provider/model`.
+
+Providers are asked for their models on demand, never at the start, and not at all for a handle that is known. A handle
+that nobody knows is looked for once more; if its provider cannot be asked, the handle is taken at its word, because
+refusing a working agent while a list is unavailable would be worse.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from difflib import get_close_matches
+from typing import Any, Final
 
 from holdfast.errors import Invalid, NotFound
-from holdfast.llm.base import Model, ModelInfo
+from holdfast.llm import discovery
+from holdfast.llm.base import Model, ModelInfo, ProviderStatus
+from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.environment import OPENAI_NAMES
+from holdfast.llm.opening import Vendors
 from holdfast.llm.scripted import OFFLINE, OfflineModel
+from holdfast.llm.shelf import FRESH_US, Shelf, renamed
+from holdfast.settings import DeclaredModel
 
+LoadEndpoints = Callable[[], Awaitable[list[Endpoint]]]
 
-class Provider(Protocol):
-    @property
-    def name(self) -> str:
-        """The first half of its handles."""
-        ...
-
-    async def models(self) -> list[ModelInfo]: ...
-
-    async def embedding_models(self) -> list[dict[str, Any]]: ...
-
-    def open(self, info: ModelInfo) -> Model: ...
-
-    async def aclose(self) -> None: ...
+_NAMES_SHOWN: Final = 10
+_OTHER_NAME: Final = dict(zip(OPENAI_NAMES, reversed(OPENAI_NAMES), strict=True))
 
 
 class OfflineProvider:
@@ -33,46 +38,156 @@ class OfflineProvider:
     def __init__(self, model: OfflineModel | None = None) -> None:
         self.model = model or OfflineModel()
 
-    async def models(self) -> list[ModelInfo]:
-        return [OFFLINE]
 
-    async def embedding_models(self) -> list[dict[str, Any]]:
-        return []
+async def _nothing_brought() -> list[Endpoint]:
+    return []
 
-    def open(self, info: ModelInfo) -> Model:
-        return self.model
 
-    async def aclose(self) -> None:
-        pass
+def _wall_clock_us() -> int:
+    return time.time_ns() // 1_000
 
 
 class ModelCatalog:
-    """The offline provider is always there, last."""
+    """`brought` loads the providers that users brought; it is asked again when they may have changed."""
 
-    def __init__(self, providers: Iterable[Provider] = (), offline: OfflineProvider | None = None) -> None:
+    def __init__(
+        self,
+        endpoints: Iterable[Endpoint] = (),
+        *,
+        declared: Iterable[DeclaredModel] = (),
+        brought: LoadEndpoints = _nothing_brought,
+        vendors: Vendors | None = None,
+        offline: OfflineProvider | None = None,
+        now_us: Callable[[], int] = _wall_clock_us,
+    ) -> None:
         self.offline = offline or OfflineProvider()
-        self._providers: dict[str, Provider] = {one.name: one for one in (*providers, self.offline)}
+        self._declared = tuple(declared)
+        self._vendors = vendors or Vendors()
+        self._now_us = now_us
+        self._brought = brought
+        self._loaded_us: int | None = None
+        self._base = {one.provider_name: Shelf(one, self._declared) for one in endpoints}
+        self._byok: dict[str, Shelf] = {}
+        self._known: dict[str, ModelInfo] = {OFFLINE.handle: OFFLINE}
+        self._opened: dict[ModelInfo, Model] = {}
 
     async def models(self) -> list[ModelInfo]:
-        return [info for provider in self._providers.values() for info in await provider.models()]
+        await self._bring_up_to_date()
+        return [*(info for shelf in self._shelves() for info in shelf.models()), OFFLINE]
 
     async def embedding_models(self) -> list[dict[str, Any]]:
-        return [item for provider in self._providers.values() for item in await provider.embedding_models()]
+        await self._bring_up_to_date()
+        return [item for shelf in self._shelves() for item in shelf.embedding_models()]
+
+    async def providers(self) -> list[ProviderStatus]:
+        await self._bring_up_to_date()
+        return [shelf.status() for shelf in self._shelves()]
 
     async def find(self, handle: str) -> ModelInfo:
+        known = self._known.get(handle)
+        if known is not None and not (known.provider_category == "byok" and self._is_outdated()):
+            return known
+        return await self._look_for(handle)
+
+    def open(self, info: ModelInfo) -> Model:
+        if info.provider_name == OFFLINE.provider_name:
+            return self.offline.model
+        opened = self._opened.get(info)
+        if opened is None:
+            shelf = self._shelf(info.provider_name)
+            if shelf is None:
+                raise NotFound(f"Handle {info.handle} not found: the provider {info.provider_name} was removed.")
+            opened = self._opened[info] = self._vendors.open(shelf.endpoint, info)
+        return opened
+
+    def is_reserved(self, provider_name: str) -> bool:
+        return provider_name == OFFLINE.provider_name or self._base_shelf(provider_name) is not None
+
+    async def reload(self) -> None:
+        """A provider that changed in any way starts anew: other key, other models."""
+        loaded = [one for one in await self._brought() if not self.is_reserved(one.provider_name)]
+        kept = {name: shelf for name, shelf in self._byok.items() if shelf.endpoint in loaded}
+        changed = self._byok.keys() - kept.keys()
+        self._byok = {
+            one.provider_name: kept.get(one.provider_name) or Shelf(one, self._declared)
+            for one in sorted(loaded, key=lambda one: one.provider_name)
+        }
+        self._loaded_us = self._now_us()
+        self._forget(changed)
+        self._opened = {info: model for info, model in self._opened.items() if info.provider_name not in changed}
+
+    async def refresh(self, provider_name: str) -> None:
+        await self._load_if_outdated()
+        shelf = self._shelf(provider_name)
+        if shelf is None:
+            raise NotFound(f"Provider {provider_name} not found")
+        if shelf.can_list:
+            await self._ask(shelf)
+        if shelf.failure is not None:
+            raise shelf.failure
+
+    async def check(self, endpoint: Endpoint) -> None:
+        await discovery.check(self._vendors.http, endpoint)
+
+    async def aclose(self) -> None:
+        await self._vendors.aclose()
+
+    async def _look_for(self, handle: str) -> ModelInfo:
         provider_name, slash, model_name = handle.partition("/")
         if not (provider_name and slash and model_name):
             raise Invalid(f"Handle {handle!r} is malformed: write it as provider/model, such as {OFFLINE.handle}.")
-        provider = self._providers.get(provider_name)
-        for info in await provider.models() if provider else ():
-            if info.handle == handle:
-                return info
-        existing = ", ".join(info.handle for info in await self.models())
-        raise NotFound(f"Handle {handle} not found. These exist: {existing}.")
+        await self._load_if_outdated(always=self._base_shelf(provider_name) is None)
+        shelf = self._shelf(provider_name)
+        if shelf is None:
+            offline = provider_name == OFFLINE.provider_name
+            raise self._not_found(handle, "it has one model" if offline else f"no provider is called {provider_name}")
+        info = shelf.find(model_name)
+        if info is None and shelf.can_list:
+            await self._ask(shelf)
+            info = shelf.find(model_name)
+        if info is None:
+            if shelf.can_list and shelf.failure is None:
+                raise self._not_found(handle, f"{provider_name} does not list it")
+            info = shelf.accept(model_name)
+        found = self._known[handle] = renamed(info, handle)
+        return found
 
-    def open(self, info: ModelInfo) -> Model:
-        return self._providers[info.handle.partition("/")[0]].open(info)
+    def _not_found(self, handle: str, why: str) -> NotFound:
+        known = [name for shelf in self._shelves() for name in shelf.names()] + [OFFLINE.handle]
+        near = get_close_matches(handle, known, _NAMES_SHOWN) or known[-_NAMES_SHOWN:]
+        word = "Near it" if len(near) < len(known) else "These exist"
+        return NotFound(f"Handle {handle} not found: {why}. {word}: {', '.join(near)}.")
 
-    async def aclose(self) -> None:
-        for provider in self._providers.values():
-            await provider.aclose()
+    async def _bring_up_to_date(self) -> None:
+        await self._load_if_outdated()
+        stale = [shelf for shelf in self._shelves() if not shelf.is_fresh(self._now_us())]
+        async with asyncio.TaskGroup() as group:
+            for shelf in stale:
+                group.create_task(self._ask(shelf))
+
+    async def _ask(self, shelf: Shelf) -> None:
+        await shelf.refresh(self._vendors.http, self._now_us)
+        if shelf.failure is None:
+            self._forget({shelf.endpoint.provider_name})
+
+    def _forget(self, provider_names: Iterable[str]) -> None:
+        """What was found is looked up again."""
+        names = set(provider_names)
+        self._known = {handle: info for handle, info in self._known.items() if info.provider_name not in names}
+
+    async def _load_if_outdated(self, *, always: bool = False) -> None:
+        if always or self._is_outdated():
+            await self.reload()
+
+    def _is_outdated(self) -> bool:
+        return self._loaded_us is None or self._now_us() - self._loaded_us >= FRESH_US
+
+    def _shelves(self) -> list[Shelf]:
+        return [*self._base.values(), *self._byok.values()]
+
+    def _shelf(self, provider_name: str) -> Shelf | None:
+        return self._base_shelf(provider_name) or self._byok.get(provider_name)
+
+    def _base_shelf(self, provider_name: str) -> Shelf | None:
+        """OpenAI goes by two names, depending on its address, and an agent may have been made under the other."""
+        return self._base.get(provider_name) or self._base.get(_OTHER_NAME.get(provider_name, ""))

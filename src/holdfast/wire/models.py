@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import msgspec
 from typing_extensions import TypedDict
 
 from holdfast.wire.model_settings import shown_endpoint
@@ -38,6 +39,23 @@ ProviderType = Literal[
     "zai",
     "zai_coding",
 ]
+_EMBEDDING_ENDPOINTS = frozenset(
+    {
+        "openai",
+        "anthropic",
+        "bedrock",
+        "google_ai",
+        "google_vertex",
+        "azure",
+        "groq",
+        "ollama",
+        "lmstudio",
+        "vllm",
+        "hugging-face",
+        "mistral",
+        "together",
+    }
+)
 _PROVIDER_TYPES = frozenset(ProviderType.__args__)  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -73,6 +91,8 @@ class Model(TypedDict):
     top_logprobs: int | None
     return_token_ids: bool
     tool_call_parser: str | None
+    abilities: dict[str, bool]
+    price: dict[str, float | None] | None
 
 
 class EmbeddingConfig(TypedDict):
@@ -101,6 +121,12 @@ def shown_provider_type(provider_type: str) -> str:
     return provider_type if provider_type in _PROVIDER_TYPES else "openai"
 
 
+def shown_embedding_endpoint(provider_type: str) -> str:
+    """The client's enum for embeddings is a shorter one."""
+    provider_type = "lmstudio" if provider_type == "lmstudio_openai" else provider_type
+    return provider_type if provider_type in _EMBEDDING_ENDPOINTS else "openai"
+
+
 def model_view(
     *,
     handle: str,
@@ -110,14 +136,18 @@ def model_view(
     context_window: int,
     endpoint: str | None,
     max_output_tokens: int | None,
+    provider_category: str = "base",
+    abilities: object = None,
+    price: object = None,
 ) -> Model:
+    """`abilities` and `price` are objects with fields; a price is in US dollars for a million tokens."""
     return {
         "handle": handle,
         "name": name,
         "display_name": name,
         "provider_type": shown_provider_type(provider_type),
         "provider_name": provider_name,
-        "provider_category": "base",
+        "provider_category": provider_category,
         "model_type": "llm",
         "max_context_window": context_window,
         "model": name,
@@ -143,6 +173,8 @@ def model_view(
         "top_logprobs": None,
         "return_token_ids": False,
         "tool_call_parser": None,
+        "abilities": msgspec.to_builtins(abilities) if abilities is not None else {},
+        "price": msgspec.to_builtins(price),
     }
 
 
@@ -167,7 +199,7 @@ def embedding_config_view(found: dict[str, Any]) -> EmbeddingConfig:
         "handle": found["handle"],
         "embedding_dim": found["embedding_dim"],
         "embedding_model": found.get("name", name),
-        "embedding_endpoint_type": shown_endpoint(f"{found.get('provider_type', provider)}/{name}"),
+        "embedding_endpoint_type": shown_embedding_endpoint(str(found.get("provider_type", provider))),
         "embedding_endpoint": found.get("embedding_endpoint"),
         "embedding_chunk_size": found.get("embedding_chunk_size", 300),
         "batch_size": found.get("batch_size", 32),

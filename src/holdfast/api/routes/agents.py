@@ -8,10 +8,11 @@ from fastapi import Query
 from starlette.responses import Response
 
 from holdfast import ids
+from holdfast.actions.choose_model import Defaults
 from holdfast.actions.create_agent import create_agent
 from holdfast.actions.read_agents import agent_states
 from holdfast.actions.update_agent import update_agent
-from holdfast.api.deps import Deps
+from holdfast.api.deps import Deps, Holdfast
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order
@@ -87,8 +88,7 @@ async def create(deps: Deps, request: CreateAgentRequest) -> Response:
         database=deps.database,
         catalog=deps.catalog,
         secretbox=deps.secretbox,
-        default_model=deps.settings.default_model,
-        default_embedding=deps.settings.default_embedding,
+        defaults=_defaults(deps),
         now_us=deps.clock.now_us(),
     )
     return json_response(state)
@@ -150,6 +150,7 @@ async def update(deps: Deps, agent_id: AgentId, request: UpdateAgent) -> Respons
         database=deps.database,
         catalog=deps.catalog,
         secretbox=deps.secretbox,
+        defaults=_defaults(deps),
         now_us=deps.clock.now_us(),
     )
     return json_response(state)
@@ -169,6 +170,11 @@ async def retrieve_memory(deps: Deps, agent_id: AgentId) -> Response:
         return memory_view(agent.agent_type, [block_view(block) for block in await block_rows.of_agent(tx, agent_id)])
 
     return json_response(await deps.database.read(read))
+
+
+def _defaults(deps: Holdfast) -> Defaults:
+    settings = deps.settings
+    return Defaults(settings.default_model, settings.default_embedding, settings.max_context_window)
 
 
 def _matches_nobody(identity_id: str | None, identifier_keys: list[str] | None, created_by_id: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""Which models this server can use."""
+"""Which models this server can use, and how it went to ask its providers for them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from holdfast.api.deps import Deps
 from holdfast.api.json import json_response
 from holdfast.api.routing import LazyRouter
 from holdfast.wire import models as wire
+from holdfast.wire.providers import ProviderStatusView
+from holdfast.wire.times import optional_timestamp
 
 router = LazyRouter(prefix="/v1/models", tags=["models"])
 
@@ -22,24 +24,51 @@ async def list_models(
     provider_name: str | None = None,
     provider_type: wire.ProviderType | None = None,
 ) -> Response:
-    if provider_category and "base" not in provider_category:
-        return json_response([])
-    shown = [
-        wire.model_view(
-            handle=model.handle,
-            name=model.name,
-            provider_name=model.provider_name,
-            provider_type=model.provider_type,
-            context_window=model.context_window,
-            endpoint=model.endpoint,
-            max_output_tokens=model.max_output_tokens,
-        )
+    found = [
+        model
         for model in await deps.catalog.models()
-        if provider_name in (None, model.provider_name)
+        if (not provider_category or model.provider_category in provider_category)
+        and provider_name in (None, model.provider_name)
+        and provider_type in (None, wire.shown_provider_type(model.provider_type))
     ]
-    return json_response([model for model in shown if provider_type in (None, model["provider_type"])])
+    return json_response(
+        [
+            wire.model_view(
+                handle=model.handle,
+                name=model.name,
+                provider_name=model.provider_name,
+                provider_type=model.provider_type,
+                provider_category=model.provider_category,
+                context_window=model.context_window,
+                endpoint=model.endpoint,
+                max_output_tokens=model.max_output_tokens,
+                abilities=model.abilities,
+                price=model.price,
+            )
+            for model in found
+        ]
+    )
 
 
 @router.get("/embedding", responses={200: {"model": list[wire.EmbeddingModel]}}, response_model=None)
 async def list_embedding_models(deps: Deps) -> Response:
     return json_response([wire.embedding_model_view(found) for found in await deps.catalog.embedding_models()])
+
+
+@router.get("/providers", responses={200: {"model": list[ProviderStatusView]}}, response_model=None)
+async def list_provider_statuses(deps: Deps) -> Response:
+    """Whether each provider could be asked for its models, and if not, since when and why."""
+    shown: list[ProviderStatusView] = [
+        {
+            "name": found.name,
+            "provider_type": wire.shown_provider_type(found.provider_type),
+            "provider_category": found.category,
+            "base_url": found.endpoint,
+            "status": found.status,
+            "since": optional_timestamp(found.since_us),
+            "problem": found.problem,
+            "models": found.models,
+        }
+        for found in await deps.catalog.providers()
+    ]
+    return json_response(shown)

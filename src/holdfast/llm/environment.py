@@ -1,0 +1,195 @@
+"""Which providers the environment enables, and how each is reached. The order here is the order of every listing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from holdfast.errors import ConfigError
+from holdfast.llm.addresses import base_url, is_official
+from holdfast.llm.endpoint import Endpoint
+
+Variables = Mapping[str, str]
+
+# When the OpenAI address is not the official one, handles begin with the second name; both are understood.
+OPENAI_NAMES: Final = ("openai", "openai-proxy")
+_YES: Final = ("true", "1", "yes", "on")
+_AZURE_VERSION: Final = "2024-09-01-preview"
+_AWS_REGION: Final = "us-east-1"
+_GOOGLE_LOCATION: Final = "us-central1"
+
+
+def endpoints(variables: Variables) -> list[Endpoint]:
+    return [endpoint for read in _READERS for endpoint in read(variables)]
+
+
+def _openai(variables: Variables) -> Iterator[Endpoint]:
+    if key := variables.get("OPENAI_API_KEY"):
+        name = "OPENAI_BASE_URL" if variables.get("OPENAI_BASE_URL") else "OPENAI_API_BASE"
+        url = _url("openai", variables, name)
+        prefix = OPENAI_NAMES[0] if is_official("openai", url) else OPENAI_NAMES[1]
+        yield Endpoint(provider_name=prefix, provider_type="openai", base_url=url, api_key=key)
+
+
+def _anthropic(variables: Variables) -> Iterator[Endpoint]:
+    if key := variables.get("ANTHROPIC_API_KEY"):
+        asked = {"sonnet": "ANTHROPIC_SONNET_1M", "opus": "ANTHROPIC_OPUS_1M"}
+        wide = [family for family, name in asked.items() if variables.get(name, "").lower() in _YES]
+        yield Endpoint(
+            provider_name="anthropic",
+            provider_type="anthropic",
+            base_url=_url("anthropic", variables, "ANTHROPIC_BASE_URL"),
+            api_key=key,
+            options={"context_1m": ",".join(wide)} if wide else {},
+        )
+
+
+def _google_ai(variables: Variables) -> Iterator[Endpoint]:
+    if key := variables.get("GEMINI_API_KEY"):
+        url = _url("google_ai", variables, "GEMINI_BASE_URL")
+        yield Endpoint(provider_name="google_ai", provider_type="google_ai", base_url=url, api_key=key)
+
+
+def _google_vertex(variables: Variables) -> Iterator[Endpoint]:
+    if project := variables.get("GOOGLE_CLOUD_PROJECT"):
+        location = variables.get("GOOGLE_CLOUD_LOCATION") or _GOOGLE_LOCATION
+        yield vertex_endpoint("google_vertex", location, project=project)
+
+
+def _ollama(variables: Variables) -> Iterator[Endpoint]:
+    if variables.get("OLLAMA_BASE_URL"):
+        url = _url("ollama", variables, "OLLAMA_BASE_URL")
+        yield Endpoint(provider_name="ollama", provider_type="ollama", base_url=url)
+
+
+def _served(provider_type: str, address: str, prefix: str = "") -> Callable[[Variables], Iterator[Endpoint]]:
+    """A server of one's own that is known by its address; it wants no key."""
+
+    def read(variables: Variables) -> Iterator[Endpoint]:
+        if variables.get(address):
+            name = _prefix(variables, prefix, provider_type)
+            url = _url(provider_type, variables, address)
+            yield Endpoint(provider_name=name, provider_type=provider_type, base_url=url)
+
+    return read
+
+
+def _azure(variables: Variables) -> Iterator[Endpoint]:
+    if _both(variables, "AZURE_API_KEY", "AZURE_BASE_URL"):
+        yield Endpoint(
+            provider_name="azure",
+            provider_type="azure",
+            base_url=_url("azure", variables, "AZURE_BASE_URL"),
+            api_key=variables["AZURE_API_KEY"],
+            options={"api_version": variables.get("AZURE_API_VERSION") or _AZURE_VERSION},
+        )
+
+
+def _bedrock(variables: Variables) -> Iterator[Endpoint]:
+    if _both(variables, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        yield bedrock_endpoint(
+            "bedrock",
+            variables.get("AWS_DEFAULT_REGION"),
+            access_key=variables["AWS_ACCESS_KEY_ID"],
+            secret=variables["AWS_SECRET_ACCESS_KEY"],
+            session_token=variables.get("AWS_SESSION_TOKEN"),
+        )
+
+
+def _openrouter(variables: Variables) -> Iterator[Endpoint]:
+    if key := variables.get("OPENROUTER_API_KEY"):
+        said = {"http-referer": variables.get("OPENROUTER_REFERER"), "x-title": variables.get("OPENROUTER_TITLE")}
+        yield Endpoint(
+            provider_name=_prefix(variables, "OPENROUTER_HANDLE_BASE", "openrouter"),
+            provider_type="openrouter",
+            base_url=base_url("openrouter", None),
+            api_key=key,
+            headers={name: value for name, value in said.items() if value},
+        )
+
+
+def _keyed(provider_type: str) -> Callable[[Variables], Iterator[Endpoint]]:
+    """A vendor of which nothing but the key need be known."""
+    variable = provider_type.upper()
+
+    def read(variables: Variables) -> Iterator[Endpoint]:
+        if key := variables.get(f"{variable}_API_KEY"):
+            url = _url(provider_type, variables, f"{variable}_BASE_URL")
+            yield Endpoint(provider_name=provider_type, provider_type=provider_type, base_url=url, api_key=key)
+
+    return read
+
+
+def bedrock_endpoint(
+    name: str, region: str | None, *, access_key: str, secret: str, session_token: str | None = None
+) -> Endpoint:
+    region = region or _AWS_REGION
+    options = {"region": region, "access_key": access_key}
+    if session_token:
+        options["session_token"] = session_token
+    return Endpoint(
+        provider_name=name,
+        provider_type="bedrock",
+        base_url=f"https://bedrock-runtime.{region}.amazonaws.com",
+        api_key=secret,
+        options=options,
+    )
+
+
+def vertex_endpoint(
+    name: str, location: str | None, *, project: str | None = None, api_key: str | None = None
+) -> Endpoint:
+    location = location or _GOOGLE_LOCATION
+    return Endpoint(
+        provider_name=name,
+        provider_type="google_vertex",
+        base_url=f"https://{location}-aiplatform.googleapis.com",
+        api_key=api_key,
+        options={"location": location} | ({"project": project} if project else {}),
+    )
+
+
+def _url(provider_type: str, variables: Variables, name: str) -> str:
+    try:
+        return base_url(provider_type, variables.get(name))
+    except ValueError as error:
+        raise ConfigError(f"{name} {error}.") from error
+
+
+def _prefix(variables: Variables, name: str, usual: str) -> str:
+    prefix = variables.get(name, "").strip().rstrip("/") or usual
+    if "/" in prefix:
+        raise ConfigError(f"{name} must be one word without a slash, because handles are provider/model: {prefix!r}.")
+    return prefix
+
+
+def _both(variables: Variables, first: str, second: str) -> bool:
+    """Half a provider is a mistake that would otherwise be noticed only when a model is missing."""
+    given = [name for name in (first, second) if variables.get(name)]
+    if len(given) == 1:
+        missing = second if given == [first] else first
+        raise ConfigError(f"{given[0]} is set, but {missing} is not: set both, or neither.")
+    return bool(given)
+
+
+_READERS: Final[tuple[Callable[[Variables], Iterator[Endpoint]], ...]] = (
+    _openai,
+    _anthropic,
+    _google_ai,
+    _google_vertex,
+    _azure,
+    _bedrock,
+    _ollama,
+    _served("vllm", "VLLM_API_BASE", "VLLM_HANDLE_BASE"),
+    _served("sglang", "SGLANG_API_BASE", "SGLANG_HANDLE_BASE"),
+    _served("lmstudio_openai", "LMSTUDIO_BASE_URL"),
+    _openrouter,
+    _keyed("groq"),
+    _keyed("together"),
+    _keyed("deepseek"),
+    _keyed("xai"),
+    _keyed("zai"),
+    _keyed("minimax"),
+    _keyed("baseten"),
+    _keyed("fireworks"),
+)

@@ -1,0 +1,96 @@
+"""Opens the adapter that a provider's dialect needs, and the one pool of connections they share, on first use.
+
+Adapters are imported here and nowhere else: aiohttp and pydantic-ai are slow to import, and a server that talks to no
+vendor should not wait for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, Literal
+
+from holdfast.errors import Unsupported
+from holdfast.llm.addresses import is_official
+from holdfast.llm.base import Model, ModelInfo
+from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.specs import plain_name
+
+if TYPE_CHECKING:
+    from holdfast.llm.http import Http
+
+Responses = Literal["auto", "always", "never"]
+
+# What pydantic-ai itself needs for each of these; all of it comes with the extra.
+_BRIDGED: Final[Mapping[str, str]] = {
+    "bedrock": "boto3",
+    "cohere": "cohere",
+    "google_ai": "google.genai",
+    "google_vertex": "google.genai",
+    "mistral": "mistralai",
+}
+_REASONING_AT_OPENAI: Final = re.compile(r"(?:o\d|gpt-[5-9])(?!.*-chat)")
+
+
+class Vendors:
+    """`first_byte_s` and `total_s`: how long a vendor may stay silent, and how long a reply may take."""
+
+    def __init__(
+        self, *, first_byte_s: float = 60.0, total_s: float = 600.0, openai_responses: Responses = "auto"
+    ) -> None:
+        self._first_byte_s = first_byte_s
+        self._total_s = total_s
+        self._openai_responses: Responses = openai_responses
+        self._http: Http | None = None
+
+    @property
+    def http(self) -> Http:
+        if self._http is None:
+            from holdfast.llm.http import Http  # noqa: PLC0415 - aiohttp is slow to import
+
+            self._http = Http(first_byte_s=self._first_byte_s, total_s=self._total_s)
+        return self._http
+
+    def open(self, endpoint: Endpoint, info: ModelInfo) -> Model:
+        if endpoint.provider_type == "anthropic":
+            from holdfast.llm.anthropic import AnthropicModel  # noqa: PLC0415 - aiohttp is slow to import
+
+            return AnthropicModel(endpoint, self.http, info)
+        if endpoint.provider_type in _BRIDGED or self._wants_responses(endpoint, info):
+            return self._bridged(endpoint, info)
+        from holdfast.llm.openai_chat import ChatModel  # noqa: PLC0415 - aiohttp is slow to import
+
+        return ChatModel(endpoint, self.http, info)
+
+    async def aclose(self) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
+
+    def _bridged(self, endpoint: Endpoint, info: ModelInfo) -> Model:
+        if not _is_installed(_BRIDGED.get(endpoint.provider_type, "openai")):
+            raise Unsupported(
+                f"Models of {endpoint.provider_name} need an extra that is not installed here: "
+                f"pip install 'holdfast[vendors]'"
+            )
+        from holdfast.llm.pydantic_ai import BridgedModel  # noqa: PLC0415 - optional and slow
+
+        return BridgedModel(endpoint, info, first_byte_s=self._first_byte_s, total_s=self._total_s)
+
+    def _wants_responses(self, endpoint: Endpoint, info: ModelInfo) -> bool:
+        """Reasoning models of OpenAI think on from call to call only through its newer interface."""
+        if endpoint.provider_type != "openai" or self._openai_responses == "never":
+            return False
+        if self._openai_responses == "always":
+            return True
+        reasons = _REASONING_AT_OPENAI.match(plain_name(info.name)) is not None
+        return reasons and is_official("openai", endpoint.base_url) and _is_installed("openai")
+
+
+def _is_installed(library: str) -> bool:
+    """pydantic-ai and, below it, the vendor's own library. Only looked for: importing takes a second."""
+    outer = library.partition(".")[0]
+    if find_spec("pydantic_ai") is None or find_spec(outer) is None:
+        return False
+    return outer == library or find_spec(library) is not None

@@ -1,0 +1,136 @@
+"""One provider: how it is reached, what it last listed, and how that went."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.errors import ModelError
+from holdfast.llm import discovery
+from holdfast.llm.base import ModelInfo, ProviderStatus
+from holdfast.llm.discovery import EmbeddingInfo, JsonSource, Listing
+from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.listed import named_model
+from holdfast.llm.specs import undated_name
+from holdfast.settings import DeclaredModel
+
+FRESH_US: Final = 60 * 1_000_000
+
+
+class Shelf:
+    """`declared`: what the operator says is there, for servers that cannot list. It is believed before their list."""
+
+    def __init__(self, endpoint: Endpoint, declared: Iterable[DeclaredModel] = ()) -> None:
+        mine = [one for one in declared if one.handle.startswith(f"{endpoint.provider_name}/")]
+        self.endpoint = endpoint
+        self._declared = tuple(
+            named_model(endpoint, one.name, one.context_window) for one in mine if one.embedding_dim is None
+        )
+        self._declared_embeddings = tuple(
+            EmbeddingInfo(one.name, one.embedding_dim) for one in mine if one.embedding_dim is not None
+        )
+        self._listing = Listing()
+        self._known: dict[str, ModelInfo] = {}
+        self._lock = asyncio.Lock()
+        self._asked_us: int | None = None
+        self._since_us: int | None = None
+        self.failure: ModelError | None = None
+        self._take(Listing())
+
+    @property
+    def can_list(self) -> bool:
+        return discovery.can_list(self.endpoint.provider_type)
+
+    def is_fresh(self, now_us: int) -> bool:
+        return not self.can_list or (self._asked_us is not None and now_us - self._asked_us < FRESH_US)
+
+    async def refresh(self, source: JsonSource, now_us: Callable[[], int]) -> None:
+        """Asks once for everybody who waits. A failure is remembered, and the last list kept."""
+        wanted_us = now_us()
+        async with self._lock:
+            if self._asked_us is not None and self._asked_us > wanted_us:
+                return
+            self._asked_us = now_us()
+            try:
+                listing = await discovery.list_models(source, self.endpoint)
+            except ModelError as error:
+                if self.failure is None:
+                    self._since_us = self._asked_us
+                self.failure = error
+            else:
+                if self.failure is not None or self._since_us is None:
+                    self._since_us = self._asked_us
+                self.failure = None
+                self._take(listing)
+
+    def find(self, name: str) -> ModelInfo | None:
+        return self._known.get(name)
+
+    def accept(self, name: str) -> ModelInfo:
+        """A model that was not listed because nothing could be. Forgotten when the provider lists again."""
+        info = self._known[name] = named_model(self.endpoint, name)
+        return info
+
+    def models(self) -> list[ModelInfo]:
+        """Those that can call tools, by name. A model without is found when it is named, and not offered."""
+        offered = {info.name: info for info in (*self._listing.models, *self._declared) if info.abilities.tools}
+        return [offered[name] for name in sorted(offered)]
+
+    def names(self) -> Iterator[str]:
+        return (info.handle for info in self._known.values())
+
+    def embedding_models(self) -> list[dict[str, Any]]:
+        endpoint = self.endpoint
+        known = {one.name: one for one in (*self._listing.embeddings, *self._declared_embeddings)}
+        return [
+            {
+                "handle": f"{endpoint.provider_name}/{name}",
+                "name": name,
+                "embedding_dim": known[name].dimension,
+                "provider_name": endpoint.provider_name,
+                "provider_type": endpoint.provider_type,
+                "embedding_endpoint": endpoint.base_url,
+            }
+            for name in sorted(known)
+        ]
+
+    def status(self) -> ProviderStatus:
+        return ProviderStatus(
+            name=self.endpoint.provider_name,
+            provider_type=self.endpoint.provider_type,
+            category=self.endpoint.category,
+            endpoint=self.endpoint.base_url,
+            status=self._word(),
+            since_us=self._since_us,
+            problem=None if self.failure is None else self.failure.message,
+            models=len(self.models()),
+        )
+
+    def _word(self) -> Any:
+        if not self.can_list:
+            return "unlistable"
+        if self._asked_us is None:
+            return "not_asked"
+        return "ok" if self.failure is None else "failed"
+
+    def _take(self, listing: Listing) -> None:
+        self._listing = listing
+        listed = (*listing.models, *self._declared)
+        # Vendors date their models, and people leave the date out: then the newest is meant.
+        self._known = {
+            **{short: info for info in sorted(listed, key=lambda info: info.name) for short in _short_names(info.name)},
+            **{info.name: info for info in listed},
+        }
+
+
+def _short_names(name: str) -> tuple[str, ...]:
+    undated = undated_name(name)
+    return () if undated == name else (undated, f"{undated}-latest")
+
+
+def renamed(info: ModelInfo, handle: str) -> ModelInfo:
+    """As it was asked for, so that an agent shows the handle that it was given."""
+    return info if info.handle == handle else msgspec.structs.replace(info, handle=handle)

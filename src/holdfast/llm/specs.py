@@ -1,0 +1,268 @@
+"""What is known of well-known models by their names: window, longest output, abilities, price.
+
+What a vendor says itself comes first; this is for what it does not say. Windows and abilities are inherited by the
+longest prefix, because a new member of a family rarely has less. Prices are not: a guessed price is worse than none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from holdfast.llm.base import Abilities, Price
+
+_UNKNOWN_WINDOW: Final = 128_000
+_UNKNOWN_OPENAI_WINDOW: Final = 30_000
+_WIDE_CLAUDE: Final = 1_000_000
+
+
+class Spec(msgspec.Struct, frozen=True):
+    window: int
+    output: int | None = None
+    abilities: Abilities = Abilities()
+    price: Price | None = None
+
+
+# An inference profile of Amazon's is region, maker and name with dots between; elsewhere makers end with a slash.
+_MAKER: Final = re.compile(r"^(?:(?:us|eu|apac|jp|au|ca|global)\.)?(?:[a-z0-9]+\.)(?=[a-z])")
+_DATE: Final = re.compile(r"[-@](?:20\d\d-?\d\d-?\d\d|\d{4}|latest)(?:-v\d+)?$|-v\d+$")
+
+
+def spec_of(name: str) -> Spec | None:
+    """None when no prefix of the name is known."""
+    plain = plain_name(name)
+    undated = undated_name(plain)
+    exact = MODELS.get(plain) or MODELS.get(undated)
+    if exact is not None:
+        return exact
+    family = max((key for key in MODELS if _begins(undated, key)), key=len, default=None)
+    return None if family is None else msgspec.structs.replace(MODELS[family], price=None)
+
+
+def default_window(provider_type: str) -> int:
+    """Small where too much is refused, and the vendor's own list is known to leave windows out."""
+    return _UNKNOWN_OPENAI_WINDOW if provider_type in ("openai", "azure") else _UNKNOWN_WINDOW
+
+
+def wide_window(name: str, options: Mapping[str, str]) -> int | None:
+    """A window that Anthropic grants on request only, where the operator said that it is granted."""
+    families = options.get("context_1m", "").split(",")
+    wide = any(family and plain_name(name).startswith(f"claude-{family}-4") for family in families)
+    return _WIDE_CLAUDE if wide else None
+
+
+def embedding_dimension(name: str) -> int | None:
+    plain = plain_name(name, keep_tag=True)
+    family = max((key for key in EMBEDDINGS if plain.startswith(key)), key=len, default=None)
+    return None if family is None else EMBEDDINGS[family]
+
+
+def is_embedding_name(name: str) -> bool:
+    return bool(_EMBEDDING_NAME.search(name)) or embedding_dimension(name) is not None
+
+
+def plain_name(name: str, *, keep_tag: bool = False) -> str:
+    """Without the maker in front, and without the tag that Ollama and OpenRouter put behind a colon."""
+    last = name.lower().rpartition("/")[2]
+    if not keep_tag:
+        last = last.partition(":")[0]
+    return _MAKER.sub("", last)
+
+
+def undated_name(name: str) -> str:
+    return _DATE.sub("", name)
+
+
+def _begins(name: str, key: str) -> bool:
+    """`gpt-4` does not begin `gpt-4o`, and `o1` does not begin `o10`; but `qwen` begins `qwen3`."""
+    rest = name[len(key) :]
+    return name.startswith(key) and not (rest and key[-1].isdigit() and rest[0].isalnum())
+
+
+_TEXT: Final = Abilities(images=False)
+_SEES: Final = Abilities()
+_STRICT: Final = Abilities(strict_tools=True)
+_THINKS: Final = Abilities(reasoning=True)
+_THINKS_IN_TEXT: Final = Abilities(images=False, reasoning=True)
+_STRICT_THINKS: Final = Abilities(reasoning=True, strict_tools=True)
+_STRICT_THINKS_IN_TEXT: Final = Abilities(images=False, reasoning=True, strict_tools=True)
+
+
+def _claude(input: float, output: float) -> Price:
+    """Their cache has one price everywhere: a tenth to read, a quarter more to write."""
+    return Price(input, output, round(input * 0.1, 6), round(input * 1.25, 6))
+
+
+_OPENAI: Final[dict[str, Spec]] = {
+    "gpt-3.5-turbo": Spec(16_385, 4_096, _TEXT, Price(0.5, 1.5)),
+    "gpt-4": Spec(8_192, 8_192, _TEXT, Price(30, 60)),
+    "gpt-4-0125-preview": Spec(128_000, 4_096, _TEXT, Price(10, 30)),
+    "gpt-4-1106-preview": Spec(128_000, 4_096, _TEXT, Price(10, 30)),
+    "gpt-4-turbo": Spec(128_000, 4_096, _SEES, Price(10, 30)),
+    "gpt-4o": Spec(128_000, 16_384, _STRICT, Price(2.5, 10, 1.25)),
+    "gpt-4o-2024-05-13": Spec(128_000, 4_096, _SEES, Price(5, 15)),
+    "gpt-4o-mini": Spec(128_000, 16_384, _STRICT, Price(0.15, 0.6, 0.075)),
+    "chatgpt-4o": Spec(128_000, 16_384, Abilities(tools=False)),
+    "gpt-4.1": Spec(1_047_576, 32_768, _STRICT, Price(2, 8, 0.5)),
+    "gpt-4.1-mini": Spec(1_047_576, 32_768, _STRICT, Price(0.4, 1.6, 0.1)),
+    "gpt-4.1-nano": Spec(1_047_576, 32_768, _STRICT, Price(0.1, 0.4, 0.025)),
+    "gpt-4.5": Spec(128_000, 16_384, _STRICT),
+    "gpt-5": Spec(400_000, 128_000, _STRICT_THINKS, Price(1.25, 10, 0.125)),
+    "gpt-5-chat": Spec(128_000, 16_384, _SEES, Price(1.25, 10, 0.125)),
+    "gpt-5-codex": Spec(400_000, 128_000, _STRICT_THINKS, Price(1.25, 10, 0.125)),
+    "gpt-5-mini": Spec(400_000, 128_000, _STRICT_THINKS, Price(0.25, 2, 0.025)),
+    "gpt-5-nano": Spec(400_000, 128_000, _STRICT_THINKS, Price(0.05, 0.4, 0.005)),
+    "gpt-5-pro": Spec(400_000, 272_000, _STRICT_THINKS, Price(15, 120)),
+    "gpt-5.1": Spec(400_000, 128_000, _STRICT_THINKS, Price(1.25, 10, 0.125)),
+    "gpt-5.1-chat": Spec(128_000, 16_384, _SEES, Price(1.25, 10, 0.125)),
+    "gpt-5.2": Spec(400_000, 128_000, _STRICT_THINKS, Price(1.75, 14, 0.175)),
+    "gpt-5.2-chat": Spec(128_000, 16_384, _SEES, Price(1.75, 14, 0.175)),
+    "gpt-5.2-pro": Spec(400_000, 128_000, _STRICT_THINKS, Price(21, 168)),
+    "gpt-5.4": Spec(1_050_000, 128_000, _STRICT_THINKS, Price(2.5, 15, 0.25)),
+    "gpt-5.4-mini": Spec(400_000, 128_000, _STRICT_THINKS, Price(0.75, 4.5, 0.075)),
+    "gpt-5.4-nano": Spec(400_000, 128_000, _STRICT_THINKS, Price(0.2, 1.25, 0.02)),
+    "gpt-5.5": Spec(1_050_000, 128_000, _STRICT_THINKS),
+    "gpt-oss": Spec(131_072, 32_768, _THINKS_IN_TEXT),
+    "o1": Spec(200_000, 100_000, _STRICT_THINKS, Price(15, 60, 7.5)),
+    "o1-mini": Spec(128_000, 65_536, Abilities(tools=False, images=False, reasoning=True)),
+    "o1-preview": Spec(128_000, 32_768, Abilities(tools=False, images=False, reasoning=True)),
+    "o1-pro": Spec(200_000, 100_000, _STRICT_THINKS, Price(150, 600)),
+    "o3": Spec(200_000, 100_000, _STRICT_THINKS, Price(2, 8, 0.5)),
+    "o3-mini": Spec(200_000, 100_000, _STRICT_THINKS_IN_TEXT, Price(1.1, 4.4, 0.55)),
+    "o3-pro": Spec(200_000, 100_000, _STRICT_THINKS, Price(20, 80)),
+    "o4-mini": Spec(200_000, 100_000, _STRICT_THINKS, Price(1.1, 4.4, 0.275)),
+}
+_ANTHROPIC: Final[dict[str, Spec]] = {
+    "claude": Spec(200_000, 8_192, _SEES),
+    "claude-3-haiku": Spec(200_000, 4_096, _SEES, Price(0.25, 1.25, 0.03, 0.3)),
+    "claude-3-sonnet": Spec(200_000, 4_096, _SEES, _claude(3, 15)),
+    "claude-3-opus": Spec(200_000, 4_096, _SEES, _claude(15, 75)),
+    "claude-3-5-haiku": Spec(200_000, 8_192, _SEES, _claude(0.8, 4)),
+    "claude-3-5-sonnet": Spec(200_000, 8_192, _SEES, _claude(3, 15)),
+    "claude-3-7-sonnet": Spec(200_000, 64_000, _THINKS, _claude(3, 15)),
+    "claude-sonnet-4": Spec(200_000, 64_000, _THINKS, _claude(3, 15)),
+    "claude-sonnet-4-5": Spec(200_000, 64_000, _THINKS, _claude(3, 15)),
+    "claude-sonnet-4-6": Spec(1_000_000, 128_000, _THINKS, _claude(3, 15)),
+    "claude-opus-4": Spec(200_000, 32_000, _THINKS, _claude(15, 75)),
+    "claude-opus-4-1": Spec(200_000, 32_000, _THINKS, _claude(15, 75)),
+    "claude-opus-4-5": Spec(200_000, 64_000, _THINKS, _claude(5, 25)),
+    "claude-opus-4-6": Spec(1_000_000, 128_000, _THINKS, _claude(5, 25)),
+    "claude-opus-4-7": Spec(1_000_000, 128_000, _THINKS),
+    "claude-opus-4-8": Spec(1_000_000, 128_000, _THINKS),
+    "claude-haiku-4-5": Spec(200_000, 64_000, _THINKS, _claude(1, 5)),
+    "claude-sonnet-5": Spec(1_000_000, 128_000, _THINKS, _claude(2, 10)),
+    "claude-opus-5": Spec(1_000_000, 128_000, _THINKS, _claude(5, 25)),
+    "claude-opus-5-5": Spec(1_000_000, 128_000, _THINKS),
+    "claude-haiku-5": Spec(1_000_000, 128_000, _THINKS),
+    "claude-fable-5": Spec(1_000_000, 128_000, _THINKS),
+}
+_GOOGLE: Final[dict[str, Spec]] = {
+    "gemini": Spec(1_048_576, 8_192, _SEES),
+    "gemini-1.5-pro": Spec(2_097_152, 8_192, _SEES),
+    "gemini-2.0-flash": Spec(1_048_576, 8_192, _SEES, Price(0.1, 0.4, 0.025)),
+    "gemini-2.5": Spec(1_048_576, 65_536, _THINKS),
+    "gemini-2.5-flash": Spec(1_048_576, 65_536, _THINKS, Price(0.3, 2.5)),
+    "gemini-2.5-flash-lite": Spec(1_048_576, 65_536, _THINKS, Price(0.1, 0.4)),
+    "gemini-3": Spec(1_048_576, 65_536, _THINKS),
+    "gemma": Spec(8_192, None, _TEXT),
+    "gemma-3": Spec(131_072, None, _SEES),
+    "gemma3": Spec(131_072, None, _SEES),
+    "gemma3n": Spec(32_768, None, _SEES),
+}
+# By family, as their makers and the servers that run them spell it. A server that states its window is believed.
+_OPEN: Final[dict[str, Spec]] = {
+    "codestral": Spec(32_768, None, _TEXT),
+    "command-a": Spec(262_144, 8_192, _TEXT),
+    "command-r": Spec(131_072, 4_096, _TEXT),
+    "deepseek": Spec(131_072, 8_192, _TEXT),
+    "deepseek-chat": Spec(128_000, 8_192, _TEXT, Price(0.28, 0.42, 0.028)),
+    "deepseek-reasoner": Spec(128_000, 65_536, _THINKS_IN_TEXT, Price(0.28, 0.42, 0.028)),
+    "deepseek-r1": Spec(131_072, None, _THINKS_IN_TEXT),
+    "devstral": Spec(131_072, None, _TEXT),
+    "glm-4": Spec(128_000, None, _TEXT),
+    "glm-4.5": Spec(131_072, 98_304, _THINKS_IN_TEXT),
+    "glm-4.6": Spec(200_000, 131_072, _THINKS_IN_TEXT),
+    "granite": Spec(131_072, None, _TEXT),
+    "grok-3": Spec(131_072, None, _TEXT),
+    "grok-4": Spec(256_000, None, _THINKS),
+    "grok-4-fast": Spec(2_000_000, None, _THINKS),
+    "grok-code-fast": Spec(256_000, None, _THINKS_IN_TEXT),
+    "kimi-k2": Spec(131_072, None, _TEXT),
+    "llama": Spec(8_192, None, _TEXT),
+    "llama2": Spec(4_096, None, _TEXT),
+    "llama-2": Spec(4_096, None, _TEXT),
+    "llama3": Spec(8_192, None, _TEXT),
+    "llama-3": Spec(8_192, None, _TEXT),
+    "llama3.1": Spec(131_072, None, _TEXT),
+    "llama-3.1": Spec(131_072, None, _TEXT),
+    "llama3.2": Spec(131_072, None, _TEXT),
+    "llama-3.2": Spec(131_072, None, _TEXT),
+    "llama3.3": Spec(131_072, None, _TEXT),
+    "llama-3.3": Spec(131_072, None, _TEXT),
+    "llama4": Spec(131_072, None, _SEES),
+    "llama-4": Spec(131_072, None, _SEES),
+    "meta-llama-3.1": Spec(131_072, None, _TEXT),
+    "meta-llama-3": Spec(8_192, None, _TEXT),
+    "minimax-m2": Spec(204_800, None, _THINKS_IN_TEXT),
+    "ministral": Spec(131_072, None, _TEXT),
+    "mistral": Spec(32_768, None, _TEXT),
+    "mistral-large": Spec(131_072, None, _TEXT),
+    "mistral-medium": Spec(131_072, None, _SEES),
+    "mistral-nemo": Spec(131_072, None, _TEXT),
+    "mistral-small": Spec(32_768, None, _TEXT),
+    "mixtral": Spec(32_768, None, _TEXT),
+    "phi3": Spec(128_000, None, _TEXT),
+    "phi-3": Spec(128_000, None, _TEXT),
+    "phi4": Spec(16_384, None, _TEXT),
+    "phi-4": Spec(16_384, None, _TEXT),
+    "qwen": Spec(32_768, None, _TEXT),
+    "qwen3": Spec(40_960, None, _THINKS_IN_TEXT),
+    "qwen3-coder": Spec(262_144, None, _TEXT),
+    "qwq": Spec(32_768, None, _THINKS_IN_TEXT),
+    "smollm": Spec(8_192, None, _TEXT),
+}
+MODELS: Final[dict[str, Spec]] = {**_OPENAI, **_ANTHROPIC, **_GOOGLE, **_OPEN}
+
+_EMBEDDING_NAME: Final = re.compile(r"embed|\bbge-|\be5-|\bgte-|minilm", re.IGNORECASE)
+EMBEDDINGS: Final[dict[str, int]] = {
+    "all-minilm": 384,
+    "bge-base": 768,
+    "bge-large": 1024,
+    "bge-m3": 1024,
+    "bge-small": 384,
+    "codestral-embed": 1536,
+    "e5-base": 768,
+    "e5-large": 1024,
+    "e5-small": 384,
+    "embed-english-v3.0": 1024,
+    "embed-multilingual-v3.0": 1024,
+    "embed-v4.0": 1536,
+    "embeddinggemma": 768,
+    "gemini-embedding-001": 3072,
+    "gte-base": 768,
+    "gte-large": 1024,
+    "gte-small": 384,
+    "jina-embeddings-v3": 1024,
+    "m2-bert-80m": 768,
+    "mistral-embed": 1024,
+    "multilingual-e5-large": 1024,
+    "mxbai-embed-large": 1024,
+    "nomic-embed-text": 768,
+    "qwen3-embedding-0.6b": 1024,
+    "qwen3-embedding-4b": 2560,
+    "qwen3-embedding-8b": 4096,
+    "qwen3-embedding:0.6b": 1024,
+    "qwen3-embedding:4b": 2560,
+    "qwen3-embedding:8b": 4096,
+    "snowflake-arctic-embed-l": 1024,
+    "snowflake-arctic-embed2": 1024,
+    "text-embedding-004": 768,
+    "text-embedding-3-large": 3072,
+    "text-embedding-3-small": 1536,
+    "text-embedding-ada-002": 1536,
+    "titan-embed-text-v2": 1024,
+    "voyage-3": 1024,
+}
