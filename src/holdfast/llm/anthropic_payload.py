@@ -83,8 +83,8 @@ def messages_payload(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
 def betas(endpoint: Endpoint, info: ModelInfo, payload: dict[str, Any]) -> list[str]:
     """What of the request needs a header. `betas` names more of them; `context_1m` the families with long windows."""
     found = [name.strip() for name in endpoint.options.get("betas", "").split(",") if name.strip()]
-    family, _ = family_and_version(info.name)
-    if family and family in endpoint.options.get("context_1m", "").split(","):
+    family, version = family_and_version(info.name)
+    if version and version[0] == 4 and family in endpoint.options.get("context_1m", "").split(","):
         found.append(LONG_CONTEXT)
     thinking: dict[str, Any] = payload.get("thinking") or {}
     if thinking.get("type") == "enabled" and payload.get("tools") and traits_of(info.name).interleaves_if_asked:

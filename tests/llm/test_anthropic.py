@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import errors
+from holdfast.core.deltas import Finish, FinishReason, OmittedDelta, ReasoningDelta, TextDelta, UsageDelta
+from holdfast.core.messages import OmittedReasoning, Reasoning, RedactedReasoning, Text, ToolCall, ToolReturn, Turn
+from holdfast.core.usage import Usage
+from tests.llm.claude import BOUND, conversing, deltas_from, events, folded, reply_from
+from tests.llm.conversations import request
+from tests.llm.fakes.script import Failure, Script
+
+START: dict[str, Any] = {"type": "message_start", "message": {"usage": {"input_tokens": 7, "output_tokens": 1}}}
+STOP: dict[str, Any] = {"type": "message_stop"}
+
+
+def begun(block: dict[str, Any], index: int = 0) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": block}
+
+
+def piece(index: int = 0, **delta: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": delta}
+
+
+def ended(index: int = 0) -> dict[str, Any]:
+    return {"type": "content_block_stop", "index": index}
+
+
+def stopped(reason: str | None, **usage: Any) -> dict[str, Any]:
+    return {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 5, **usage}}
+
+
+WORDS = (begun({"type": "text", "text": ""}), piece(type="text_delta", text="Hello"), ended())
+
+
+async def replying(*said: dict[str, Any]) -> list[Any]:
+    async with conversing() as (vendor, model):
+        vendor.will(Script(body=events(*said)))
+        return await deltas_from(model, request("Hi."))
+
+
+async def test_thinking_is_kept_through_a_conversation_with_tools() -> None:
+    async with conversing() as (vendor, model):
+        asked = request("Call the roll_dice_tool with 16 sides.")
+        first = await reply_from(model, asked)
+        thought, call = first.parts
+        assert isinstance(thought, Reasoning) and thought.signature
+        assert isinstance(call, ToolCall)
+        answered = Turn("tool", (ToolReturn(call.id, call.name, "success", "11"),))
+        second = await reply_from(
+            model, msgspec.structs.replace(asked, turns=(*asked.turns, Turn("assistant", first.parts), answered))
+        )
+        sent = vendor.last.body
+    assert sent["thinking"]["type"] == "enabled"
+    assert sent["messages"][1]["content"][0] == {
+        "type": "thinking",
+        "thinking": thought.text,
+        "signature": thought.signature,
+    }
+    assert second.finish == "stop"
+    assert "11" in "".join(part.text for part in second.parts if isinstance(part, Text))
+
+
+async def test_altered_thinking_is_refused_by_the_fake_as_by_the_vendor() -> None:
+    async with conversing() as (_, model):
+        asked = request("Call the roll_dice_tool with 16 sides.")
+        first = await reply_from(model, asked)
+        thought, call = first.parts
+        assert isinstance(thought, Reasoning) and isinstance(call, ToolCall)
+        forged = Turn("assistant", (Reasoning("Something else.", thought.signature), call))
+        answered = Turn("tool", (ToolReturn(call.id, call.name, "success", "11"),))
+        with pytest.raises(errors.Refused, match="Invalid `signature`"):
+            await reply_from(model, msgspec.structs.replace(asked, turns=(*asked.turns, forged, answered)))
+
+
+async def test_hidden_and_redacted_thinking_comes_back_as_it_went() -> None:
+    async with conversing(BOUND) as (vendor, model):
+        asked = request("[[reasoning:redacted]] [[call:print_tool|{}]]")
+        first = await reply_from(model, asked)
+        call = first.calls[0]
+        answered = Turn("tool", (ToolReturn(call.id, call.name, "success", "ok"),))
+        hidden = Turn("assistant", (OmittedReasoning("sealed"), *first.parts))
+        await reply_from(model, msgspec.structs.replace(asked, turns=(*asked.turns, hidden, answered)))
+        sent = vendor.last.body["messages"][1]["content"]
+    assert isinstance(first.parts[0], RedactedReasoning)
+    assert sent[:2] == [
+        {"type": "thinking", "thinking": "", "signature": "sealed"},
+        {"type": "redacted_thinking", "data": first.parts[0].data},
+    ]
+
+
+async def test_thinking_that_is_not_shown_is_a_signature_alone() -> None:
+    hidden = begun({"type": "thinking", "thinking": "", "signature": ""})
+    said = await replying(
+        START, hidden, piece(type="signature_delta", signature="sea"), piece(type="signature_delta", signature="led"),
+        ended(), stopped("end_turn"), STOP,
+    )  # fmt: skip
+    assert said[0] == OmittedDelta("sealed")
+
+
+async def test_two_blocks_of_thinking_keep_their_own_signatures() -> None:
+    def block(index: int, text: str, signature: str) -> list[dict[str, Any]]:
+        thought = piece(index, type="thinking_delta", thinking=text)
+        signed = piece(index, type="signature_delta", signature=signature)
+        return [begun({"type": "thinking", "thinking": "", "signature": ""}, index), thought, signed, ended(index)]
+
+    said = await replying(START, *block(0, "one", "1"), *block(1, "two", "2"), stopped("end_turn"), STOP)
+    assert folded(said).parts == (Reasoning("one", "1"), Reasoning("two", "2"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("pause_turn", "stop"),
+        ("a_reason_of_tomorrow", "stop"),
+        ("tool_use", "tool_calls"),
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+    ],
+)
+async def test_every_reason_to_stop_has_a_finish(reason: str, finish: FinishReason) -> None:
+    said = await replying(START, *WORDS, stopped(reason), STOP)
+    assert said == [TextDelta("Hello"), UsageDelta(Usage(7, 5)), Finish(finish)]
+
+
+async def test_a_refusal_is_an_error_with_the_vendors_reason_and_its_usage() -> None:
+    refusal = {"stop_reason": "refusal", "stop_details": {"type": "refusal", "explanation": "It could do harm."}}
+    body = events(START, *WORDS, {"type": "message_delta", "delta": refusal, "usage": {"output_tokens": 5}}, STOP)
+    said: list[Any] = []
+    async with conversing() as (vendor, model):
+        vendor.will(Script(body=body))
+        with pytest.raises(errors.Refused, match="anthropic declined to answer: It could do harm\\."):
+            async for delta in model.stream(request("Hi.")):
+                said.append(delta)
+    assert said == [TextDelta("Hello"), UsageDelta(Usage(7, 5))]
+
+
+async def test_usage_adds_what_was_cached_to_the_prompt_and_the_last_figures_count() -> None:
+    cached = {
+        "input_tokens": 10,
+        "cache_read_input_tokens": 200,
+        "cache_creation_input_tokens": 3000,
+        "output_tokens": 1,
+    }
+    details = {"output_tokens_details": {"thinking_tokens": 40}}
+    said = await replying(
+        {"type": "message_start", "message": {"usage": cached}},
+        *WORDS,
+        stopped("end_turn", output_tokens=50, **details),
+        STOP,
+    )
+    assert said[-2] == UsageDelta(Usage(3210, 50, 200, 3000, 40))
+    assert sum(isinstance(delta, UsageDelta) for delta in said) == 1
+
+
+@pytest.mark.parametrize("rest", [(), (stopped(None),), (STOP,)], ids=["nothing", "no reason", "only the end"])
+async def test_a_reply_without_a_reason_to_stop_has_no_finish(rest: tuple[dict[str, Any], ...]) -> None:
+    assert folded(await replying(START, *WORDS, *rest)).finish is None
+
+
+async def test_a_reason_to_stop_is_enough_even_if_the_last_event_is_lost() -> None:
+    reply = folded(await replying(START, *WORDS, stopped("end_turn")))
+    assert (reply.finish, reply.usage) == ("stop", Usage(7, 5))
+
+
+@pytest.mark.parametrize(
+    ("given", "pieces", "arguments"),
+    [
+        ({}, [], "{}"),
+        ({}, [""], "{}"),
+        ({}, ['{"a', '": 1}'], '{"a": 1}'),
+        ({"a": 1}, [], '{"a":1}'),
+    ],
+)
+async def test_the_input_of_a_call_is_whole_however_it_comes(
+    given: dict[str, Any], pieces: list[str], arguments: str
+) -> None:
+    call = begun({"type": "tool_use", "id": "toolu_1", "name": "print_tool", "input": given})
+    fragments = [piece(type="input_json_delta", partial_json=text) for text in pieces]
+    reply = folded(await replying(START, call, *fragments, ended(), stopped("tool_use"), STOP))
+    assert reply.calls == (ToolCall("toolu_1", "print_tool", arguments),)
+
+
+async def test_parallel_calls_are_numbered_by_themselves_and_not_by_their_blocks() -> None:
+    call = {"type": "tool_use", "name": "print_tool", "input": {}}
+    reply = folded(
+        await replying(
+            START, *WORDS, begun(call | {"id": "a"}, 1), ended(1), begun(call | {"id": "b"}, 2), ended(2),
+            stopped("tool_use"), STOP,
+        )
+    )  # fmt: skip
+    assert [part.id for part in reply.calls] == ["a", "b"]
+
+
+async def test_a_call_id_known_from_earlier_is_replaced() -> None:
+    call = begun({"type": "tool_use", "id": "call_0", "name": "print_tool", "input": {}})
+    async with conversing() as (vendor, model):
+        vendor.will(Script(body=events(START, call, ended(), stopped("tool_use"), STOP)))
+        earlier = Turn("assistant", (ToolCall("call_0", "print_tool", "{}"),))
+        answered = Turn("tool", (ToolReturn("call_0", "print_tool", "success", "ok"),))
+        reply = await reply_from(model, request("Hi.", earlier, answered))
+    assert reply.calls[0].id != "call_0"
+
+
+async def test_an_error_in_the_stream_is_told_apart_by_its_type() -> None:
+    async with conversing() as (vendor, model):
+        vendor.will(Script(deltas=(TextDelta("Hel"),), failure=Failure("overloaded", "Overloaded"), fails_after=1))
+        with pytest.raises(errors.Overloaded, match="Overloaded"):
+            await deltas_from(model, request("Hi."))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"event: content_block_delta\ndata: {not json\n\n",
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","index":"x"}\n\n',
+        b'event: content_block_start\ndata: {"type":"content_block_start","content_block":{"type":"tool_use"}}\n\n',
+    ],
+    ids=["not JSON", "wrong type", "a call without a name"],
+)
+async def test_an_event_that_cannot_be_understood_is_a_bad_reply(broken: bytes) -> None:
+    async with conversing() as (vendor, model):
+        vendor.will(Script(body=events(START) + broken))
+        with pytest.raises(errors.BadReply):
+            await deltas_from(model, request("Hi."))
+
+
+async def test_the_vendor_is_shown_its_key_its_version_and_the_payload_as_previewed() -> None:
+    asked = request("Hi.", user="agent-1")
+    async with conversing() as (vendor, model):
+        await deltas_from(model, asked)
+        sent = vendor.last
+    assert sent.path == "/v1/messages"
+    assert (sent.headers["x-api-key"], sent.headers["anthropic-version"]) == ("sk-ant-x", "2023-06-01")
+    assert sent.headers["anthropic-beta"] == "interleaved-thinking-2025-05-14"
+    assert sent.body == json.loads(json.dumps(model.payload(asked)))
+    assert sent.body["metadata"] == {"user_id": "agent-1"}
+
+
+async def test_pieces_come_out_as_they_come_in() -> None:
+    deltas = (ReasoningDelta("Hm"), TextDelta("a"), TextDelta("b"), UsageDelta(Usage(1, 2)), Finish("stop"))
+    async with conversing() as (vendor, model):
+        vendor.will(Script(deltas=deltas, piece_bytes=1, noise=True))
+        said = await deltas_from(model, request("Hi."))
+    assert [delta for delta in said if isinstance(delta, TextDelta)] == [TextDelta("a"), TextDelta("b")]
+    assert folded(said).finish == "stop"
