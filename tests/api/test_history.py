@@ -11,6 +11,7 @@ from letta_client import ConflictError
 
 from holdfast import ids
 from holdfast.actions.compact_thread import compact_thread
+from holdfast.core.retrying import Patience
 from holdfast.engine.compacting import Compaction, Compactor, Wanted
 from holdfast.errors import Conflict
 from holdfast.wire.requests import CompactionSettingsInput
@@ -94,7 +95,7 @@ async def test_a_summary_of_messages_that_changed_meanwhile_is_thrown_away(clien
             CompactionSettingsInput(mode="all"),
             database=deps.database,
             catalog=deps.catalog,
-            compactor=OvertakenCompactor(deps.catalog, deps.clock),
+            compactor=OvertakenCompactor(deps.catalog, deps.clock, deps.compactor.ratios, Patience(0)),
             clock=deps.clock,
             refuse_empty=False,
         )

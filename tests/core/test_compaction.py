@@ -95,6 +95,21 @@ def test_what_every_request_costs_besides_counts_against_the_rest() -> None:
     assert fitting < crowded
 
 
+def test_what_is_known_of_the_vendors_counting_takes_the_place_of_a_margin() -> None:
+    messages = [SYSTEM, *(message for number in range(5) for message in exchange(number, size=400))]
+    places = [compaction.cut(messages, settings(), context_window=1_500, ratio=ratio) for ratio in (0.5, 1.3, None, 2)]
+    assert places[0] < places[1] == places[2] < places[3]
+
+
+def test_there_is_something_to_summarise_unless_it_is_a_summary_or_waits_for_an_answer() -> None:
+    pending = row("approval", call("held"), step="p")
+    earlier = row("summary", Summary("before"))
+    assert compaction.summarisable([SYSTEM, earlier, row("user", "q")])
+    assert not compaction.summarisable([SYSTEM, earlier])
+    assert not compaction.summarisable([SYSTEM, pending])
+    assert not compaction.summarisable([])
+
+
 def test_when_nothing_fits_as_much_as_possible_goes() -> None:
     messages = [SYSTEM, *exchange(1, size=4_000), *exchange(2, size=4_000)]
     assert cut(messages, window=100) == len(messages) - 1

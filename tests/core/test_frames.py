@@ -17,6 +17,7 @@ from holdfast.core.frames import (
     HiddenReasoningFrame,
     MessageFrame,
     ReasoningFrame,
+    RetryFrame,
     StopFrame,
     TextFrame,
     UsageFrame,
@@ -40,6 +41,7 @@ FRAMES: list[Frame] = [
         )
     ),
     CompactionFrame("message-3", None, 7, "post_step_context_check", None, 1_000),
+    RetryFrame("message-4", "step-1", 8, 2, 4, "llm_rate_limit", "Slow down.", 500, ("message-1",)),
     AbandonedFrame("message-1"),
     StopFrame("end_turn"),
     UsageFrame(Usage(1, 2, 0, None, 3), 2, 40),
@@ -58,7 +60,7 @@ def test_a_frame_survives_a_round_trip(frame: Frame) -> None:
 
 def test_the_tags_of_stored_frames_do_not_change() -> None:
     tags = [msgspec.msgpack.decode(msgspec.msgpack.encode(frame))[0] for frame in FRAMES]
-    assert tags == ["t", "r", "h", "c", "m", "x", "a", "s", "u", "e"]
+    assert tags == ["t", "r", "h", "c", "m", "x", "y", "a", "s", "u", "e"]
 
 
 def test_a_stream_ends_with_usage_or_with_an_error() -> None:

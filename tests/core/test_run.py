@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -31,6 +31,7 @@ from holdfast.core.run import (
     Done,
     Park,
     Phase,
+    RunState,
     Settle,
     Wait,
     apply,
@@ -506,6 +507,67 @@ def test_a_model_failure_ends_the_run_with_its_own_reason() -> None:
     state = apply(after(), ModelFailed("llm_api_error", FAILURE))
     assert plan(state) == Done("llm_api_error")
     assert state.error == FAILURE
+
+
+# --- trying again ----------------------------------------------------------------------------------------------------
+
+
+def failed_try(retry_in_ms: int = 200, **fields: Any) -> ModelFailed:
+    return ModelFailed("llm_api_error", FAILURE, retry_in_ms=retry_in_ms, **fields)
+
+
+def trying(*events: AnyEvent, retries: int = 3) -> RunState:
+    return after(*events, given=spec(retries=retries))
+
+
+def test_a_failed_try_that_says_when_to_try_again_is_followed_by_another_of_the_same_call() -> None:
+    intent = plan(trying(failed_try(200), failed_try(450)))
+    assert isinstance(intent, CallModel)
+    assert (intent.number, intent.attempt, intent.pause_ms) == (1, 3, 450)
+
+
+def test_a_first_try_is_not_waited_for() -> None:
+    intent = plan(trying())
+    assert isinstance(intent, CallModel)
+    assert (intent.attempt, intent.pause_ms) == (1, 0)
+
+
+def test_a_failure_that_names_no_next_try_ends_the_run_however_many_are_left() -> None:
+    state = trying(failed_try(), ModelFailed("llm_api_error", FAILURE))
+    assert plan(state) == Done("llm_api_error")
+    assert state.error == FAILURE
+
+
+def test_a_run_has_no_more_tries_than_it_was_told_at_its_start() -> None:
+    state = trying(failed_try(), failed_try(), retries=2)
+    with pytest.raises(IllegalEvent, match="2 times"):
+        apply(state, failed_try())
+    with pytest.raises(IllegalEvent):
+        apply(trying(retries=0), failed_try())
+
+
+def test_every_model_call_has_its_own_tries() -> None:
+    state = trying(failed_try(), replied(judged("note")), started_tools("note"), returned("note"), retries=1)
+    intent = plan(state)
+    assert isinstance(intent, CallModel)
+    assert (intent.number, intent.attempt, intent.pause_ms) == (2, 1, 0)
+    assert isinstance(plan(apply(state, failed_try())), CallModel)
+
+
+def test_tries_are_counted_over_a_compaction_and_what_was_waited_for_is_not_waited_for_again() -> None:
+    intent = plan(trying(failed_try(), OVERFLOW, COMPACTED))
+    assert isinstance(intent, CallModel)
+    assert (intent.attempt, intent.pause_ms) == (2, 0)
+
+
+def test_what_failed_tries_cost_is_counted_and_says_nothing_of_the_context() -> None:
+    state = trying(failed_try(usage=Usage(7, 3)), replied(tokens=10))
+    assert state.usage.total_tokens == 20
+    assert state.context_tokens == 10
+
+
+def test_a_cancel_while_the_next_try_is_waited_for_ends_the_run() -> None:
+    assert plan(apply(trying(failed_try(60_000)), CancelAsked())) == Done("cancelled")
 
 
 # --- compaction ------------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(chosen=st.sets(st.sampled_from(RULES), max_size=2), max_steps=st.integers(1, 6), parallel=st.booleans())
     def begin(self, chosen: set[Rule], max_steps: int, parallel: bool) -> None:
-        self.spec = spec(*sorted(chosen, key=repr), max_steps=max_steps, parallel=parallel)
+        self.spec = spec(*sorted(chosen, key=repr), max_steps=max_steps, parallel=parallel, retries=max_steps % 3)
         self.start(())
 
     def start(self, answer: tuple[Decision, ...]) -> None:
@@ -145,6 +145,20 @@ class Machine(RuleBasedStateMachine):
     @rule(overflow=st.booleans())
     def model_fails(self, overflow: bool) -> None:
         self.happen(ModelFailed("llm_api_error", FAILURE, overflow))
+
+    @precondition(lambda self: isinstance(self.next(), CallModel))
+    @rule(pause_ms=st.integers(0, 60_000))
+    def try_fails(self, pause_ms: int) -> None:
+        before = self.next()
+        assert isinstance(before, CallModel)
+        failed = ModelFailed("llm_api_error", FAILURE, retry_in_ms=pause_ms, usage=Usage(3, 1))
+        if before.attempt > self.spec.retries:
+            with pytest.raises(IllegalEvent):
+                apply(self.state, failed)
+            return
+        self.happen(failed)
+        again = msgspec.structs.replace(before, attempt=before.attempt + 1, pause_ms=pause_ms)
+        assert self.next() == again, "another try is the same call"
 
     @precondition(lambda self: isinstance(self.next(), Compact))
     @rule(worked=st.booleans())

@@ -7,7 +7,7 @@ import msgspec
 from holdfast.actions.find_thread import require_idle
 from holdfast.actions.recompile_system import recompile_system
 from holdfast.actions.run_spec import effective_model
-from holdfast.core import compaction, context
+from holdfast.core import compaction
 from holdfast.core.messages import Message, text_of
 from holdfast.core.records import Agent, CompactionSettings, Thread
 from holdfast.engine.clock import Clock
@@ -47,7 +47,7 @@ async def compact_thread(
     """`refuse_empty`: whether a history with nothing to summarise is an error or merely stays as it is."""
     scene = await database.read(lambda tx: _look(tx, thread_id))
     window = scene.window
-    if not _summarisable(window):
+    if not compaction.summarisable(window):
         if refuse_empty:
             raise Invalid("There are no messages to compact in this conversation.")
         return Compacted(_known_summary(window), len(window), len(window))
@@ -88,12 +88,6 @@ async def _write(tx: Transaction, scene: _Scene, made: Compaction, now_us: int) 
     await messages.insert_many(tx, scene.agent.id, [made.summary])
     await threads.replace_window(tx, thread_id, [row.id for row in made.evicted], made.summary.id)
     await recompile_system(tx, thread_id, now_us, update_timestamp=True)
-
-
-def _summarisable(window: list[Message]) -> bool:
-    """A summary of nothing but a summary would be no shorter, and a pending approval stays where it is."""
-    evictable = window[compaction.first_evictable(window) : context.pending_start(window)]
-    return any(row.role != "summary" for row in evictable)
 
 
 def _known_summary(window: list[Message]) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from holdfast.core import prompts
+from holdfast.core.budget import calibrated
 from holdfast.core.context import BYTES_PER_TOKEN, estimate_message, history, pending_start
 from holdfast.core.messages import (
     CompactionStats,
@@ -37,8 +38,8 @@ REQUEST_TAG: Final = "<summary_request>"
 _TRIGGER_PERCENT: Final = 90
 _KEEP_PERCENT: Final = 70
 _GROWTH_PERCENT: Final = 10
-# Estimates count bytes; vendors count tokens, and often more of them.
-_ESTIMATE_MARGIN_PERCENT: Final = 130
+# Estimates count bytes; vendors count tokens, and often more of them. Where nothing is learnt yet, this is feared.
+_FEARED_RATIO: Final = 1.3
 _TRANSCRIPT_SHARE_PERCENT: Final = 50
 _ROW_CHARS: Final = 8_000
 
@@ -52,8 +53,19 @@ def modes_to_try(mode: Mode) -> tuple[Mode, ...]:
     return (mode, *_FALLBACKS[mode])
 
 
+def is_own_summary(mode: Mode) -> bool:
+    """Whether the agent's own model summarises, in its own words and with its own prompt before it."""
+    return mode in ("self_compact_all", "self_compact_sliding_window")
+
+
 def first_evictable(messages: Sequence[Message]) -> int:
     return 1 if messages and messages[0].role == "system" else 0
+
+
+def summarisable(messages: Sequence[Message]) -> bool:
+    """A summary of nothing but a summary would be no shorter, and a pending approval stays where it is."""
+    evictable = messages[first_evictable(messages) : pending_start(messages)]
+    return any(row.role != "summary" for row in evictable)
 
 
 def cut(
@@ -62,11 +74,13 @@ def cut(
     *,
     context_window: int,
     overhead_tokens: int = 0,
+    ratio: float | None = None,
     estimate: Estimate = estimate_message,
 ) -> int:
     """The index of the first row to keep after the system row; `first_evictable(messages)` when nothing can go.
 
-    `overhead_tokens` is what every request costs besides its rows: tool schemas, and the summary to come.
+    `overhead_tokens` is what every request costs besides its rows, such as its tools. `ratio` is what
+    the vendor has been found to count for each token that we guess.
     """
     start, end = first_evictable(messages), pending_start(messages)
     if settings.mode in ("all", "self_compact_all"):
@@ -74,12 +88,15 @@ def cut(
     places = _cut_places(messages, start, end)
     if not places:
         return start
-    fits = _fit_test(messages, start, context_window, overhead_tokens, estimate)
+    costs = [estimate(message) for message in messages]
+    besides = sum(costs[:start]) + overhead_tokens
+    most = context_window * _KEEP_PERCENT // 100
+    feared = _FEARED_RATIO if ratio is None else ratio
     percent = round(settings.sliding_window_percentage * 100)
     while percent < 100:
         wanted = start + -(-(len(messages) - start) * percent // 100)
         place = next((index for index in places if index >= wanted), places[-1])
-        if fits(place):
+        if calibrated(besides + sum(costs[place:]), feared) <= most:
             return place
         percent += _GROWTH_PERCENT
     return places[-1]
@@ -99,7 +116,7 @@ def summary_request(
     The `self_` modes keep the agent's own prompt and turns as the prefix, so that a vendor's cache serves them again.
     """
     prompt = settings.prompt or prompts.SUMMARY[settings.mode]
-    if settings.mode in ("self_compact_all", "self_compact_sliding_window"):
+    if is_own_summary(settings.mode):
         turns = history(evicted, model_handle=model_handle, context_window=context_window, timezone=timezone)
         return system, _asked_last(turns, Text(f"{REQUEST_TAG}\n{prompt}\n</summary_request>"))
     limit = context_window * _TRANSCRIPT_SHARE_PERCENT // 100 * BYTES_PER_TOKEN
@@ -138,19 +155,6 @@ def stats(
     """`cut_at` as `cut` gave it; the summary row counts among the messages after."""
     after = first_evictable(before) + 1 + len(before) - cut_at
     return CompactionStats(trigger, context_window, len(before), after, tokens_before, tokens_after)
-
-
-def _fit_test(
-    messages: Sequence[Message], start: int, context_window: int, overhead_tokens: int, estimate: Estimate
-) -> Callable[[int], bool]:
-    costs = [estimate(message) for message in messages]
-    system = sum(costs[:start]) + overhead_tokens
-    most = context_window * _KEEP_PERCENT // 100
-
-    def fits(place: int) -> bool:
-        return (system + sum(costs[place:])) * _ESTIMATE_MARGIN_PERCENT // 100 <= most
-
-    return fits
 
 
 def _cut_places(messages: Sequence[Message], start: int, end: int) -> list[int]:

@@ -93,9 +93,12 @@ def cut_content(content: Content, limit: int) -> Content:
 
 def estimate_context(system: str, turns: Iterable[Turn], tools: Sequence[object] = ()) -> int:
     """Tokens of a whole request, by a cheap guess. `tools` is whatever encodes to the JSON that would be sent."""
-    described = len(msgspec.json.encode(tools)) if tools else 0
-    said = sum(_parts_size(turn.parts) for turn in turns)
-    return _tokens(_text_size(system) + described + said)
+    said = sum([_parts_size(turn.parts) for turn in turns])
+    return _tokens(_text_size(system) + said) + estimate_tools(tools)
+
+
+def estimate_tools(tools: Sequence[object]) -> int:
+    return _tokens(len(msgspec.json.encode(tools))) if tools else 0
 
 
 def estimate_message(message: Message) -> int:
@@ -202,7 +205,15 @@ def _are_one_reply(first: Message, second: Message) -> bool:
 
 
 def _parts_size(parts: Iterable[AnyPart]) -> int:
-    return _ROW_OVERHEAD_BYTES + sum(_part_size(part) for part in parts)
+    """Asked of every row before every model call; most parts are text."""
+    size = _ROW_OVERHEAD_BYTES
+    for part in parts:
+        if type(part) is Text:
+            text = part.text
+            size += len(text) if text.isascii() else len(text.encode())
+        else:
+            size += _part_size(part)
+    return size
 
 
 def _part_size(part: AnyPart) -> int:

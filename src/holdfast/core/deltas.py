@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -66,6 +66,9 @@ class Reply(msgspec.Struct, frozen=True):
     def spoken(self) -> Parts:
         """All but the tool calls: what is kept of a reply that was cut off."""
         return tuple(part for part in self.parts if not isinstance(part, ToolCall))
+
+
+NOTHING_SAID: Final = Reply((), None, None)
 
 
 class ReplyFolder:

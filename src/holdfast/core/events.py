@@ -52,9 +52,13 @@ class ModelReplied(Event, frozen=True, tag="model_replied"):
 
 
 class ModelFailed(Event, frozen=True, tag="model_failed"):
+    """`usage` is what the failed try is known to have cost."""
+
     stop_reason: StopReason
     error: dict[str, Any]
     overflow: bool = False  # the context was too long: compaction may help
+    retry_in_ms: int | None = None  # None: there is no other try
+    usage: Usage = Usage()
 
 
 class ToolsStarted(Event, frozen=True, tag="tools_started"):

@@ -80,6 +80,20 @@ class CompactionFrame(FrameBase, frozen=True, tag="x"):
     context_window: int
 
 
+class RetryFrame(FrameBase, frozen=True, tag="y"):
+    """A try of a model call failed, and another follows. What was shown of it is void."""
+
+    message_id: str
+    step_id: str
+    at_us: int
+    attempt: int  # the one to come
+    max_attempts: int
+    error_type: str
+    message: str
+    retry_in_ms: int
+    abandoned_ids: tuple[str, ...] = ()  # of the messages whose fragments were shown
+
+
 class AbandonedFrame(FrameBase, frozen=True, tag="a"):
     """The fragments of this message are of an attempt that was given up: a replay leaves them out. Not on the wire."""
 
@@ -107,6 +121,7 @@ Frame = (
     | CallFrame
     | MessageFrame
     | CompactionFrame
+    | RetryFrame
     | AbandonedFrame
     | StopFrame
     | UsageFrame

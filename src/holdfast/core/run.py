@@ -106,6 +106,8 @@ class RunState(msgspec.Struct, frozen=True):
     compact: str | None = None  # why the context is to be compacted before anything else
     compactions: int = 0
     overflows: int = 0  # since the last reply
+    failures: int = 0  # since the last reply, each followed by another try
+    pause_ms: int = 0  # to be waited before that try
     stop_after_compaction: StopReason | None = None
     ending: StopReason | None = None
     stop_reason: StopReason | None = None
@@ -126,6 +128,8 @@ class CallModel(msgspec.Struct, frozen=True):
     number: int  # of the model call within the run, from 1
     choice: Choice
     parallel: bool
+    attempt: int = 1
+    pause_ms: int = 0  # to wait before it
 
 
 class CallTools(msgspec.Struct, frozen=True):
@@ -244,6 +248,8 @@ def _replied(state: RunState, event: ModelReplied) -> RunState:
         return_position=None,
         usage=state.usage + event.usage,
         overflows=0,
+        failures=0,
+        pause_ms=0,
         context_tokens=event.usage.total_tokens,
         compact="post_step_context_check"
         if should_compact(event.usage.total_tokens, spec.model.context_window)
@@ -263,9 +269,14 @@ def _replied(state: RunState, event: ModelReplied) -> RunState:
 
 
 def _model_failed(state: RunState, event: ModelFailed) -> RunState:
+    after = _change(state, usage=state.usage + event.usage, pause_ms=0)
     if event.overflow and state.overflows < MAX_COMPACTIONS:
-        return _change(state, compact="context_window_exceeded", overflows=state.overflows + 1)
-    return _done(state, event.stop_reason, event.error)
+        return _change(after, compact="context_window_exceeded", overflows=state.overflows + 1)
+    if event.retry_in_ms is None:
+        return _done(after, event.stop_reason, event.error)
+    if state.failures >= state.frozen_spec.retries:
+        raise IllegalEvent(f"a model call may be tried again {state.frozen_spec.retries} times, not once more")
+    return _change(after, failures=state.failures + 1, pause_ms=event.retry_in_ms)
 
 
 def _compaction_failed(state: RunState, event: CompactionFailed) -> RunState:
@@ -347,7 +358,7 @@ def _call_model(state: RunState) -> CallModel:
     spec = state.frozen_spec
     choice = tool_rules.choose(spec.rules, spec.tool_names, state.history)
     parallel = spec.model.parallel_tool_calls and tool_rules.allows_parallel_calls(spec.rules)
-    return CallModel(state.model_calls + 1, choice, parallel)
+    return CallModel(state.model_calls + 1, choice, parallel, state.failures + 1, state.pause_ms)
 
 
 def _next_action(state: RunState) -> CallTools | Settle:

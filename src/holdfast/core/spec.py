@@ -33,6 +33,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tools: tuple[ToolSpec, ...] = ()
     rules: tuple[Rule, ...] = ()
     max_steps: int = 50
+    retries: int = 0  # of each model call that fails in passing
     timezone: str = "UTC"
     compaction: CompactionSettings = CompactionSettings()
     stream_tokens: bool = False

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import aclosing
+from random import random
 
 import msgspec
 
 from holdfast import ids
-from holdfast.core import compaction, context
+from holdfast.core import budget, compaction, context
 from holdfast.core.deltas import ReplyFolder
 from holdfast.core.messages import Message, Summary, text_of
 from holdfast.core.records import CompactionSettings, ModelChoice
+from holdfast.core.retrying import Patience, pause_ms
+from holdfast.core.usage import estimate_tokens
 from holdfast.engine.clock import Clock
-from holdfast.errors import ContextTooLong, EmptyReply, ModelError, SystemPromptTooLong
-from holdfast.llm.base import Catalog, ModelRequest
+from holdfast.engine.models import find_model
+from holdfast.engine.ratios import TokenRatios
+from holdfast.errors import ContextTooLong, EmptyReply, ModelError, ModelUnavailable, SystemPromptTooLong
+from holdfast.llm.base import Catalog, Model, ModelInfo, ModelRequest, ToolSchema
+
+log = logging.getLogger(__name__)
 
 
 class Compaction(msgspec.Struct, frozen=True):
@@ -35,48 +44,63 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     step_id: str | None = None
     tokens_before: int | None = None
+    tools: Sequence[ToolSchema] = ()  # sent with every request, whatever the window holds
 
 
 class Compactor:
-    def __init__(self, catalog: Catalog, clock: Clock) -> None:
+    def __init__(self, catalog: Catalog, clock: Clock, ratios: TokenRatios, patience: Patience) -> None:
+        self.ratios = ratios
         self._catalog = catalog
         self._clock = clock
+        self._patience = patience
 
     async def compact(self, wanted: Wanted) -> Compaction:
         """The first mode that frees enough; else the best there was. Raises a ModelError when none can be had."""
+        ratio = await self.ratios.of(wanted.model.handle)
+        _require_small_system(wanted, ratio)
         best: Compaction | None = None
         failure: ModelError | None = None
         for mode in compaction.modes_to_try(wanted.settings.mode):
             settings = msgspec.structs.replace(wanted.settings, mode=mode)
             try:
-                made = await self._try(wanted, settings)
+                made = await self._try(wanted, settings, ratio)
             except ModelError as error:
+                log.info("a summary could not be made in the mode %s: %s", mode, error)
                 failure = error
                 continue
-            if made is not None:
+            if made is None:
+                continue
+            if not compaction.should_compact(made.tokens_after, wanted.model.context_window):
+                return made
+            if best is None or made.tokens_after < best.tokens_after:
                 best = made
-                if not compaction.should_compact(made.tokens_after, wanted.model.context_window):
-                    return made
         if best is None:
-            raise failure or self._nothing_to_evict(wanted)
+            raise failure or ContextTooLong(
+                "The context is too long for the model and nothing in it can be summarised."
+            )
+        log.warning("compaction left %d tokens in a window of %d", best.tokens_after, wanted.model.context_window)
         return best
 
-    async def _try(self, wanted: Wanted, settings: CompactionSettings) -> Compaction | None:
+    async def _try(self, wanted: Wanted, settings: CompactionSettings, ratio: float | None) -> Compaction | None:
         window, model = wanted.window, wanted.model
-        place = compaction.cut(window, settings, context_window=model.context_window)
+        overhead = context.estimate_tools(wanted.tools)
+        place = compaction.cut(
+            window, settings, context_window=model.context_window, overhead_tokens=overhead, ratio=ratio
+        )
         start = compaction.first_evictable(window)
         evicted = tuple(window[start:place])
-        if not evicted or (len(evicted) == 1 and evicted[0].role == "summary"):
+        if not compaction.summarisable(evicted):
             return None
-        text = compaction.clip(await self._summarise(wanted, settings, evicted), settings.clip_chars)
-        kept = [*window[:start], *window[place:]]
-        tokens_after = sum(map(context.estimate_message, kept)) + len(text) // context.BYTES_PER_TOKEN
+        text = compaction.clip(await self._summarise_patiently(wanted, settings, evicted), settings.clip_chars)
+        kept = sum(map(context.estimate_message, [*window[:start], *window[place:]])) + overhead
+        tokens_after = budget.calibrated(kept + estimate_tokens(text), ratio)
+        gone = sum(map(context.estimate_message, evicted))
         stats = compaction.stats(
             wanted.trigger,
             context_window=model.context_window,
             before=window,
             cut_at=place,
-            tokens_before=wanted.tokens_before or sum(map(context.estimate_message, window)),
+            tokens_before=wanted.tokens_before or budget.calibrated(kept + gone, ratio),
             tokens_after=tokens_after,
         )
         summary = Message(
@@ -90,8 +114,25 @@ class Compactor:
         )
         return Compaction(summary, evicted, tokens_after)
 
+    async def _summarise_patiently(
+        self, wanted: Wanted, settings: CompactionSettings, evicted: Sequence[Message]
+    ) -> str:
+        failures = 0
+        while True:
+            try:
+                return await self._summarise(wanted, settings, evicted)
+            except ModelError as error:
+                failures += 1
+                wait = pause_ms(self._patience, failures, error.retry_after, random())
+                if wait is None or not error.retryable:
+                    raise
+                log.info("a summary will be asked for again in %d ms: %s", wait, error)
+            await asyncio.sleep(wait / 1_000)
+
     async def _summarise(self, wanted: Wanted, settings: CompactionSettings, evicted: Sequence[Message]) -> str:
-        info = await self._catalog.find(settings.model or wanted.model.handle)
+        by_itself = compaction.is_own_summary(settings.mode)
+        handle = wanted.model.handle if by_itself else settings.model or wanted.model.handle
+        info, model = await find_model(self._catalog, handle)
         system, turns = compaction.summary_request(
             evicted,
             settings,
@@ -100,26 +141,49 @@ class Compactor:
             context_window=min(info.context_window, wanted.model.context_window),
             timezone=wanted.timezone,
         )
+        own = info.handle == wanted.model.handle
         request = ModelRequest(
             handle=info.handle,
             system=system,
             turns=turns,
+            # Vendors keep prompts by their beginnings, and that is where the tools stand.
+            tools=tuple(wanted.tools) if by_itself else (),
+            tool_choice="none",
             context_window=info.context_window,
-            settings=settings.model_settings or {},
+            max_output_tokens=wanted.model.max_output_tokens if own else None,
+            settings=settings.model_settings or (wanted.model.settings if own else {}),
         )
-        folder = ReplyFolder()
-        async with aclosing(self._catalog.open(info).stream(request)) as deltas:
-            async for delta in deltas:
-                folder.add(delta)
-        text = text_of(folder.reply().parts)
-        if not text.strip():
-            raise EmptyReply("The model returned an empty summary.")
-        return text
+        return await _read_summary(info, model, request)
 
-    def _nothing_to_evict(self, wanted: Wanted) -> ModelError:
-        system_tokens = context.estimate_message(wanted.window[0]) if wanted.window else 0
-        if system_tokens >= wanted.model.context_window:
-            return SystemPromptTooLong(
-                f"The system prompt takes about {system_tokens} tokens of a window of {wanted.model.context_window}."
-            )
-        return ContextTooLong("The context is too long for the model and nothing in it can be summarised.")
+
+async def _read_summary(info: ModelInfo, model: Model, request: ModelRequest) -> str:
+    folder = ReplyFolder()
+    async with aclosing(model.stream(request)) as deltas:
+        async for delta in deltas:
+            folder.add(delta)
+    reply = folder.reply()
+    if reply.finish is None:
+        raise ModelUnavailable("The model's stream ended before the summary was finished.")
+    if reply.usage is not None:
+        # Not part of any run's usage: this is the one place that tells what it cost.
+        cost = reply.usage.prompt_tokens, reply.usage.completion_tokens
+        log.info("a summary by %s took %d prompt and %d completion tokens", info.handle, *cost)
+    text = text_of(reply.parts)
+    if not text.strip():
+        raise EmptyReply("The model returned an empty summary.")
+    return text
+
+
+def system_too_long(tokens: int, context_window: int) -> SystemPromptTooLong:
+    return SystemPromptTooLong(
+        f"The system prompt and the tools take about {tokens} tokens of a window of {context_window}."
+    )
+
+
+def _require_small_system(wanted: Wanted, ratio: float | None) -> None:
+    """Nothing that can be summarised would help."""
+    fixed = wanted.window[: compaction.first_evictable(wanted.window)]
+    guess = sum(map(context.estimate_message, fixed)) + context.estimate_tools(wanted.tools)
+    tokens = budget.calibrated(guess, ratio)
+    if tokens >= wanted.model.context_window:
+        raise system_too_long(tokens, wanted.model.context_window)

@@ -51,8 +51,10 @@ class Draft(msgspec.Struct):
     cut: WindowCut | None = None
     hold: Hold | None = None
     system_digest: str | None = None
+    ratio: tuple[str, float] | None = None  # of a model: what it has just taught us about its way of counting
     # What outlives a checkpoint that a cancel overtook: it happened, and cannot be made not to have happened.
     reply: Replied | None = None
+    given_up: Reply | None = None  # what a failed try had said
     returns: list[ToolReturn] = []
 
     @property

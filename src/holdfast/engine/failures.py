@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.records import StopReason
+from holdfast.core.retrying import asks_too_much
 from holdfast.errors import ContextTooLong, ModelError
 
 
@@ -26,6 +27,8 @@ def classify(exception: Exception, run_id: str) -> Failure:
     if isinstance(exception, ModelError):
         stop_reason = msgspec.convert(exception.stop_reason, StopReason)
         detail = f"{_CODES.get(type(exception).__name__, 'LLM_ERROR')}: {exception.message}"
+        if exception.retry_after is not None and asks_too_much(exception.retry_after):
+            detail += f" The provider asks to wait {exception.retry_after:.0f} s before another try."
         error = _error(run_id, exception.wire_type, exception.summary, detail)
         error |= {"http_status": exception.status, "http_type": exception.http_type}
         return Failure(type(exception).__name__, stop_reason, error, isinstance(exception, ContextTooLong))

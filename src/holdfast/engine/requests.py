@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from holdfast.core import context, envelopes, prompt
@@ -14,14 +16,11 @@ from holdfast.llm.base import ModelRequest, NamedTool, ToolChoice, ToolSchema
 
 def build(spec: RunSpec, intent: CallModel, window: list[Message], run_id: str) -> ModelRequest:
     model = spec.model
-    allowed = set(intent.choice.allowed)
     return ModelRequest(
         handle=model.handle,
         system=system_text(spec, window),
         turns=turns(spec, window, run_id),
-        tools=tuple(
-            ToolSchema(tool.name, tool.description, tool.parameters) for tool in spec.tools if tool.name in allowed
-        ),
+        tools=schemas(spec, intent.choice.allowed),
         tool_choice=_tool_choice(intent),
         parallel_tool_calls=intent.parallel,
         context_window=model.context_window,
@@ -31,6 +30,11 @@ def build(spec: RunSpec, intent: CallModel, window: list[Message], run_id: str) 
         settings=model.settings,
         user=spec.agent_id,
     )
+
+
+def schemas(spec: RunSpec, names: Collection[str]) -> tuple[ToolSchema, ...]:
+    wanted = set(names)
+    return tuple(ToolSchema(tool.name, tool.description, tool.parameters) for tool in spec.tools if tool.name in wanted)
 
 
 def turns(spec: RunSpec, window: list[Message], run_id: str) -> tuple[Turn, ...]:

@@ -23,6 +23,7 @@ NAMES: Final = frozenset(
         "error",
         "error_after",
         "error_times",
+        "retry_after",
         "cut",
         "message",
         "finish",

@@ -83,6 +83,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     delay: float = 0.0
     stalls: bool = False
     error: Exception | None = None
+    reports_failure: bool = False  # says what it cost all the same
 
 
 def new_call_id() -> str:
@@ -113,6 +114,8 @@ class OfflineModel:
             if script.stalls:
                 await asyncio.Event().wait()
             if script.error is not None:
+                if script.reports_failure:
+                    yield UsageDelta(script.usage)
                 raise script.error
             yield UsageDelta(script.usage)
             yield Finish(script.finish)
@@ -126,7 +129,7 @@ class OfflineModel:
         prompt_tokens = estimate_context(request.system, request.turns, request.tools)
         wanted = summary_source(request)
         if wanted is not None:
-            return _summary_script(wanted, prompt_tokens, request.context_window)
+            return self._summary_script(wanted, prompt_tokens, request.context_window)
         now = situation.read(request.turns)
         directed = now.directives
         window = directed.count("window")
@@ -161,15 +164,16 @@ class OfflineModel:
             return msgspec.structs.replace(script, content=(), stalls=True)
         if (count := directed.count("stall_after")) is not None:
             return msgspec.structs.replace(script, content=script.content[:count], stalls=True)
-        if (count := directed.count("cut")) is not None:
-            error = errors.ModelUnavailable(directed.text("message") or "The stream ended before the reply did.")
-            return msgspec.structs.replace(script, content=script.content[:count], error=error)
-        kind = directed.text("error")
-        if kind is None or not self._fails_again(directed, asked):
+        kind, cut, message = directed.text("error"), directed.count("cut"), directed.text("message")
+        if (kind is None and cut is None) or not self._fails_again(directed, asked):
             return script
-        count = directed.count("error_after") or 0
-        error = made_error(kind, directed.text("message"))
-        return msgspec.structs.replace(script, content=script.content[:count], error=error)
+        if cut is not None:
+            error: Exception = errors.ModelUnavailable(message or "The stream ended before the reply did.")
+        else:
+            error = made_error(kind or "", message, directed.seconds("retry_after"))
+        count = (directed.count("error_after") or 0) if cut is None else cut
+        reports = directed.has("usage")
+        return msgspec.structs.replace(script, content=script.content[:count], error=error, reports_failure=reports)
 
     def _fails_again(self, directed: Directives, asked: str) -> bool:
         times = directed.count("error_times")
@@ -177,6 +181,19 @@ class OfflineModel:
             return True
         self._times_failed[asked] += 1
         return self._times_failed[asked] <= times
+
+    def _summary_script(self, source: str, prompt_tokens: int, context_window: int) -> Script:
+        _refuse_overflow(prompt_tokens, context_window)
+        directed = parse(source).directives
+        failure = directed.text("summary_error")
+        if failure is not None and self._fails_again(directed, "a summary"):
+            raise made_error(failure, directed.text("message"))
+        said = [line.removeprefix("User: ") for line in source.splitlines() if line.startswith("User: ")]
+        text = f"Earlier, {len(source.splitlines())} lines were exchanged."
+        if said:
+            text += f" The user first said: {_shortened(said[0], 200)} The user last said: {_shortened(said[-1], 200)}"
+        content = _text(directed.text("summary") or text)
+        return Script(content=content, usage=Usage(prompt_tokens, len(content), 0, reasoning_tokens=0), finish="stop")
 
 
 def choose_calls(request: ModelRequest, now: Situation) -> list[Call]:
@@ -204,10 +221,13 @@ def answer(request: ModelRequest, now: Situation) -> str:
     return f"You said: {_shortened(asked, _ECHOED_CHARS)}" if asked else "There is nothing new to answer."
 
 
-def made_error(kind: str, message: str | None) -> Exception:
+def made_error(kind: str, message: str | None, retry_after: float = 0.0) -> Exception:
     if kind not in ERRORS:
         return errors.Refused(f"The directive [[error:{kind}]] is unknown; there are: {', '.join(ERRORS)}.")
-    return ERRORS[kind](message or f"The offline model failed as directed: {kind}.")
+    error = ERRORS[kind](message or f"The offline model failed as directed: {kind}.")
+    if isinstance(error, errors.ModelError):
+        error.retry_after = retry_after or None
+    return error
 
 
 def summary_source(request: ModelRequest) -> str | None:
@@ -219,20 +239,6 @@ def summary_source(request: ModelRequest) -> str | None:
         part.text for turn in request.turns for part in turn.parts if isinstance(part, Text) and part is not last
     ]
     return "\n".join([request.system, *earlier, last.text])
-
-
-def _summary_script(source: str, prompt_tokens: int, context_window: int) -> Script:
-    _refuse_overflow(prompt_tokens, context_window)
-    directed = parse(source).directives
-    failure = directed.text("summary_error")
-    if failure is not None:
-        raise made_error(failure, directed.text("message"))
-    said = [line.removeprefix("User: ") for line in source.splitlines() if line.startswith("User: ")]
-    text = f"Earlier, {len(source.splitlines())} lines were exchanged."
-    if said:
-        text += f" The user first said: {_shortened(said[0], 200)} The user last said: {_shortened(said[-1], 200)}"
-    content = _text(directed.text("summary") or text)
-    return Script(content=content, usage=Usage(prompt_tokens, len(content), 0, reasoning_tokens=0), finish="stop")
 
 
 def _due_calls(request: ModelRequest, now: Situation) -> list[Call]:
@@ -313,7 +319,8 @@ def _usage(directed: Directives, prompt_tokens: int, content: Sequence[Delta]) -
     prompt, completion, cached, thought = [_figure(given, index) for index in range(4)]
     return Usage(
         prompt_tokens if prompt is None else prompt,
-        len(content) if completion is None else completion,
+        # Who says nothing has still ended its turn, and is charged for saying so.
+        (len(content) or 1) if completion is None else completion,
         0 if cached is None else cached,
         reasoning_tokens=reasoning if thought is None else thought,
     )

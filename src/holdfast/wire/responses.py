@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from holdfast.core.frames import CompactionFrame
+from holdfast.core.frames import CompactionFrame, RetryFrame
 from holdfast.core.messages import Message
 from holdfast.core.records import StopReason
 from holdfast.core.usage import Usage
@@ -61,6 +61,21 @@ def compaction_event(frame: CompactionFrame, run_id: str | None, seq_id: int | N
         "context_window": frame.context_window,
     }
     return shown | {"event_type": "compaction", "event_data": data}
+
+
+def retry_event(frame: RetryFrame, run_id: str, seq_id: int | None = None) -> WireMessage:
+    shown = envelope(
+        "event_message", frame.message_id, frame.at_us, step_id=frame.step_id, run_id=run_id, seq_id=seq_id
+    )
+    data = {
+        "attempt": frame.attempt,
+        "max_attempts": frame.max_attempts,
+        "error_type": frame.error_type,
+        "message": frame.message,
+        "retry_in_ms": frame.retry_in_ms,
+        "abandoned_message_ids": list(frame.abandoned_ids),
+    }
+    return shown | {"event_type": "retry", "event_data": data}
 
 
 def stop_reason_view(stop_reason: StopReason) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Frames as server-sent events: the one place where the text of a stream is made.
 
 Rules of this file. An event has no name, except `event: error`, which makes the SDK raise; any other name it drops.
-The types a client asked for concern content only: stop, usage, errors and pings always pass. Fragments are the hot
-path, so all that stays the same from one to the next (message, part, second) is encoded once and kept as bytes.
+The types a client asked for concern content only: retries, stop, usage, errors and pings always pass. Fragments are
+the hot path, so all that stays the same from one to the next (message, part, second) is encoded once and kept.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from holdfast.core.frames import (
     HiddenReasoningFrame,
     MessageFrame,
     ReasoningFrame,
+    RetryFrame,
     StopFrame,
     TextFrame,
     UsageFrame,
 )
 from holdfast.wire.messages import WireMessage, envelope, hidden_reasoning, to_live, wire_otid
-from holdfast.wire.responses import compaction_event, error_message, stop_reason_view, usage_statistics
+from holdfast.wire.responses import compaction_event, error_message, retry_event, stop_reason_view, usage_statistics
 from holdfast.wire.times import MICROSECONDS
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -75,6 +76,7 @@ class FrameEncoder:
             CallFrame: self._call_fragment,
             MessageFrame: self._message,
             CompactionFrame: self._compaction if include_compaction and self._shows("event_message") else _hide,
+            RetryFrame: self._retry,
             AbandonedFrame: _hide,
             StopFrame: self._stop,
             UsageFrame: self._usage,
@@ -136,6 +138,9 @@ class FrameEncoder:
 
     def _compaction(self, seq: int, frame: CompactionFrame) -> bytes:
         return _event(compaction_event(frame, self._run_id, self._seq_id(seq)))
+
+    def _retry(self, seq: int, frame: RetryFrame) -> bytes:
+        return _event(retry_event(frame, self._run_id, self._seq_id(seq)))
 
     # --- the end ---
 

@@ -124,8 +124,8 @@ def _standing(story: Story) -> _Standing:
         names = ", ".join(call.call.name for call in started)
         return _active(story, f"Running {names}, started {_age(story)} ago.", f"{names} to return")
     match intent:
-        case CallModel(number):
-            return _thinking(story, state, number)
+        case CallModel():
+            return _thinking(story, state, intent)
         case Compact(trigger):
             doing = f"Summarising the oldest messages, to make room ({trigger.replace('_', ' ')})."
             return _active(story, doing, f"{state.frozen_spec.model.handle} to summarise")
@@ -137,9 +137,20 @@ def _standing(story: Story) -> _Standing:
             return _active(story, "Writing down what just happened.", None)
 
 
-def _thinking(story: Story, state: RunState, number: int) -> _Standing:
-    handle = state.frozen_spec.model.handle
-    return _active(story, f"Model call {number} of {handle} has been running for {_age(story)}.", f"{handle} to reply")
+def _thinking(story: Story, state: RunState, intent: CallModel) -> _Standing:
+    handle, tries = state.frozen_spec.model.handle, state.frozen_spec.retries + 1
+    left_us = story.last_us + intent.pause_ms * 1_000 - story.now_us
+    if intent.pause_ms and left_us > 0:
+        reason = next(
+            (_detail(event.error) for _, event in reversed(story.events) if isinstance(event, ModelFailed)), ""
+        )
+        doing = f"Waiting {_seconds(left_us)} before try {intent.attempt} of {tries} of {handle}, because {reason}"
+        return _active(story, doing, f"{_seconds(left_us)} to pass")
+    again = f", try {intent.attempt} of {tries}," if intent.attempt > 1 else ""
+    # The pause is no part of the try that follows it.
+    running = _seconds(story.now_us - story.last_us - intent.pause_ms * 1_000)
+    doing = f"Model call {intent.number} of {handle}{again} has been running for {running}."
+    return _active(story, doing, f"{handle} to reply")
 
 
 def _active(story: Story, doing: str, waiting_for: str | None) -> _Standing:
@@ -205,6 +216,10 @@ def _summary(story: Story, standing: _Standing) -> str:
     return f"Run {run.id} is over since {timestamp(standing.since_us)}. {standing.doing}"
 
 
+def _detail(error: dict[str, Any]) -> str:
+    return str(error.get("detail") or error.get("message"))
+
+
 def _call(call: OpenCall) -> CallStanding:
     return {
         "tool_call_id": call.call.id,
@@ -239,8 +254,10 @@ def _happened(event: AnyEvent) -> str:
         case ModelReplied(_, calls, finish, usage):
             wanted = ", ".join(f"{call.call.name} ({call.verdict})" for call in calls) or "nothing more"
             return f"the model replied ({finish}, {usage.total_tokens} tokens) and asked for {wanted}"
+        case ModelFailed(_, error, retry_in_ms=int(pause_ms)):
+            return f"a try failed, and another follows after {_seconds(pause_ms * 1_000)}: {_detail(error)}"
         case ModelFailed(stop_reason, error) | CompactionFailed(stop_reason, error) | RunFailed(stop_reason, error):
-            return f"failed ({stop_reason}): {error.get('detail') or error.get('message')}"
+            return f"failed ({stop_reason}): {_detail(error)}"
         case ToolsStarted(call_ids):
             return f"started {len(call_ids)} tool call(s): {', '.join(call_ids)}"
         case ToolReturned(call_id, status):
