@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.deltas import (
@@ -41,6 +41,7 @@ from holdfast.errors import BadReply, ModelError, ModelTimedOut, ModelUnavailabl
 from holdfast.llm.base import Model, ModelRequest
 from holdfast.llm.http import Http
 
+from ..properties.effort import examples
 from .adapters import ADAPTERS, Adapter, info, opened
 from .conversations import DICE, PRINT, calls_in, request, said_in
 from .fakes.script import ERRORS, Failure, FailureKind, Script
@@ -459,7 +460,7 @@ async def test_a_vendor_that_is_not_there_is_unavailable(adapter: Adapter) -> No
 
 @every_adapter
 @pytest.mark.parametrize(
-    "body", [b"<html><body>Sign in, please</body></html>", b'data: {"half": \n\n', b"data: [1, 2]\n\n", b"\xff\xfe\n\n"]
+    "body", [b"<html><body>Sign in, please</body></html>", b'data: {"half": \n\n', b"\xff\xfe\n\n"]
 )
 async def test_a_body_that_makes_no_sense_is_a_bad_reply(adapter: Adapter, body: bytes) -> None:
     async with opened(adapter) as (vendor, model):
@@ -495,7 +496,7 @@ async def test_a_reply_cut_into_equal_pieces_is_the_same_reply(adapter: Adapter,
 
 
 @every_adapter
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(20)
 @given(
     texts=st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=4),
     sizes=st.lists(st.integers(1, 90), min_size=1, max_size=6),

@@ -62,7 +62,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     usage: ChunkUsage | None = None
     x_groq: Groq | None = None
     error: dict[str, Any] | str | None = None
-    object: str | None = None
+    message: str | None = None  # of an error that stands for the whole event, as older servers of models send it
 
 
 decode = msgspec.json.Decoder(Chunk).decode

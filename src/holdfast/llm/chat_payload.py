@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from typing import Any, Final, cast
 
 import msgspec
@@ -25,14 +23,13 @@ from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
 from holdfast.llm.call_ids import short
 from holdfast.llm.dialects import OPENAI, Dialect, reasons, refuses_parallel_flag
 from holdfast.llm.strict_schema import strict_schema
+from holdfast.llm.tool_names import sent_name
 
 # A tool message holds text only, so what a tool shows is shown by a message of the user, right after the returns.
 IMAGES_FOLLOW: Final = "[The next message shows the image of this result.]"
 IMAGE_OF: Final = "Image of the result of call "
 IMAGE_OMITTED: Final = "[Image omitted]"
 UNREADABLE: Final = "unreadable_arguments"
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _Message = dict[str, Any]
@@ -46,14 +43,6 @@ def chat_payload(request: ModelRequest, dialect: Dialect = OPENAI, info: ModelIn
     if request.tools:
         payload |= _tools(request, dialect, info)
     return payload | {name: value for name, value in _wishes(request, dialect, info).items() if value is not None}
-
-
-def sent_name(name: str) -> str:
-    """Itself, or always the same other one when vendors would refuse it: tools of MCP servers may have dots."""
-    if _NAME.fullmatch(name):
-        return name
-    mark = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
-    return f"{_NOT_IN_NAMES.sub('_', name)[:55]}_{mark}"
 
 
 def _messages(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -> list[_Message]:

@@ -23,12 +23,13 @@ from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.call_ids import CallIds
 from holdfast.llm.chat_calls import ChatCalls
 from holdfast.llm.chat_chunks import CallFragment, Chunk, Content
-from holdfast.llm.chat_payload import chat_payload, sent_name
+from holdfast.llm.chat_payload import chat_payload
 from holdfast.llm.dialects import Dialect, dialect_of
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http, without_key
 from holdfast.llm.sse import Event
 from holdfast.llm.think_tags import ThinkTags
+from holdfast.llm.tool_names import renamed
 
 DEFAULT_AZURE_VERSION: Final = "2025-04-01-preview"
 _DONE: Final = b"[DONE]"
@@ -78,7 +79,7 @@ class ChatReply:
     def __init__(self, endpoint: Endpoint, dialect: Dialect, request: ModelRequest) -> None:
         self._endpoint = endpoint
         self._dialect = dialect
-        self._calls = ChatCalls(CallIds(request), _renamed(request))
+        self._calls = ChatCalls(CallIds(request), renamed(request.tools))
         self._tags = ThinkTags() if dialect.think_tags else None
         self._spoke = False
         self._finish: str | None = None
@@ -92,16 +93,21 @@ class ChatReply:
             chunk = chat_chunks.decode(data)
         except msgspec.DecodeError as error:
             raise self._unreadable(data, error) from error
-        if chunk.error is not None or chunk.object == "error":
-            raise failures.in_stream(self._endpoint.provider_name, self._object(data))
-        if not chunk.choices:
-            return _usage(chunk)
+        if not chunk.choices or chunk.error is not None:
+            return self._aside(chunk, data)
         choice = chunk.choices[0]
-        self._finish = choice.finish_reason or self._finish
+        if choice.finish_reason is not None:
+            self._finish = choice.finish_reason or self._finish
         deltas = self._content(choice.delta) if choice.delta is not None else []
         if chunk.usage is not None or chunk.x_groq is not None:
             deltas += _usage(chunk)
         return deltas
+
+    def _aside(self, chunk: Chunk, data: bytes) -> list[Delta]:
+        """An event that is no part of the reply itself."""
+        if chunk.error is not None or chunk.message is not None:
+            raise failures.in_stream(self._endpoint.provider_name, self._object(data))
+        return _usage(chunk)
 
     def end(self) -> Sequence[Delta]:
         """What the reply ended with; no Finish when it was cut off. Raises when the vendor says that it failed.
@@ -125,10 +131,8 @@ class ChatReply:
 
     def _content(self, said: Content) -> list[Delta]:
         deltas: list[Delta] = []
-        if said.reasoning_details:
-            deltas += _detailed(said)
-        elif reasoning := said.reasoning_content or said.reasoning:
-            deltas.append(ReasoningDelta(reasoning))
+        if said.reasoning_content or said.reasoning or said.reasoning_details:
+            deltas = _reasoned(said)
         if text := said.content or said.refusal:
             self._spoke = True
             if self._tags is None:
@@ -149,11 +153,15 @@ class ChatReply:
         return msgspec.json.decode(without_key(self._endpoint, data), type=dict[str, Any])
 
 
-def _detailed(said: Content) -> list[Delta]:
-    """OpenRouter's reasoning. Whatever comes with a signature or in cipher is kept whole, to be sent back as it was."""
+def _reasoned(said: Content) -> list[Delta]:
+    """OpenRouter tells the same again in details: what has a signature or is in cipher is kept whole, to be sent back
+    as it came."""
+    plain = said.reasoning_content or said.reasoning
+    if not said.reasoning_details:
+        return [ReasoningDelta(plain)] if plain else []
     deltas: list[Delta] = []
     spoken = False
-    for detail in said.reasoning_details or ():
+    for detail in said.reasoning_details:
         text: str = detail.get("text") or detail.get("summary") or ""
         spoken = spoken or bool(text)
         if detail.get("type") == "reasoning.encrypted":
@@ -163,9 +171,7 @@ def _detailed(said: Content) -> list[Delta]:
             deltas.append(ReasoningDelta(text, msgspec.json.encode(rest).decode()))
         elif text:
             deltas.append(ReasoningDelta(text))
-    if said.reasoning and not spoken:
-        deltas.insert(0, ReasoningDelta(said.reasoning))
-    return deltas
+    return deltas if spoken or not plain else [ReasoningDelta(plain), *deltas]
 
 
 def _usage(chunk: Chunk) -> list[Delta]:
@@ -175,10 +181,6 @@ def _usage(chunk: Chunk) -> list[Delta]:
 
 def _is_done(event: Event) -> bool:
     return event[1] == _DONE
-
-
-def _renamed(request: ModelRequest) -> Mapping[str, str]:
-    return {sent: tool.name for tool in request.tools if (sent := sent_name(tool.name)) != tool.name}
 
 
 def _path(endpoint: Endpoint, info: ModelInfo) -> str:
