@@ -145,7 +145,7 @@ async def test_an_unknown_run_is_not_found_whatever_is_asked_of_it(client: Serve
         assert await client.refusal(404, "GET", f"/v1/runs/run-nonsense{tail}") == "Run not found"
     await client.refusal(404, "POST", "/v1/runs/run-nonsense/stream")
     await client.refusal(404, "DELETE", "/v1/runs/run-nonsense")
-    await client.refusal(501, "GET", "/v1/runs/run-nonsense/trace")
+    await client.refusal(404, "GET", "/v1/runs/run-nonsense/trace")
 
 
 # --- deleting --------------------------------------------------------------------------------------------------------

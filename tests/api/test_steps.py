@@ -92,4 +92,4 @@ async def test_an_unknown_step_is_not_found_and_a_malformed_id_is_refused(client
         await client.refusal(404, "GET", f"/v1/steps/{ids.new('step')}{tail}")
     await client.refusal(404, "PATCH", f"/v1/steps/{ids.new('step')}/feedback", {"feedback": "positive"})
     await client.refusal(422, "GET", "/v1/steps/nonsense")
-    await client.refusal(501, "GET", f"/v1/steps/{ids.new('step')}/trace")
+    await client.refusal(422, "GET", "/v1/steps/nonsense/trace")

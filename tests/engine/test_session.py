@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.core.deltas import Reply
+from holdfast.core.deltas import NOTHING_SAID, Reply
 from holdfast.core.events import CancelAsked, RunStarted
 from holdfast.core.frames import MessageFrame
 from holdfast.core.messages import Approve, ClientReturn, Message, Text, ToolCall, ToolReturn, text_of
@@ -61,7 +61,8 @@ def start_tools(session: Session) -> None:
 
 
 def give_back(session: Session, *names: str) -> None:
-    session.returned([ToolReturn(f"c-{name}", name, "success", "out") for name in names], tool_ns=7)
+    session.ran_tools(7)
+    session.returned([ToolReturn(f"c-{name}", name, "success", "out") for name in names])
 
 
 def settle(session: Session) -> None:
@@ -117,7 +118,7 @@ def test_returns_of_one_step_gather_in_one_row_in_the_order_of_the_calls() -> No
     assert [part.name for part in row.returns] == ["note", "lookup"]
     assert session.draft.rows == []
     assert isinstance(session.draft.frames[0], MessageFrame)
-    assert the_step(session).tool_execution_ns == 7
+    assert the_step(session).tool_execution_ns == 14
 
 
 def test_a_required_tool_that_was_not_called_is_asked_for_by_a_heartbeat() -> None:
@@ -249,7 +250,7 @@ def test_an_overflow_that_cannot_be_compacted_fails_the_step_that_overflowed() -
     intent = plan(session.state)
     assert isinstance(intent, CallModel)
     session.begin_step(intent, "holdfast", None)
-    session.model_failed(OVERFLOW)
+    session.model_failed(OVERFLOW, NOTHING_SAID)
     assert the_step(session).status == "pending"
     session.compaction_failed(classify(ModelUnavailable("gone"), "run-1"))
     assert the_step(session).status == "failed"

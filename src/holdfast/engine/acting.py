@@ -7,17 +7,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-import msgspec
-
 from holdfast.core.messages import ToolReturn
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
-from holdfast.engine.clock import Clock
-
-
-class Report(msgspec.Struct, frozen=True):
-    answer: ToolReturn
-    took_ns: int
 
 
 class Executor(Protocol):
@@ -29,11 +21,11 @@ class Executor(Protocol):
 class Batch:
     """Reports arrive in the order in which the tools finish."""
 
-    def __init__(self, task: asyncio.Task[None], reports: asyncio.Queue[Report | None]) -> None:
+    def __init__(self, task: asyncio.Task[None], reports: asyncio.Queue[ToolReturn | None]) -> None:
         self._task = task
         self._reports = reports
 
-    async def next(self) -> list[Report]:
+    async def next(self) -> list[ToolReturn]:
         """At least one report and whatever else has come in; empty when all are told."""
         first = await self._reports.get()
         if first is None:
@@ -41,9 +33,9 @@ class Batch:
             return []
         return [first, *self.rest()]
 
-    def rest(self) -> list[Report]:
+    def rest(self) -> list[ToolReturn]:
         """Reports that nobody has taken yet."""
-        taken: list[Report] = []
+        taken: list[ToolReturn] = []
         while not self._reports.empty() and (report := self._reports.get_nowait()) is not None:
             taken.append(report)
         if self._task.done() and self._reports.empty():
@@ -64,9 +56,9 @@ class Batch:
 
 
 @asynccontextmanager
-async def running(executor: Executor, spec: RunSpec, calls: Sequence[OpenCall], clock: Clock) -> AsyncGenerator[Batch]:
-    reports: asyncio.Queue[Report | None] = asyncio.Queue()
-    task = asyncio.create_task(_run_all(executor, spec, calls, clock, reports))
+async def running(executor: Executor, spec: RunSpec, calls: Sequence[OpenCall]) -> AsyncGenerator[Batch]:
+    reports: asyncio.Queue[ToolReturn | None] = asyncio.Queue()
+    task = asyncio.create_task(_run_all(executor, spec, calls, reports))
     batch = Batch(task, reports)
     try:
         yield batch
@@ -87,13 +79,10 @@ async def _run_all(
     executor: Executor,
     spec: RunSpec,
     calls: Sequence[OpenCall],
-    clock: Clock,
-    reports: asyncio.Queue[Report | None],
+    reports: asyncio.Queue[ToolReturn | None],
 ) -> None:
     async def run_one(call: OpenCall) -> None:
-        started = clock.now_ns()
-        answer = await executor.execute(spec, call)
-        reports.put_nowait(Report(answer, clock.now_ns() - started))
+        reports.put_nowait(await executor.execute(spec, call))
 
     try:
         async with asyncio.TaskGroup() as together:

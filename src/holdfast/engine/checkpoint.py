@@ -12,10 +12,11 @@ from holdfast.core.frames import ErrorFrame, Frame, StopFrame, UsageFrame
 from holdfast.core.records import FAILED_WITH_ANSWER, STATUS_OF_STOP, Run, StopReason
 from holdfast.core.run import Phase, RunState
 from holdfast.engine.failures import Failure
+from holdfast.engine.ratios import store_ratio
 from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, store_frames
 from holdfast.errors import BugError, LeaseLost, RunInterrupted
-from holdfast.store import endings, holds, journal, memory_edits, messages, runs, steps, threads
+from holdfast.store import endings, holds, journal, memory_edits, messages, runs, steps, threads, traces
 from holdfast.store import frames as frame_rows
 from holdfast.store.transaction import Database, Transaction
 
@@ -35,7 +36,7 @@ async def checkpoint(database: Database, session: Session) -> None:
     closing = closing_frames(session.state)
     frames = [*session.draft.frames, *closing]
     async with session.stream.storing:
-        await database.write(lambda tx: _write(tx, session, frames))
+        session.thread_end = await database.write(lambda tx: _write(tx, session, frames))
         # Published only now: what a listener has seen, a replay can show.
         session.stream.publish(*frames)
         session.stream.stored = session.stream.last
@@ -71,6 +72,7 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
         status="failed",
         stop_reason=failure.stop_reason,
         completed_us=now_us,
+        total_duration_ns=(now_us - run.created_us) * 1_000,
         callback_due_us=now_us if run.callback_url else None,
         metadata_merge={"error": failure.error},
         unless_cancelling=False,
@@ -80,30 +82,39 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
     ended = {"status": "failed", "stop_reason": failure.stop_reason, "error_type": failure.kind}
     for step in await steps.list_of_run(tx, run.id):
         if step.status == "pending":
-            await steps.save(tx, msgspec.structs.replace(step, error_data=failure.data(), **ended))
+            took_ns = now_us * 1_000 - (step.step_start_ns or now_us * 1_000)
+            await steps.save(tx, msgspec.structs.replace(step, error_data=failure.data(), step_ns=took_ns, **ended))
     await endings.record(tx, run, failure.stop_reason, now_us)
     if run.background:
         stream = RunStream(run.id, await frame_rows.last_seq(tx, run.id))
         await store_frames(tx, stream, [StopFrame(failure.stop_reason), ErrorFrame(failure.error)])
 
 
-async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> None:
+async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> int | None:
+    """Where the thread's history ends now; None when that is not known without asking."""
     run, draft, state = session.run, session.draft, session.state
     stop = stop_reason_now(state)
     await _fence(tx, session, stop)
     await write_events(tx, session)
     for step in draft.steps.values():
         await steps.save(tx, step)
-    await write_rows(tx, session)
+    for step_id, took_ns in session.late_tool_ns.items():
+        await steps.add_tool_time(tx, step_id, took_ns)
+    if (trace := session.storable_trace) is not None:
+        await traces.save(tx, trace)
+    end = await write_rows(tx, session)
     for write in draft.memory:
         if not await memory_edits.apply(tx, run.agent_id, write.change, write.versions, session.clock.now_us()):
             raise BlockChanged("a block changed under a memory tool")
+    if draft.ratio is not None:
+        await store_ratio(tx, *draft.ratio)
     if draft.hold is not None and not await holds.insert(tx, run, draft.hold, session.clock.now_us()):
         raise BugError(f"thread {run.thread_id} waits for a decision already")
     if stop is not None:
         await endings.record(tx, run, stop, session.clock.now_us())
     if run.background:
         await store_frames(tx, session.stream, frames)
+    return end
 
 
 async def _fence(tx: Transaction, session: Session, stop: StopReason | None) -> None:
@@ -134,19 +145,22 @@ async def write_events(tx: Transaction, session: Session) -> None:
     await journal.append(tx, session.run.id, session.journalled + 1, texts, session.clock.now_us())
 
 
-async def write_rows(tx: Transaction, session: Session) -> None:
+async def write_rows(tx: Transaction, session: Session) -> int | None:
+    """As `_write`."""
     draft, thread_id = session.draft, session.run.thread_id
     if draft.rows:
         await messages.insert_many(tx, session.run.agent_id, draft.rows)
     appended = [row.id for row in draft.rows if row.id not in draft.positions]
+    end = session.thread_end
     if draft.cut is not None:
         appended.remove(draft.cut.summary_id)
         await threads.replace_window(tx, thread_id, draft.cut.evicted_ids, draft.cut.summary_id)
     if appended:
-        await threads.append(tx, thread_id, appended)
-    for row_id, position in draft.positions.items():
-        await threads.place(tx, thread_id, position, row_id)
+        end = await threads.append(tx, thread_id, appended) + len(appended)
+    if draft.positions:
+        await threads.place(tx, thread_id, [(position, row_id) for row_id, position in draft.positions.items()])
     for row in draft.changed.values():
         await messages.replace_parts(tx, row.id, row.parts)
     if draft.system_digest is not None:
         await threads.set_system_digest(tx, thread_id, draft.system_digest)
+    return None if draft.cut or draft.positions or draft.changed else end

@@ -16,6 +16,18 @@ class Clock(Protocol):
         ...
 
 
+class Lap:
+    """How long it has been since it was last asked."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_ns = clock.now_ns()
+
+    def __call__(self) -> int:
+        before, self._since_ns = self._since_ns, self._clock.now_ns()
+        return self._since_ns - before
+
+
 class SystemClock:
     def now_us(self) -> int:
         return time.time_ns() // 1_000

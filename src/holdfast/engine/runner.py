@@ -6,25 +6,31 @@ to them. A checkpoint is made before anything slow begins and when the run stops
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
+from random import random
 
-from holdfast.core import prompt
-from holdfast.core.deltas import Reply
+from holdfast.core import budget, compaction, context, prompt
+from holdfast.core.deltas import NOTHING_SAID, Reply
 from holdfast.core.frames import CompactionFrame
+from holdfast.core.messages import ToolReturn
+from holdfast.core.retrying import Patience, pause_ms
 from holdfast.core.run import CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
 from holdfast.engine import requests
-from holdfast.engine.acting import Executor, Report, next_batch, running
+from holdfast.engine.acting import Executor, next_batch, running
 from holdfast.engine.checkpoint import BlockChanged, CancelPending, checkpoint
-from holdfast.engine.clock import Clock
-from holdfast.engine.compacting import Compactor, Wanted
+from holdfast.engine.clock import Clock, Lap
+from holdfast.engine.compacting import Compactor, Wanted, system_too_long
 from holdfast.engine.failures import classify
 from holdfast.engine.inline import InlineTools
+from holdfast.engine.models import find_model
 from holdfast.engine.scope import CancelScope, Interrupted
 from holdfast.engine.session import Session
-from holdfast.engine.thinking import ModelCall
-from holdfast.errors import ModelError, RunInterrupted
-from holdfast.llm.base import Catalog
+from holdfast.engine.spans import SpannedExecutor, Spans
+from holdfast.engine.thinking import ModelCall, Observers
+from holdfast.errors import ContextTooLong, ModelError, RunInterrupted
+from holdfast.llm.base import Catalog, ModelRequest
 from holdfast.store import threads
 from holdfast.store.transaction import Database
 
@@ -33,19 +39,34 @@ log = logging.getLogger(__name__)
 
 class Runner:
     def __init__(
-        self, database: Database, catalog: Catalog, executor: Executor, inline: InlineTools, clock: Clock
+        self,
+        database: Database,
+        catalog: Catalog,
+        executor: Executor,
+        inline: InlineTools,
+        clock: Clock,
+        compactor: Compactor,
+        patience: Patience,
+        observers: Observers | None = None,
     ) -> None:
+        """Of `patience` only the pauses count here; how many tries a run has, it was told at its start."""
         self._database = database
         self._catalog = catalog
-        self._executor = executor
+        self._observers = observers or Observers(Spans())
+        self._executor = SpannedExecutor(executor, self._observers.spans)
         self._inline = inline
-        self._compactor = Compactor(catalog, clock)
+        self._compactor = compactor
+        self._ratios = compactor.ratios
         self._clock = clock
+        self._patience = patience
 
     async def drive(self, session: Session, scope: CancelScope) -> None:
         """Returns when the run is over or waits for a decision. Raises RunInterrupted when it is to be handed over."""
-        while not await self._advance(session, scope):
-            pass
+        with self._observers.spans.run(session.run, session.agent) as work:
+            session.trace_id = work.trace_id
+            while not await self._advance(session, scope):
+                pass
+            work.stopped(session.state)
 
     async def _advance(self, session: Session, scope: CancelScope) -> bool:
         """One intention. A user's cancel, and a failure of ours, become facts like any other."""
@@ -95,59 +116,115 @@ class Runner:
 
     async def _think(self, session: Session, intent: CallModel, scope: CancelScope) -> None:
         scope.check()
-        info = await self._catalog.find(session.spec.model.handle)
-        if session.step is None or session.step.number != intent.number:
-            session.begin_step(intent, info.provider_name, info.endpoint)
+        await self._wait(session, intent, scope)
+        handle = session.spec.model.handle
+        try:
+            info, model = await find_model(self._catalog, handle)
+        except ModelError as error:
+            self._begin_step(session, intent, handle.partition("/")[0], None)
+            self._failed_try(session, error, NOTHING_SAID)
+            return
+        self._begin_step(session, intent, info.provider_name, info.endpoint)
+        session.measured.served_by(info)
         if session.draft.has_facts or session.run.status == "created":
             await checkpoint(self._database, session)
         await self._refresh_system(session)
         request = requests.build(session.spec, intent, session.window, session.run.id)
-        call = ModelCall(session, self._catalog.open(info), request, intent)
-        started = self._clock.now_ns()
+        await self._ask(session, ModelCall(session, info, model, request, intent, self._observers), scope)
+
+    async def _ask(self, session: Session, call: ModelCall, scope: CancelScope) -> None:
         try:
+            guess = await self._require_room(session, call.request)
             reply = await scope.run(call.complete())
         except Interrupted as interrupted:
             if interrupted.reason != "user":
                 raise
             self._cancel(session, scope, call.so_far)
         except ModelError as error:
-            session.timed_model(started)
-            session.model_failed(classify(error, session.run.id))
+            self._failed_try(session, error, call.so_far)
         else:
-            session.timed_model(started)
-            session.replied(call.attempt, reply, intent)
+            session.replied(call.attempt, reply, call.intent)
+            session.learnt(self._ratios.learn(call.request.handle, guess, reply.usage))
+
+    async def _wait(self, session: Session, intent: CallModel, scope: CancelScope) -> None:
+        """On record before it begins: whoever takes the run over knows how often it has been tried."""
+        if intent.pause_ms:
+            if session.draft.has_facts:
+                await checkpoint(self._database, session)
+            await scope.run(asyncio.sleep(intent.pause_ms / 1_000))
+
+    def _failed_try(self, session: Session, error: ModelError, said: Reply) -> None:
+        retries, first_pause_s = session.spec.retries, self._patience.first_pause_s
+        failures = session.state.failures + 1
+        pause: int | None = None
+        if error.retryable:
+            pause = pause_ms(Patience(retries, first_pause_s), failures, error.retry_after, random())
+        if pause is not None:
+            log.info("run %s: try %d of %d failed: %s", session.run.id, failures, retries + 1, error)
+        session.model_failed(classify(error, session.run.id), said, pause)
+
+    async def _require_room(self, session: Session, request: ModelRequest) -> int:
+        """What we guess the request to cost. One that cannot fit is not sent, once: what a compaction did not bring
+        below our guess, or cannot, the vendor may still take."""
+        guess = context.estimate_context(request.system, request.turns, request.tools)
+        ratio = await self._ratios.of(request.handle)
+        tokens, window = budget.calibrated(guess, ratio), request.context_window
+        if tokens <= budget.room(window, request.max_output_tokens) or session.state.overflows:
+            return guess
+        fixed = budget.calibrated(context.estimate_context(request.system, (), request.tools), ratio)
+        if fixed >= window:
+            raise system_too_long(fixed, window)
+        if compaction.summarisable(session.window):
+            raise ContextTooLong(f"The request has about {tokens} tokens; the context window holds {window}.")
+        return guess
+
+    @staticmethod
+    def _begin_step(session: Session, intent: CallModel, provider_name: str, endpoint: str | None) -> None:
+        if session.step is None or session.step.number != intent.number:
+            session.begin_step(intent, provider_name, endpoint)
 
     async def _act(self, session: Session, calls: Sequence[OpenCall], scope: CancelScope) -> None:
         scope.check()
         inline = [call for call in calls if self._is_inline(session, call)]
         for call in inline:
-            answer, write = await self._inline.call(session, call)
-            session.memory_returned(call, answer, write)
+            await self._run_inline(session, call)
         outside = next_batch(session.spec, [call for call in calls if call not in inline])
         if outside:
             session.tools_started(outside)
             await checkpoint(self._database, session)
             await self._run_tools(session, outside, scope)
 
+    async def _run_inline(self, session: Session, call: OpenCall) -> None:
+        lap = Lap(self._clock)
+        with self._observers.spans.tool(call.call) as work:
+            answer, write = await self._inline.call(session, call)
+            work.returned(answer)
+        session.ran_tools(lap())
+        session.memory_returned(call, answer, write)
+
     async def _run_tools(self, session: Session, calls: Sequence[OpenCall], scope: CancelScope) -> None:
-        async with running(self._executor, session.spec, calls, self._clock) as batch:
+        lap = Lap(self._clock)
+        async with running(self._executor, session.spec, calls) as batch:
             while True:
                 try:
-                    reports = await scope.run(batch.next())
+                    answers = await scope.run(batch.next())
                 except Interrupted:
                     await batch.stop()
+                    session.ran_tools(lap())
                     self._take(session, batch.rest())
                     raise
-                if not reports:
+                finally:
+                    session.ran_tools(lap())
+                if not answers:
                     return
-                self._take(session, reports)
+                self._take(session, answers)
                 if any(call.status == "started" for call in session.state.open_calls):
                     await checkpoint(self._database, session)  # else the next one's start, or the next step, brings it
 
     @staticmethod
-    def _take(session: Session, reports: Sequence[Report]) -> None:
-        if reports:
-            session.returned([report.answer for report in reports], tool_ns=max(report.took_ns for report in reports))
+    def _take(session: Session, answers: Sequence[ToolReturn]) -> None:
+        if answers:
+            session.returned(answers)
 
     async def _compact(self, session: Session, trigger: str, scope: CancelScope) -> None:
         scope.check()
@@ -163,6 +240,7 @@ class Runner:
             session.compaction_failed(classify(error, session.run.id))
         else:
             session.compacted(made.summary, made.evicted, made.tokens_after)
+            await self._recompile(session)
 
     def _wanted(self, session: Session, trigger: str) -> Wanted:
         spec = session.spec
@@ -176,6 +254,7 @@ class Runner:
             run_id=session.run.id,
             step_id=session.step_id(),
             tokens_before=session.state.context_tokens,
+            tools=requests.schemas(spec, spec.tool_names),
         )
 
     def _announcement(self, session: Session, trigger: str) -> CompactionFrame:
@@ -189,16 +268,18 @@ class Runner:
         """The stored system message follows the memory; its bytes stay the same while nothing it shows has changed."""
         if not session.is_fresh:
             session.blocks = await self._inline.current_blocks(session)
+        if prompt.digest(session.agent, session.blocks, session.run.conversation_id) != session.system_digest:
+            await self._recompile(session)
+
+    async def _recompile(self, session: Session) -> None:
         digest = prompt.digest(session.agent, session.blocks, session.run.conversation_id)
-        if digest == session.system_digest:
-            return
         stored = await self._database.read(lambda tx: threads.count_messages(tx, session.run.thread_id))
         message = requests.system_message(
             session.window[0],
             session.agent,
             session.blocks,
             conversation_id=session.run.conversation_id,
-            hidden=max(0, stored - len(session.window)),
+            hidden=max(0, stored + len(session.draft.rows) - len(session.window)),
             now_us=self._clock.now_us(),
         )
         session.replace_system(message, digest)

@@ -7,6 +7,7 @@ go with them. `cancel` starts over from the last checkpoint and keeps of the dra
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -26,17 +27,18 @@ from holdfast.core.events import (
     ToolReturned,
     ToolsStarted,
 )
-from holdfast.core.frames import AbandonedFrame, message_frames
+from holdfast.core.frames import AbandonedFrame, RetryFrame, message_frames
 from holdfast.core.hold import Hold, client_answers
 from holdfast.core.judgement import judge
 from holdfast.core.messages import Message, Reasoning, Text, ToolReturn, content_text
-from holdfast.core.records import Agent, Block, Run, Step, StopReason, Thread
+from holdfast.core.records import Agent, Block, ProviderTrace, Run, Step, StopReason, Thread
 from holdfast.core.run import CallModel, OpenCall, Phase, RunState, apply, held_calls
 from holdfast.core.spec import RunSpec
-from holdfast.core.usage import Usage, estimate_tokens
+from holdfast.core.usage import Usage, cost, estimate_tokens
 from holdfast.engine.clock import Clock
 from holdfast.engine.draft import Attempt, Draft, MemoryWrite, Replied, WindowCut
 from holdfast.engine.failures import Failure
+from holdfast.engine.measuring import Measured
 from holdfast.engine.streams import RunStream
 
 
@@ -73,6 +75,14 @@ class Session:
         self.failing = False
         self.ttft_ns: int | None = run.ttft_ns
         self.received_ns = run.created_us * 1_000
+        self.thread_end: int | None = None  # as of the last checkpoint; None when it is not known
+        # These outlive starting over: they tell of what has happened, not of what was decided.
+        self.measured = Measured.of(step) if step is not None else Measured("")
+        self.late_tool_ns: dict[
+            str, int
+        ] = {}  # by the parked step of an earlier run that tools belong to; not yet stored
+        self.trace: ProviderTrace | None = None  # of the newest model call; not yet stored
+        self.trace_id: str | None = None
         self._committed = state, list(window), blocks, step
 
     @property
@@ -82,6 +92,10 @@ class Session:
     @property
     def lease(self) -> int:
         return self.run.lease
+
+    @property
+    def stored_window(self) -> list[Message]:
+        return self._committed[1]
 
     @property
     def is_fresh(self) -> bool:
@@ -94,9 +108,10 @@ class Session:
         if self.draft.system_digest is not None:
             self.system_digest = self.draft.system_digest
         self._committed = self.state, list(self.window), self.blocks, self.step
-        if self.draft.reply is not None:
+        if self.draft.reply is not None or self.draft.given_up is not None:
             self.attempt = None
         self.draft = Draft()
+        self.late_tool_ns, self.trace = {}, None
         if self.run.status == "created":
             self.run = msgspec.structs.replace(self.run, status="running")
 
@@ -120,6 +135,8 @@ class Session:
             step_start_ns=now_ns,
         )
         self.draft.steps[self.step.id] = self.step
+        if self.measured.step_id != self.step.id:
+            self.measured = Measured(self.step.id)
         return self.step
 
     def begin_attempt(self, step: Step) -> Attempt:
@@ -143,22 +160,33 @@ class Session:
         if not calls and self.state.phase is Phase.THINKING and not self.state.stop_after_compaction:
             self._ask_for_required_tools()
 
-    def model_failed(self, failure: Failure) -> None:
-        self._record(ModelFailed(failure.stop_reason, failure.error, failure.overflow))
-        self._disown()
+    def model_failed(self, failure: Failure, said: Reply, retry_in_ms: int | None = None) -> None:
+        """What was shown of the try is disowned with the fact that it failed, and not before: a cancel may yet come
+        between, and keeps what was said."""
+        usage = said.usage or Usage()
+        self._record(ModelFailed(failure.stop_reason, failure.error, failure.overflow, retry_in_ms, usage))
+        self._change_step(usage=usage)
+        abandoned = self._shown_of_attempt()
+        self.draft.given_up = said
+        self.draft.frames.extend(AbandonedFrame(message_id) for message_id in abandoned)
+        if retry_in_ms is not None:
+            self.draft.frames.append(self._retry_frame(failure, retry_in_ms, abandoned))
         if self.state.phase is Phase.DONE:
             self._fail_step(failure)
+
+    def learnt(self, ratio: float | None) -> None:
+        """What the reply has taught about its model's way of counting, when that is worth storing."""
+        if ratio is not None:
+            self.draft.ratio = self.spec.model.handle, ratio
 
     def tools_started(self, calls: Sequence[OpenCall]) -> None:
         self._record(ToolsStarted(tuple(call.call.id for call in calls)))
 
-    def returned(self, returns: Sequence[ToolReturn], *, tool_ns: int | None = None) -> None:
+    def returned(self, returns: Sequence[ToolReturn]) -> None:
         """Returns of tools that were run outside: they happened, whatever becomes of the checkpoint."""
         self.draft.returns.extend(returns)
         self._add_returns(returns)
-        if tool_ns is not None:
-            longest = max(tool_ns, (self.step.tool_execution_ns if self.step else None) or 0)
-            self._change_step(tool_execution_ns=longest)
+        self._change_step()
 
     def memory_returned(self, call: OpenCall, answer: ToolReturn, write: MemoryWrite | None) -> None:
         """A built-in tool: its effect is committed with its return, or neither is."""
@@ -225,9 +253,9 @@ class Session:
 
     def cancel(self, partial: Reply | None) -> None:
         """The user asked to stop. What was said is kept, as are tools that have returned."""
-        overtaken, returns = self.draft.reply, self.draft.returns
+        overtaken, given_up, returns = self.draft.reply, self.draft.given_up, self.draft.returns
         self._start_over()
-        reply = partial or (overtaken.reply if overtaken else None)
+        reply = partial or (overtaken.reply if overtaken else given_up)
         attempt = overtaken.attempt if overtaken else self.attempt
         interrupted = self.state.phase is Phase.THINKING and not self.state.compact
         usage = (reply.usage or _estimated(reply)) if reply and interrupted else Usage()
@@ -247,8 +275,31 @@ class Session:
         self.draft.changed[message.id] = message
         self.draft.system_digest = digest
 
-    def timed_model(self, started_ns: int) -> None:
-        self._change_step(llm_request_start_ns=started_ns, llm_request_ns=self.clock.now_ns() - started_ns)
+    def asked_model(self, started_ns: int, first_ns: int | None) -> None:
+        """A try at the model call has ended, one way or another."""
+        self.measured.asked_model(started_ns, first_ns, self.clock.now_ns())
+
+    def ran_tools(self, took_ns: int) -> None:
+        parked = self.state.step_id
+        if parked is None:
+            self.measured.ran_tools(took_ns)
+        else:
+            self.late_tool_ns[parked] = self.late_tool_ns.get(parked, 0) + took_ns
+
+    @property
+    def storable_trace(self) -> ProviderTrace | None:
+        """Nothing when the step that it belongs to was undone before it was ever stored."""
+        committed = self._committed[3]
+        known = {*self.draft.steps, committed.id if committed is not None else ""}
+        return self.trace if self.trace is not None and self.trace.step_id in known else None
+
+    @property
+    def failed_tries(self) -> list[dict[str, Any]]:
+        return self.measured.failed_tries
+
+    def traced(self, trace: ProviderTrace) -> None:
+        """To be stored with the step; a later try at the same call replaces it."""
+        self.trace = trace
 
     def event_id(self) -> str:
         return ids.derive("message", self.run.id, self.state.compactions, "compaction")
@@ -272,11 +323,30 @@ class Session:
 
     def _disown(self) -> None:
         """What was shown of the attempt will never be stored: a replay is to leave it out."""
-        if self.attempt is not None:
-            shown = self.stream.fragment_ids()
-            lost = {self.attempt.reply_id, self.attempt.held_id}
-            self.stream.publish(*(AbandonedFrame(message_id) for message_id in shown if message_id in lost))
-            self.attempt = None
+        self.stream.publish(*(AbandonedFrame(message_id) for message_id in self._shown_of_attempt()))
+        self.attempt = None
+
+    def _shown_of_attempt(self) -> tuple[str, ...]:
+        """The messages of which listeners have seen fragments that are not stored yet."""
+        if self.attempt is None:
+            return ()
+        its_own = {self.attempt.reply_id, self.attempt.held_id}
+        return tuple(message_id for message_id in self.stream.fragment_ids() if message_id in its_own)
+
+    def _retry_frame(self, failure: Failure, retry_in_ms: int, abandoned: tuple[str, ...]) -> RetryFrame:
+        step_id = ids.derive("step", self.run.id, self.state.model_calls + 1)
+        failures, tries = self.state.failures, self.spec.retries + 1
+        return RetryFrame(
+            message_id=ids.derive("message", self.run.id, step_id, failures, "retry"),
+            step_id=step_id,
+            at_us=self.clock.now_us(),
+            attempt=failures + 1,
+            max_attempts=tries,
+            error_type=failure.error["error_type"],
+            message=failure.error["detail"],
+            retry_in_ms=retry_in_ms,
+            abandoned_ids=abandoned,
+        )
 
     def _keep_returns(self, returns: Sequence[ToolReturn]) -> None:
         """What an unfinished checkpoint knew of tools that ran outside; a return that made no sense is left behind."""
@@ -348,11 +418,19 @@ class Session:
         if self.step is None:
             return
         if usage is not None:
-            changes["usage"] = usage
+            changes["usage"] = self.step.usage + usage  # a step's tries are paid for together
+            changes["cost_usd"] = self._cost(self.step.usage + usage)
+        if self.measured.step_id == self.step.id:
+            changes = self.measured.columns() | changes
         now_ns = self.clock.now_ns()
         started = self.step.step_start_ns or now_ns
-        self.step = msgspec.structs.replace(self.step, step_ns=now_ns - started, **changes)
+        trace_id = self.step.trace_id or self.trace_id
+        self.step = msgspec.structs.replace(self.step, step_ns=now_ns - started, trace_id=trace_id, **changes)
         self.draft.steps[self.step.id] = self.step
+
+    def _cost(self, usage: Usage) -> float | None:
+        """Of a call of which nothing is known, nobody knows the cost either."""
+        return cost(usage, self.measured.price) if usage != Usage() else None
 
     def _fail_step(self, failure: Failure) -> None:
         self._change_step(

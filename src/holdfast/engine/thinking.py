@@ -3,25 +3,53 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from types import TracebackType
+from typing import Final
 
-from holdfast.core.deltas import Reply, ReplyFolder
+import msgspec
+
+from holdfast.core.deltas import Finish, Reply, ReplyFolder, UsageDelta
 from holdfast.core.run import CallModel
 from holdfast.engine.emitter import Emitter
 from holdfast.engine.session import Session
-from holdfast.errors import ModelUnavailable
-from holdfast.llm.base import Model, ModelRequest
+from holdfast.engine.spans import Spans
+from holdfast.engine.tracing import ProviderTraces, Recording
+from holdfast.errors import EmptyReply, ModelUnavailable
+from holdfast.llm.base import Model, ModelInfo, ModelRequest
+
+_WITHOUT_CONTENT: Final = (UsageDelta, Finish)
+
+
+class Observers(msgspec.Struct, frozen=True):
+    """Who is told of model calls and tools, besides the run itself."""
+
+    spans: Spans
+    traces: ProviderTraces | None = None
 
 
 class ModelCall:
     """One attempt. What has come in so far can be read at any time, also after the attempt was cut off."""
 
-    def __init__(self, session: Session, model: Model, request: ModelRequest, intent: CallModel) -> None:
+    def __init__(
+        self,
+        session: Session,
+        info: ModelInfo,
+        model: Model,
+        request: ModelRequest,
+        intent: CallModel,
+        observers: Observers,
+    ) -> None:
         self._session = session
+        self._info = info
         self._model = model
-        self._request = request
+        self.request = request
+        self.intent = intent
+        self._observers = observers
         self._folder = ReplyFolder()
+        self._first_ns: int | None = None
         step = session.step
         assert step is not None
+        self._step_id = step.id
         self.attempt = session.begin_attempt(step)
         spec = session.spec
         self._emitter = Emitter(spec, intent, self.attempt, step.id, session.clock) if spec.stream_tokens else None
@@ -31,6 +59,23 @@ class ModelCall:
         return self._folder.reply()
 
     async def complete(self) -> Reply:
+        traces = self._observers.traces
+        recording = await traces.begin(self._session, self._step_id, self._model, self.request) if traces else None
+        with self._observers.spans.model(self._info, self._step_id) as work, _Account(self, recording):
+            reply = await self._whole()
+            work.replied(reply)
+            return reply
+
+    def ended(self, started_ns: int, recording: Recording | None, error: BaseException | None) -> None:
+        """However it ended: it took its time, and what was sent and said is on record."""
+        self._session.asked_model(started_ns, self._first_ns)
+        if recording is not None:
+            recording.end(self.so_far, error)
+
+    def now_ns(self) -> int:
+        return self._session.clock.now_ns()
+
+    async def _whole(self) -> Reply:
         if self._emitter is None:
             await self._collect()
         else:
@@ -38,19 +83,26 @@ class ModelCall:
         reply = self._folder.reply()
         if reply.finish is None:
             raise ModelUnavailable("The model's stream ended before the reply was finished.")
+        if not reply.parts and not (reply.usage and reply.usage.completion_tokens):
+            # A model that chose to say nothing has at least ended its turn, and vendors count that.
+            raise EmptyReply("The model's reply has no content, and the provider counted none.")
         return reply
 
     async def _collect(self) -> None:
-        add = self._folder.add
-        async with aclosing(self._model.stream(self._request)) as deltas:
+        add, waiting = self._folder.add, True
+        async with aclosing(self._model.stream(self.request)) as deltas:
             async for delta in deltas:
+                if waiting and not isinstance(delta, _WITHOUT_CONTENT):
+                    self._first_ns, waiting = self.now_ns(), False
                 add(delta)
 
     async def _stream(self, emitter: Emitter) -> None:
         session, add = self._session, self._folder.add
-        publish, frames_of = session.stream.publish, emitter.frames
-        async with aclosing(self._model.stream(self._request)) as deltas:
+        publish, frames_of, waiting = session.stream.publish, emitter.frames, True
+        async with aclosing(self._model.stream(self.request)) as deltas:
             async for delta in deltas:
+                if waiting and not isinstance(delta, _WITHOUT_CONTENT):
+                    self._first_ns, waiting = self.now_ns(), False
                 add(delta)
                 frames = frames_of(delta)
                 if frames:
@@ -58,3 +110,20 @@ class ModelCall:
                     if session.ttft_ns is None:
                         session.first_content()
         publish(*emitter.finish())
+
+
+class _Account:
+    """From the moment the request is sent until its last byte has come, or never will."""
+
+    def __init__(self, call: ModelCall, recording: Recording | None) -> None:
+        self._call = call
+        self._recording = recording
+        self._started_ns = 0
+
+    def __enter__(self) -> None:
+        self._started_ns = self._call.now_ns()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._call.ended(self._started_ns, self._recording, error)

@@ -1,0 +1,65 @@
+"""What is known of the step at hand, whatever becomes of the draft: who serves it, what it costs, how long it takes.
+
+Starting over undoes decisions, not time. A call that was made has taken what it took, also when a cancel overtakes its
+reply, and so have tools that were killed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core.records import Step
+from holdfast.core.usage import Price
+from holdfast.llm.base import ModelInfo
+
+
+class Measured(msgspec.Struct):
+    step_id: str
+    serving: dict[str, Any] = {}  # columns of the step that tell who answers
+    price: Price | None = None
+    llm_request_start_ns: int | None = None
+    llm_request_ns: int | None = None
+    ttft_ns: int | None = None
+    tool_execution_ns: int | None = None
+    failed_tries: list[dict[str, Any]] = []  # what traced tries before the present one ended with
+
+    @classmethod
+    def of(cls, step: Step) -> Measured:
+        """Carries on where an earlier process, or an earlier try, has stopped."""
+        return cls(
+            step.id,
+            llm_request_start_ns=step.llm_request_start_ns,
+            llm_request_ns=step.llm_request_ns,
+            ttft_ns=step.ttft_ns,
+            tool_execution_ns=step.tool_execution_ns,
+        )
+
+    def served_by(self, info: ModelInfo) -> None:
+        self.price = info.price
+        self.serving = {
+            "provider_name": info.provider_name,
+            "provider_category": info.provider_category,
+            "model_endpoint": info.endpoint,
+        }
+
+    def asked_model(self, started_ns: int, first_ns: int | None, ended_ns: int) -> None:
+        """One try. Pauses between tries are not the model's; the first content is that of the last try that had any."""
+        if self.llm_request_start_ns is None:
+            self.llm_request_start_ns = started_ns
+        self.llm_request_ns = (self.llm_request_ns or 0) + ended_ns - started_ns
+        if first_ns is not None:
+            self.ttft_ns = first_ns - started_ns
+
+    def ran_tools(self, took_ns: int) -> None:
+        """Tools that ran together are given once, with the time that all of them took."""
+        self.tool_execution_ns = (self.tool_execution_ns or 0) + took_ns
+
+    def columns(self) -> dict[str, Any]:
+        return self.serving | {
+            "llm_request_start_ns": self.llm_request_start_ns,
+            "llm_request_ns": self.llm_request_ns,
+            "ttft_ns": self.ttft_ns,
+            "tool_execution_ns": self.tool_execution_ns,
+        }
