@@ -104,6 +104,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_ttl_s: float = 15.0
     drain_s: float = 10.0
     frame_retention_s: float = 3 * 3600.0
+    trace_provider: bool = False
+    trace_max_bytes: int = 256 * 1024
+    trace_retention_s: float = 86_400.0
+    otlp_endpoint: str | None = None
     tool_timeout_s: float = 180.0
     mcp_connect_timeout_s: float = 30.0
     mcp_list_timeout_s: float = 30.0
@@ -269,6 +273,12 @@ def _database_url(text: str) -> str:
     return text
 
 
+def _http_url(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise ValueError(f"must be a URL such as http://localhost:4318, not {text!r}")
+    return text
+
+
 def _log_level(text: str) -> str:
     level = text.upper()
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
@@ -380,6 +390,30 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("HOLDFAST_FRAME_RETENTION_S",),
         _seconds(60, 365 * _DAY),
         "How long a finished stream can be replayed.",
+    ),
+    Variable(
+        "trace_provider",
+        ("HOLDFAST_TRACE_PROVIDER", "LETTA_TRACK_PROVIDER_TRACE"),
+        _truth,
+        "Keeps what vendors were sent and what they said, prompts included; keys and secrets are hidden.",
+    ),
+    Variable(
+        "trace_max_bytes",
+        ("HOLDFAST_TRACE_MAX_BYTES",),
+        _whole(1024, 2**30),
+        "How much is kept of a request, and how much of its reply.",
+    ),
+    Variable(
+        "trace_retention_s",
+        ("HOLDFAST_TRACE_RETENTION_S",),
+        _seconds(60, 365 * _DAY),
+        "How long it is kept.",
+    ),
+    Variable(
+        "otlp_endpoint",
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "LETTA_OTEL_EXPORTER_OTLP_ENDPOINT"),
+        _http_url,
+        "Where OpenTelemetry spans are sent (OTLP over HTTP); needs `holdfast[telemetry]`.",
     ),
     Variable(
         "tool_timeout_s",

@@ -13,14 +13,18 @@ from holdfast.actions.cancel_runs import CancelRuns
 from holdfast.actions.providers import load_endpoints
 from holdfast.actions.send_message import SendMessage
 from holdfast.api.deps import Holdfast
+from holdfast.core.redaction import is_secret_name
 from holdfast.core.retrying import Patience
-from holdfast.engine.clock import SystemClock
+from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.executing import SandboxExecutor
 from holdfast.engine.inline import InlineTools
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.runner import Runner
+from holdfast.engine.spans import Spans
 from holdfast.engine.streams import Streams
+from holdfast.engine.thinking import Observers
+from holdfast.engine.tracing import ProviderTraces
 from holdfast.engine.worker import Pace, Worker
 from holdfast.errors import ConfigError
 from holdfast.llm import environment
@@ -72,10 +76,14 @@ def assemble(
     streams = Streams(database)
     executor = SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s)
     patience = Patience(settings.model_retries, settings.model_retry_s)
-    compactor = Compactor(catalog, clock, TokenRatios(database), patience)
-    runner = Runner(database, catalog, executor, InlineTools(database, clock), clock, compactor, patience)
+    observers = Observers(Spans(), _traces(settings, database, box, clock) if settings.trace_provider else None)
+    compactor = Compactor(catalog, clock, TokenRatios(database), patience, observers.spans)
+    runner = Runner(database, catalog, executor, InlineTools(database, clock), clock, compactor, patience, observers)
     pace = Pace(
-        lease_ttl_s=settings.lease_ttl_s, drain_s=settings.drain_s, frame_retention_s=settings.frame_retention_s
+        lease_ttl_s=settings.lease_ttl_s,
+        drain_s=settings.drain_s,
+        frame_retention_s=settings.frame_retention_s,
+        trace_retention_s=settings.trace_retention_s,
     )
     worker = Worker(database, runner, streams, clock, pace)
     return Holdfast(
@@ -92,6 +100,13 @@ def assemble(
         cancel=CancelRuns(database, worker, clock),
         isolation=sandbox.announced,
     )
+
+
+def _traces(settings: Settings, database: Database, box: SecretBox, clock: Clock) -> ProviderTraces:
+    keys = [value for name, value in settings.providers.items() if is_secret_name(name)]
+    own = [settings.api_key, settings.encryption_key]
+    hidden = [*keys, *(secret for secret in own if secret)]
+    return ProviderTraces(database, box.open, clock, most_bytes=settings.trace_max_bytes, hidden=hidden)
 
 
 def _catalog(settings: Settings, endpoints: list[Endpoint], database: Database, box: SecretBox) -> ModelCatalog:

@@ -21,6 +21,10 @@ ALLOWED_INSIDE = {
     ("api/sending.py", "holdfast"): "outgoing, because aiohttp is slow to import",
     ("tools/mcp.py", "mcp"): "optional and slow",
     ("llm/pydantic_ai.py", "pydantic_ai"): "optional and slow",
+    ("telemetry.py", "opentelemetry.exporter.otlp.proto.http.trace_exporter"): "optional and slow",
+    ("telemetry.py", "opentelemetry.sdk.resources"): "optional and slow",
+    ("telemetry.py", "opentelemetry.sdk.trace"): "optional and slow",
+    ("telemetry.py", "opentelemetry.sdk.trace.export"): "optional and slow",
 }
 
 

@@ -37,6 +37,7 @@ from holdfast.api.routes import (
     tools,
 )
 from holdfast.api.routing import RouteIndex, built
+from holdfast.api.trace_context import TraceContext
 from holdfast.api.unbuilt import unbuilt_routes
 from holdfast.settings import Settings
 from holdfast.version import VERSION
@@ -61,6 +62,8 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     approvals.router,
 )
 
+# The framework has spans and metrics of its own. Runs bring theirs, so it need not ask for a provider at each request.
+_NO_TELEMETRY: Final = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 _LOCAL_ORIGIN: Final = r"https?://([a-z0-9-]+\.)?(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?"
 _PROBLEM_SCHEMA: Final = {
     "title": "Problem",
@@ -84,6 +87,7 @@ def create_app(deps: Holdfast, routers: Iterable[APIRouter] = ROUTERS) -> FastAP
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        telemetry=_NO_TELEMETRY,
         middleware=_layers(deps.settings, frozenset(route.path for route in everything if route.path.endswith("/"))),
     )
     app.state.holdfast = deps
@@ -108,6 +112,7 @@ def _layers(settings: Settings, slashed: frozenset[str]) -> list[Middleware]:
         Middleware(CanonicalPaths, slashed=slashed),
         Middleware(Auth, api_key=settings.api_key),
         Middleware(Limits, max_body_bytes=settings.max_body_bytes),
+        Middleware(TraceContext),
     ]
 
 

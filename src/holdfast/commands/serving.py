@@ -15,6 +15,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
+from holdfast import telemetry
 from holdfast.api.browsers import LocalPagesOnly
 from holdfast.api.deps import Holdfast
 from holdfast.api.server import create_app
@@ -39,7 +40,11 @@ def serve(settings: Settings, build: Build) -> None:
     settings.make_data_dir()
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it narrates its own loading
-    with listen(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=_new_loop) as runner:
+    with (
+        listen(settings.host, settings.port) as listener,
+        telemetry.exporting(settings),
+        asyncio.Runner(loop_factory=_new_loop) as runner,
+    ):
         runner.run(_serve(settings, build, listener))
 
 

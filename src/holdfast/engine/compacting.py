@@ -20,6 +20,7 @@ from holdfast.core.usage import estimate_tokens
 from holdfast.engine.clock import Clock
 from holdfast.engine.models import find_model
 from holdfast.engine.ratios import TokenRatios
+from holdfast.engine.spans import Spans, Work
 from holdfast.errors import ContextTooLong, EmptyReply, ModelError, ModelUnavailable, SystemPromptTooLong
 from holdfast.llm.base import Catalog, Model, ModelInfo, ModelRequest, ToolSchema
 
@@ -48,11 +49,19 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compactor:
-    def __init__(self, catalog: Catalog, clock: Clock, ratios: TokenRatios, patience: Patience) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        clock: Clock,
+        ratios: TokenRatios,
+        patience: Patience,
+        spans: Spans | None = None,
+    ) -> None:
         self.ratios = ratios
         self._catalog = catalog
         self._clock = clock
         self._patience = patience
+        self._spans = spans or Spans()
 
     async def compact(self, wanted: Wanted) -> Compaction:
         """The first mode that frees enough; else the best there was. Raises a ModelError when none can be had."""
@@ -153,15 +162,17 @@ class Compactor:
             max_output_tokens=wanted.model.max_output_tokens if own else None,
             settings=settings.model_settings or (wanted.model.settings if own else {}),
         )
-        return await _read_summary(info, model, request)
+        with self._spans.model(info, wanted.step_id) as work:
+            return await _read_summary(info, model, request, work)
 
 
-async def _read_summary(info: ModelInfo, model: Model, request: ModelRequest) -> str:
+async def _read_summary(info: ModelInfo, model: Model, request: ModelRequest, work: Work) -> str:
     folder = ReplyFolder()
     async with aclosing(model.stream(request)) as deltas:
         async for delta in deltas:
             folder.add(delta)
     reply = folder.reply()
+    work.replied(reply)
     if reply.finish is None:
         raise ModelUnavailable("The model's stream ended before the summary was finished.")
     if reply.usage is not None:

@@ -21,7 +21,7 @@ from holdfast.engine.session import Session
 from holdfast.engine.streams import Streams
 from holdfast.engine.windows import Windows
 from holdfast.errors import HoldfastError, RunInterrupted, ShuttingDown
-from holdfast.store import frames, runs
+from holdfast.store import frames, runs, traces
 from holdfast.store.transaction import Database, DatabaseError
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     sweep_s: float = 5.0
     tidy_s: float = 60.0
     frame_retention_s: float = 3 * 3600.0
+    trace_retention_s: float = 86_400.0
     drain_s: float = 10.0
 
 
@@ -160,6 +161,7 @@ class Worker:
             group.create_task(self._every(self._pace.lease_ttl_s / 3, self._renew))
             group.create_task(self._every(self._pace.sweep_s, self._sweep))
             group.create_task(self._every(self._pace.tidy_s, self.forget_old_frames))
+            group.create_task(self._every(self._pace.tidy_s, self.forget_old_traces))
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[object]]) -> None:
         """A database that cannot be written now, because its disk is full, may be writable the next time."""
@@ -240,3 +242,8 @@ class Worker:
         """Streams can be read again for a while after their run has ended; messages stay for ever."""
         before_us = self._clock.now_us() - int(self._pace.frame_retention_s * 1_000_000)
         await self._database.write(lambda tx: frames.delete_older(tx, before_us))
+
+    async def forget_old_traces(self) -> None:
+        """Also while tracing is off: they may be from before."""
+        before_us = self._clock.now_us() - int(self._pace.trace_retention_s * 1_000_000)
+        await self._database.write(lambda tx: traces.delete_older(tx, before_us))
