@@ -1,43 +1,80 @@
+"""The catalog, over real sockets: what it asks, when, and what it makes of the answers."""
+
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from holdfast.errors import Invalid, NotFound
-from holdfast.llm.base import Model, ModelInfo
+from holdfast.errors import AuthRejected, Invalid, NotFound, Unsupported
+from holdfast.llm import opening
+from holdfast.llm.base import ModelInfo
 from holdfast.llm.catalog import ModelCatalog, OfflineProvider
+from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.openai_chat import ChatModel
+from holdfast.llm.opening import Vendors
+from holdfast.llm.pydantic_ai import BridgedModel
 from holdfast.llm.scripted import OFFLINE, OfflineModel
+from holdfast.settings import DeclaredModel
+
+from .listing import ListingServer, endpoint_at, listing, openai_list
+
+MODELS = "/v1/models"
 
 
-class OtherProvider:
-    name = "acme"
+class Hands:
+    """A clock that is moved by hand."""
 
     def __init__(self) -> None:
-        self.model = OfflineModel()
-        self.closed = False
+        self.now_us = 1_000_000_000
 
-    async def models(self) -> list[ModelInfo]:
-        return [
-            ModelInfo(
-                handle="acme/big/one", name="big/one", provider_name="acme", provider_type="openai", context_window=9
-            )
-        ]
+    def __call__(self) -> int:
+        self.now_us += 1
+        return self.now_us
 
-    async def embedding_models(self) -> list[dict[str, Any]]:
-        return [{"handle": "acme/embed"}]
+    def pass_seconds(self, seconds: int) -> None:
+        self.now_us += seconds * 1_000_000
 
-    def open(self, info: ModelInfo) -> Model:
-        return self.model
 
-    async def aclose(self) -> None:
-        self.closed = True
+class Brought:
+    """Providers that users brought, as a store would hand them over."""
+
+    def __init__(self, *endpoints: Endpoint) -> None:
+        self.endpoints = list(endpoints)
+        self.loads = 0
+
+    async def __call__(self) -> list[Endpoint]:
+        self.loads += 1
+        return list(self.endpoints)
+
+
+@asynccontextmanager
+async def catalog_of(*endpoints: Endpoint, **options: Any) -> AsyncGenerator[ModelCatalog]:
+    catalog = ModelCatalog(endpoints, vendors=Vendors(first_byte_s=10, total_s=10), **options)
+    try:
+        yield catalog
+    finally:
+        await catalog.aclose()
+
+
+def byok(server: ListingServer, name: str, **fields: Any) -> Endpoint:
+    return endpoint_at(server, "openai", provider_name=name, category="byok", **fields)
+
+
+async def handles(catalog: ModelCatalog) -> list[str]:
+    return [info.handle for info in await catalog.models()]
 
 
 async def test_the_offline_model_is_always_there() -> None:
     catalog = ModelCatalog()
     assert await catalog.models() == [OFFLINE]
     assert await catalog.embedding_models() == []
+    assert await catalog.providers() == []
     info = await catalog.find("holdfast/offline")
     assert (info.context_window, info.provider_name) == (128_000, "holdfast")
     await catalog.aclose()
@@ -61,11 +98,357 @@ async def test_a_malformed_handle_is_invalid(handle: str) -> None:
         await ModelCatalog().find(handle)
 
 
-async def test_a_provider_plugs_in_before_the_offline_one() -> None:
-    other = OtherProvider()
-    catalog = ModelCatalog([other])
-    assert [info.handle for info in await catalog.models()] == ["acme/big/one", "holdfast/offline"]
-    assert await catalog.embedding_models() == [{"handle": "acme/embed"}]
-    assert catalog.open(await catalog.find("acme/big/one")) is other.model
-    await catalog.aclose()
-    assert other.closed
+async def test_nobody_is_asked_before_a_model_is_wanted_and_then_once() -> None:
+    async with listing({MODELS: openai_list("b", "a/c")}) as server, catalog_of(endpoint_at(server)) as catalog:
+        assert server.asked == []
+        first = await catalog.find("openai/a/c")
+        assert (await catalog.find("openai/a/c")) is first
+        assert (first.name, first.provider_name) == ("a/c", "openai")
+        await catalog.find("openai/b")
+        assert await handles(catalog) == ["openai/a/c", "openai/b", "holdfast/offline"]
+        assert server.paths == [MODELS]
+
+
+async def test_a_list_is_asked_for_again_when_it_is_a_minute_old() -> None:
+    clock = Hands()
+    async with (
+        listing({MODELS: openai_list("old")}) as server,
+        catalog_of(endpoint_at(server), now_us=clock) as catalog,
+    ):
+        await catalog.models()
+        server.answers[MODELS] = openai_list("new")
+        clock.pass_seconds(50)
+        assert await handles(catalog) == ["openai/old", "holdfast/offline"]
+        clock.pass_seconds(20)
+        assert await handles(catalog) == ["openai/new", "holdfast/offline"]
+        with pytest.raises(NotFound):
+            await catalog.find("openai/old")
+
+
+async def test_a_model_that_was_just_added_is_found_at_once() -> None:
+    async with listing({MODELS: openai_list("old")}) as server, catalog_of(endpoint_at(server)) as catalog:
+        await catalog.models()
+        server.answers[MODELS] = openai_list("old", "new")
+        assert (await catalog.find("openai/new")).name == "new"
+        assert len(server.asked) == 2
+
+
+async def test_an_unlisted_handle_is_not_found_and_near_names_are_told() -> None:
+    names = ["gpt-4o", "gpt-4o-mini", *(f"other-{number}" for number in range(30))]
+    async with listing({MODELS: openai_list(*names)}) as server, catalog_of(endpoint_at(server)) as catalog:
+        with pytest.raises(NotFound, match=r"openai does not list it\. Near it: .*openai/gpt-4o-mini") as caught:
+            await catalog.find("openai/gpt-4o-mimi")
+        assert "other" not in caught.value.message
+        assert len(server.asked) == 1
+
+
+async def test_while_a_list_cannot_be_had_a_handle_is_taken_at_its_word() -> None:
+    async with listing({}) as server, catalog_of(endpoint_at(server)) as catalog:
+        server.breaks(MODELS, 503)
+        info = await catalog.find("openai/gpt-4o")
+        assert (info.context_window, info.name) == (128_000, "gpt-4o")
+        assert (await catalog.find("openai/gpt-4o")) is info
+        assert len(server.asked) == 1  # known by now
+        server.heals(MODELS, openai_list("other"))
+        assert (await catalog.find("openai/other")).name == "other"
+        with pytest.raises(NotFound):
+            await catalog.find("openai/gpt-4o")
+
+
+async def test_one_provider_s_failure_hides_no_other_s_models() -> None:
+    async with listing({MODELS: openai_list("a")}) as good, listing({}) as bad:
+        bad.breaks(MODELS, 401, "wrong key")
+        broken = endpoint_at(bad, "groq")
+        async with catalog_of(broken, endpoint_at(good)) as catalog:
+            assert await handles(catalog) == ["openai/a", "holdfast/offline"]
+            failed, fine = await catalog.providers()
+            assert (failed.name, failed.status, failed.models) == ("groq", "failed", 0)
+            assert "wrong key" in str(failed.problem)
+            assert (fine.name, fine.status, fine.problem, fine.models) == ("openai", "ok", None, 1)
+            assert len(bad.asked) == len(good.asked) == 1
+
+
+async def test_a_provider_that_fails_keeps_its_last_list_and_tells_since_when() -> None:
+    clock = Hands()
+    async with listing({MODELS: openai_list("a")}) as server, catalog_of(endpoint_at(server), now_us=clock) as catalog:
+        await catalog.models()
+        server.breaks(MODELS, 500)
+        clock.pass_seconds(61)
+        assert await handles(catalog) == ["openai/a", "holdfast/offline"]
+        (failed,) = await catalog.providers()
+        clock.pass_seconds(61)
+        (still,) = await catalog.providers()
+        assert (failed.status, still.status) == ("failed", "failed")
+        assert still.since_us == failed.since_us
+        server.heals(MODELS, openai_list("a"))
+        clock.pass_seconds(61)
+        (healed,) = await catalog.providers()
+        assert healed.status == "ok"
+        assert (healed.since_us or 0) > (still.since_us or 0)
+        assert len(server.asked) == 4
+
+
+async def test_all_providers_are_asked_at_the_same_time() -> None:
+    async with listing({MODELS: openai_list("a")}) as one, listing({MODELS: openai_list("b")}) as two:
+        one.open.clear()
+        two.open.clear()
+        async with catalog_of(endpoint_at(one), endpoint_at(two, "groq")) as catalog:
+            asking = asyncio.create_task(handles(catalog))
+            await asyncio.gather(one.was_asked.wait(), two.was_asked.wait())
+            one.open.set()
+            two.open.set()
+            assert await asking == ["openai/a", "groq/b", "holdfast/offline"]
+
+
+async def test_many_who_want_an_unknown_handle_at_once_share_one_question() -> None:
+    async with listing({MODELS: openai_list("a")}) as server, catalog_of(endpoint_at(server)) as catalog:
+        server.open.clear()
+        asking = [asyncio.create_task(catalog.find("openai/a")) for _ in range(10)]
+        await server.was_asked.wait()
+        server.open.set()
+        found = await asyncio.gather(*asking)
+        assert {info.handle for info in found} == {"openai/a"}
+        assert len(server.asked) == 1
+
+
+async def test_whoever_waits_asks_again_when_the_one_who_asked_gives_up() -> None:
+    async with listing({MODELS: openai_list("a")}) as server, catalog_of(endpoint_at(server)) as catalog:
+        server.open.clear()
+        first, second = (asyncio.create_task(catalog.find("openai/a")) for _ in range(2))
+        await server.was_asked.wait()
+        first.cancel()
+        server.open.set()
+        assert (await second).handle == "openai/a"
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+
+async def test_a_proxy_answers_to_both_of_its_names() -> None:
+    async with listing({MODELS: openai_list("m")}) as server:
+        proxy = endpoint_at(server, "openai", provider_name="openai-proxy")
+        async with catalog_of(proxy) as catalog:
+            assert await handles(catalog) == ["openai-proxy/m", "holdfast/offline"]
+            asked = await catalog.find("openai/m")
+            assert (asked.handle, asked.provider_name) == ("openai/m", "openai-proxy")
+            assert isinstance(catalog.open(asked), ChatModel)
+            assert (await catalog.find("openai/m")) is asked
+            assert (catalog.is_reserved("openai"), catalog.is_reserved("openai-proxy")) == (True, True)
+
+
+async def test_a_dated_model_is_found_without_its_date() -> None:
+    names = ("claude-3-5-haiku-20240101", "claude-3-5-haiku-20241022")
+    path = "/v1/models?limit=1000"
+    async with listing({path: openai_list(*names)}) as server, catalog_of(endpoint_at(server, "anthropic")) as catalog:
+        for asked in ("claude-3-5-haiku", "claude-3-5-haiku-latest"):
+            info = await catalog.find(f"anthropic/{asked}")
+            assert (info.handle, info.name) == (f"anthropic/{asked}", "claude-3-5-haiku-20241022")
+        assert (await catalog.find(f"anthropic/{names[0]}")).name == names[0]
+        assert len(await catalog.models()) == 3
+
+
+async def test_declared_models_need_no_list() -> None:
+    declared = (
+        DeclaredModel("vllm/mine", 32_768),
+        DeclaredModel("vllm/llama3.1"),
+        DeclaredModel("vllm/vectors", embedding_dim=99),
+        DeclaredModel("nobody/else", 5),
+    )
+    async with listing({}) as server, catalog_of(endpoint_at(server, "vllm"), declared=declared) as catalog:
+        assert (await catalog.find("vllm/mine")).context_window == 32_768
+        assert (await catalog.find("vllm/llama3.1")).context_window == 131_072
+        assert server.asked == []
+        assert await handles(catalog) == ["vllm/llama3.1", "vllm/mine", "holdfast/offline"]
+        (vectors,) = await catalog.embedding_models()
+        assert (vectors["handle"], vectors["embedding_dim"]) == ("vllm/vectors", 99)
+
+
+async def test_a_declared_window_beats_the_listed_one() -> None:
+    answers = {MODELS: {"data": [{"id": "mine", "max_model_len": 1_000}]}}
+    declared = (DeclaredModel("vllm/mine", 2_000),)
+    async with listing(answers) as server, catalog_of(endpoint_at(server, "vllm"), declared=declared) as catalog:
+        assert [info.context_window for info in await catalog.models()] == [2_000, OFFLINE.context_window]
+
+
+async def test_a_model_without_tools_is_not_offered_but_can_be_named() -> None:
+    entries = [{"id": "able"}, {"id": "unable", "supported_parameters": ["temperature"]}]
+    async with listing({MODELS: {"data": entries}}) as server, catalog_of(endpoint_at(server)) as catalog:
+        assert await handles(catalog) == ["openai/able", "holdfast/offline"]
+        assert not (await catalog.find("openai/unable")).abilities.tools
+
+
+async def test_a_provider_that_cannot_list_is_never_asked() -> None:
+    bedrock = Endpoint(provider_name="bedrock", provider_type="bedrock", base_url="http://127.0.0.1:1")
+    async with catalog_of(bedrock) as catalog:
+        info = await catalog.find("bedrock/us.anthropic.claude-sonnet-4-20250514-v1:0")
+        assert info.context_window == 200_000
+        assert await handles(catalog) == ["holdfast/offline"]
+        (status,) = await catalog.providers()
+        assert (status.status, status.problem) == ("unlistable", None)
+
+
+async def test_embedding_models_come_from_the_providers_themselves() -> None:
+    names = ("text-embedding-3-small", "nomic-embed-text", "chat")
+    async with listing({MODELS: openai_list(*names)}) as server, catalog_of(endpoint_at(server)) as catalog:
+        found = await catalog.embedding_models()
+        assert [(one["handle"], one["embedding_dim"]) for one in found] == [
+            ("openai/nomic-embed-text", 768),
+            ("openai/text-embedding-3-small", 1536),
+        ]
+        assert {one["embedding_endpoint"] for one in found} == {f"{server.url}/v1"}
+
+
+async def test_providers_that_users_brought_come_after_the_server_s_own() -> None:
+    async with listing({MODELS: openai_list("m")}) as server:
+        brought = Brought(byok(server, "zoe"), byok(server, "adam"))
+        async with catalog_of(endpoint_at(server), brought=brought) as catalog:
+            assert await handles(catalog) == ["openai/m", "adam/m", "zoe/m", "holdfast/offline"]
+            assert (await catalog.find("zoe/m")).provider_category == "byok"
+
+
+async def test_a_brought_provider_cannot_take_the_name_of_a_base_one() -> None:
+    async with listing({MODELS: openai_list("m")}) as mine, listing({MODELS: openai_list("theirs")}) as theirs:
+        brought = Brought(byok(theirs, "openai"), byok(theirs, "holdfast"))
+        async with catalog_of(endpoint_at(mine), brought=brought) as catalog:
+            assert await handles(catalog) == ["openai/m", "holdfast/offline"]
+            assert theirs.asked == []
+
+
+async def test_a_change_by_this_process_is_seen_at_once() -> None:
+    async with listing({MODELS: openai_list("m")}) as server:
+        brought = Brought(byok(server, "mine", api_key="first-key"))
+        async with catalog_of(brought=brought) as catalog:
+            opened = catalog.open(await catalog.find("mine/m"))
+            brought.endpoints = [byok(server, "mine", api_key="second-key")]
+            await catalog.reload()
+            assert catalog.open(await catalog.find("mine/m")) is not opened
+            assert server.asked[-1].headers["Authorization"] == "Bearer second-key"
+            brought.endpoints = []
+            await catalog.reload()
+            with pytest.raises(NotFound, match="no provider is called mine"):
+                await catalog.find("mine/m")
+
+
+async def test_a_change_by_another_process_is_seen_within_a_minute() -> None:
+    clock = Hands()
+    async with listing({MODELS: openai_list("m")}) as server:
+        brought = Brought(byok(server, "mine"))
+        async with catalog_of(brought=brought, now_us=clock) as catalog:
+            await catalog.find("mine/m")
+            brought.endpoints = []
+            clock.pass_seconds(30)
+            await catalog.find("mine/m")
+            loads = brought.loads
+            clock.pass_seconds(31)
+            with pytest.raises(NotFound):
+                await catalog.find("mine/m")
+            assert brought.loads > loads
+
+
+async def test_a_provider_that_another_process_added_is_found_at_once() -> None:
+    async with listing({MODELS: openai_list("m")}) as server:
+        brought = Brought()
+        async with catalog_of(brought=brought) as catalog:
+            await catalog.models()
+            brought.endpoints = [byok(server, "new")]
+            assert (await catalog.find("new/m")).handle == "new/m"
+
+
+async def test_a_known_handle_of_the_server_s_own_costs_no_look_at_the_store() -> None:
+    clock, brought = Hands(), Brought()
+    async with (
+        listing({MODELS: openai_list("m")}) as server,
+        catalog_of(endpoint_at(server), brought=brought, now_us=clock) as catalog,
+    ):
+        await catalog.find("openai/m")
+        loads = brought.loads
+        clock.pass_seconds(3600)
+        for _ in range(3):
+            await catalog.find("openai/m")
+        assert (brought.loads, len(server.asked)) == (loads, 1)
+
+
+async def test_refreshing_lists_anew_and_tells_what_went_wrong() -> None:
+    async with listing({MODELS: openai_list("a")}) as server, catalog_of(endpoint_at(server)) as catalog:
+        await catalog.models()
+        server.answers[MODELS] = openai_list("b")
+        await catalog.refresh("openai")
+        assert await handles(catalog) == ["openai/b", "holdfast/offline"]
+        server.breaks(MODELS, 401)
+        with pytest.raises(AuthRejected):
+            await catalog.refresh("openai")
+        with pytest.raises(NotFound):
+            await catalog.refresh("nobody")
+
+
+async def test_a_model_is_opened_once_and_not_after_its_provider_is_gone() -> None:
+    async with listing({MODELS: openai_list("m")}) as server:
+        brought = Brought(byok(server, "mine"))
+        async with catalog_of(brought=brought) as catalog:
+            info = await catalog.find("mine/m")
+            assert catalog.open(info) is catalog.open(info)
+            brought.endpoints = []
+            await catalog.reload()
+            with pytest.raises(NotFound, match="was removed"):
+                catalog.open(info)
+
+
+def info_of(endpoint: Endpoint, name: str) -> ModelInfo:
+    return ModelInfo(
+        handle=f"{endpoint.provider_name}/{name}",
+        name=name,
+        provider_name=endpoint.provider_name,
+        provider_type=endpoint.provider_type,
+        context_window=1_000,
+    )
+
+
+@pytest.mark.parametrize(
+    ("provider_type", "base_url", "name", "responses", "kind"),
+    [
+        ("openai", "https://api.openai.com/v1", "gpt-4o", "auto", "ChatModel"),
+        ("openai", "https://api.openai.com/v1", "gpt-4o", "always", "BridgedModel"),
+        ("openai", "https://api.openai.com/v1", "gpt-5-mini", "auto", "BridgedModel"),
+        ("openai", "https://api.openai.com/v1", "o3", "auto", "BridgedModel"),
+        ("openai", "https://api.openai.com/v1", "o3", "never", "ChatModel"),
+        ("openai", "https://api.openai.com/v1", "gpt-5-chat-latest", "auto", "ChatModel"),
+        ("openai", "http://localhost:1/v1", "o3", "auto", "ChatModel"),
+        ("openrouter", "https://openrouter.ai/api/v1", "openai/o3", "always", "ChatModel"),
+        ("anthropic", "https://api.anthropic.com", "claude-3-5-haiku", "always", "AnthropicModel"),
+        ("google_ai", "https://generativelanguage.googleapis.com", "gemini-2.5-pro", "never", "BridgedModel"),
+        ("ollama", "http://localhost:11434/v1", "llama3.1", "auto", "ChatModel"),
+    ],
+)
+async def test_the_adapter_goes_by_the_provider_s_type(
+    provider_type: str, base_url: str, name: str, responses: opening.Responses, kind: str
+) -> None:
+    vendors = Vendors(openai_responses=responses)
+    endpoint = Endpoint(provider_name=provider_type, provider_type=provider_type, base_url=base_url, api_key="k")
+    model = vendors.open(endpoint, info_of(endpoint, name))
+    assert type(model).__name__ == kind
+    if isinstance(model, BridgedModel):
+        await model.aclose()
+    await vendors.aclose()
+
+
+async def test_a_missing_extra_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    vendors = Vendors()
+    google = Endpoint(provider_name="google_ai", provider_type="google_ai", base_url="https://g")
+    with pytest.raises(Unsupported, match=r"pip install 'holdfast\[vendors\]'"):
+        vendors.open(google, info_of(google, "gemini-2.5-pro"))
+    official = Endpoint(provider_name="openai", provider_type="openai", base_url="https://api.openai.com/v1")
+    assert isinstance(vendors.open(official, info_of(official, "o3")), ChatModel)
+    await vendors.aclose()
+
+
+def test_a_catalog_with_providers_loads_no_http_client_until_one_is_used() -> None:
+    code = (
+        "import sys, asyncio\n"
+        "from holdfast.llm.catalog import ModelCatalog\n"
+        "from holdfast.llm.environment import endpoints\n"
+        "catalog = ModelCatalog(endpoints({'OPENAI_API_KEY': 'k', 'ANTHROPIC_API_KEY': 'k'}))\n"
+        "asyncio.run(catalog.find('holdfast/offline'))\n"
+        "print([name for name in ('aiohttp', 'pydantic_ai', 'openai') if name in sys.modules])\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

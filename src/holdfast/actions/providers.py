@@ -26,7 +26,6 @@ from holdfast.wire.providers import ProviderCheck, ProviderCreate, ProviderUpdat
 _KEYS: Final = ("api_key", "access_key")
 # The first was the old vendor's own service; the second logs in as a browser does.
 _UNUSABLE: Final = frozenset({"letta", "chatgpt_oauth"})
-_AZURE_VERSION: Final = "2024-09-01-preview"
 
 _log = logging.getLogger(__name__)
 
@@ -166,13 +165,12 @@ def _endpoint(provider: Provider, api_key: str | None, access_key: str | None) -
         case "google_vertex":
             made = vertex_endpoint(provider.name, provider.region, api_key=api_key)
         case _:
-            azure = {"api_version": provider.api_version or _AZURE_VERSION}
             made = Endpoint(
                 provider_name=provider.name,
                 provider_type=provider.provider_type,
                 base_url=_address(provider),
                 api_key=api_key,
-                options=azure if provider.provider_type == "azure" else {},
+                options={"api_version": provider.api_version} if provider.api_version else {},
             )
     return msgspec.structs.replace(made, category="byok")
 

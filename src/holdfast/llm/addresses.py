@@ -30,7 +30,7 @@ OFFICIAL: Final[Mapping[str, str]] = {
     "zai_coding": "https://api.z.ai/api/coding/paas/v4",
 }
 # They have the version in the paths of their requests, so their base has none.
-_UNVERSIONED: Final = frozenset({"anthropic", "azure", "google_ai", "google_vertex", "bedrock"})
+_UNVERSIONED: Final = frozenset({"anthropic", "google_ai"})
 # Servers that one runs oneself. They speak below /v1, whatever comes before it.
 _OWN_SERVERS: Final = frozenset({"ollama", "vllm", "sglang", "lmstudio_openai"})
 _VERSION: Final = re.compile(r"/v\d+(?:beta\d*)?$")
@@ -64,6 +64,8 @@ def without_version(url: str) -> str:
 def _versioned(provider_type: str, path: str) -> str:
     if provider_type in _UNVERSIONED:
         return _VERSION.sub("", path)
+    if provider_type == "azure":  # where /openai/v1 is the newer interface; the older one begins at the root
+        return path if path.endswith("/openai/v1") else path.removesuffix("/openai")
     if _VERSION.search(path):
         return path
     # A gateway with a path of its own may have no version below it: then it is taken at its word.

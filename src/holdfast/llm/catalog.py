@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from holdfast.errors import Invalid, NotFound
 from holdfast.llm import discovery
@@ -28,6 +28,13 @@ LoadEndpoints = Callable[[], Awaitable[list[Endpoint]]]
 
 _NAMES_SHOWN: Final = 10
 _OTHER_NAME: Final = dict(zip(OPENAI_NAMES, reversed(OPENAI_NAMES), strict=True))
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """Adapters with connections of their own; the others share a pool."""
+
+    async def aclose(self) -> None: ...
 
 
 class OfflineProvider:
@@ -70,6 +77,7 @@ class ModelCatalog:
         self._byok: dict[str, Shelf] = {}
         self._known: dict[str, ModelInfo] = {OFFLINE.handle: OFFLINE}
         self._opened: dict[ModelInfo, Model] = {}
+        self._retired: list[Model] = []  # replies may still come through them
 
     async def models(self) -> list[ModelInfo]:
         await self._bring_up_to_date()
@@ -114,7 +122,8 @@ class ModelCatalog:
         }
         self._loaded_us = self._now_us()
         self._forget(changed)
-        self._opened = {info: model for info, model in self._opened.items() if info.provider_name not in changed}
+        for info in [info for info in self._opened if info.provider_name in changed]:
+            self._retired.append(self._opened.pop(info))
 
     async def refresh(self, provider_name: str) -> None:
         await self._load_if_outdated()
@@ -130,6 +139,11 @@ class ModelCatalog:
         await discovery.check(self._vendors.http, endpoint)
 
     async def aclose(self) -> None:
+        for model in (*self._opened.values(), *self._retired):
+            if isinstance(model, Closable):
+                await model.aclose()
+        self._opened.clear()
+        self._retired.clear()
         await self._vendors.aclose()
 
     async def _look_for(self, handle: str) -> ModelInfo:
@@ -153,8 +167,10 @@ class ModelCatalog:
         return found
 
     def _not_found(self, handle: str, why: str) -> NotFound:
-        known = [name for shelf in self._shelves() for name in shelf.names()] + [OFFLINE.handle]
-        near = get_close_matches(handle, known, _NAMES_SHOWN) or known[-_NAMES_SHOWN:]
+        known = [*(name for shelf in self._shelves() for name in shelf.names()), OFFLINE.handle]
+        by_model = {name.partition("/")[2]: name for name in reversed(known)}
+        alike = get_close_matches(handle.partition("/")[2], by_model, _NAMES_SHOWN)
+        near = [by_model[model] for model in alike] or known[-_NAMES_SHOWN:]
         word = "Near it" if len(near) < len(known) else "These exist"
         return NotFound(f"Handle {handle} not found: {why}. {word}: {', '.join(near)}.")
 

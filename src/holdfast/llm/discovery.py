@@ -51,15 +51,15 @@ def can_list(provider_type: str) -> bool:
     return provider_type not in _CANNOT_LIST
 
 
-async def list_models(source: JsonSource, endpoint: Endpoint) -> Listing:
+async def list_models(source: JsonSource, endpoint: Endpoint, *, within_s: float = LISTING_S) -> Listing:
     """Raises a ModelError."""
     read = _DIALECTS.get(endpoint.provider_type, _openai)
     try:
-        async with asyncio.timeout(LISTING_S):
+        async with asyncio.timeout(within_s):
             return await read(source, endpoint)
     except TimeoutError as error:
         raise ModelTimedOut(
-            f"{endpoint.provider_name} ({endpoint.base_url}) did not list its models within {LISTING_S:g} seconds."
+            f"{endpoint.provider_name} ({endpoint.base_url}) did not list its models within {within_s:g} seconds."
         ) from error
 
 

@@ -14,7 +14,6 @@ Variables = Mapping[str, str]
 # When the OpenAI address is not the official one, handles begin with the second name; both are understood.
 OPENAI_NAMES: Final = ("openai", "openai-proxy")
 _YES: Final = ("true", "1", "yes", "on")
-_AZURE_VERSION: Final = "2024-09-01-preview"
 _AWS_REGION: Final = "us-east-1"
 _GOOGLE_LOCATION: Final = "us-central1"
 
@@ -81,7 +80,7 @@ def _azure(variables: Variables) -> Iterator[Endpoint]:
             provider_type="azure",
             base_url=_url("azure", variables, "AZURE_BASE_URL"),
             api_key=variables["AZURE_API_KEY"],
-            options={"api_version": variables.get("AZURE_API_VERSION") or _AZURE_VERSION},
+            options=_said(api_version=variables.get("AZURE_API_VERSION")),
         )
 
 
@@ -124,15 +123,12 @@ def bedrock_endpoint(
     name: str, region: str | None, *, access_key: str, secret: str, session_token: str | None = None
 ) -> Endpoint:
     region = region or _AWS_REGION
-    options = {"region": region, "access_key": access_key}
-    if session_token:
-        options["session_token"] = session_token
     return Endpoint(
         provider_name=name,
         provider_type="bedrock",
         base_url=f"https://bedrock-runtime.{region}.amazonaws.com",
         api_key=secret,
-        options=options,
+        options=_said(region=region, access_key=access_key, session_token=session_token),
     )
 
 
@@ -145,8 +141,12 @@ def vertex_endpoint(
         provider_type="google_vertex",
         base_url=f"https://{location}-aiplatform.googleapis.com",
         api_key=api_key,
-        options={"location": location} | ({"project": project} if project else {}),
+        options=_said(location=location, project=project),
     )
+
+
+def _said(**options: str | None) -> dict[str, str]:
+    return {name: value for name, value in options.items() if value}
 
 
 def _url(provider_type: str, variables: Variables, name: str) -> str:

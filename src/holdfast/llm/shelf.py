@@ -35,6 +35,7 @@ class Shelf:
         self._listing = Listing()
         self._known: dict[str, ModelInfo] = {}
         self._lock = asyncio.Lock()
+        self._answers = 0
         self._asked_us: int | None = None
         self._since_us: int | None = None
         self.failure: ModelError | None = None
@@ -48,10 +49,10 @@ class Shelf:
         return not self.can_list or (self._asked_us is not None and now_us - self._asked_us < FRESH_US)
 
     async def refresh(self, source: JsonSource, now_us: Callable[[], int]) -> None:
-        """Asks once for everybody who waits. A failure is remembered, and the last list kept."""
-        wanted_us = now_us()
+        """Asks once for everybody who waits, also for who came later. A failure is remembered, the last list kept."""
+        answers = self._answers
         async with self._lock:
-            if self._asked_us is not None and self._asked_us > wanted_us:
+            if self._answers > answers:
                 return
             self._asked_us = now_us()
             try:
@@ -65,6 +66,7 @@ class Shelf:
                     self._since_us = self._asked_us
                 self.failure = None
                 self._take(listing)
+            self._answers += 1
 
     def find(self, name: str) -> ModelInfo | None:
         return self._known.get(name)

@@ -55,8 +55,9 @@ def wide_window(name: str, options: Mapping[str, str]) -> int | None:
 
 
 def embedding_dimension(name: str) -> int | None:
+    """Anywhere in the name: servers put words of their own before it."""
     plain = plain_name(name, keep_tag=True)
-    family = max((key for key in EMBEDDINGS if plain.startswith(key)), key=len, default=None)
+    family = max((key for key in EMBEDDINGS if key in plain), key=len, default=None)
     return None if family is None else EMBEDDINGS[family]
 
 
