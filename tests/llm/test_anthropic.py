@@ -11,7 +11,7 @@ from holdfast.core.deltas import Finish, FinishReason, OmittedDelta, ReasoningDe
 from holdfast.core.messages import OmittedReasoning, Reasoning, RedactedReasoning, Text, ToolCall, ToolReturn, Turn
 from holdfast.core.usage import Usage
 from tests.llm.claude import BOUND, conversing, deltas_from, events, folded, reply_from
-from tests.llm.conversations import request
+from tests.llm.conversations import request, tool
 from tests.llm.fakes.script import Failure, Script
 
 START: dict[str, Any] = {"type": "message_start", "message": {"usage": {"input_tokens": 7, "output_tokens": 1}}}
@@ -188,7 +188,7 @@ async def test_the_input_of_a_call_is_whole_however_it_comes(
 
 
 async def test_parallel_calls_are_numbered_by_themselves_and_not_by_their_blocks() -> None:
-    call = {"type": "tool_use", "name": "print_tool", "input": {}}
+    call: dict[str, Any] = {"type": "tool_use", "name": "print_tool", "input": {}}
     reply = folded(
         await replying(
             START, *WORDS, begun(call | {"id": "a"}, 1), ended(1), begun(call | {"id": "b"}, 2), ended(2),
@@ -196,6 +196,33 @@ async def test_parallel_calls_are_numbered_by_themselves_and_not_by_their_blocks
         )
     )  # fmt: skip
     assert [part.id for part in reply.calls] == ["a", "b"]
+
+
+async def test_blocks_of_the_vendors_own_tools_and_of_unknown_kinds_are_passed_over() -> None:
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "shells"}}
+    found: dict[str, Any] = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    novel = {"type": "novel_block", "text": {"not": "text"}, "data": 7, "name": None}
+    said = await replying(
+        START,
+        *(begun(search), piece(type="input_json_delta", partial_json='{"query": "noise"}'), ended()),
+        *(begun(found, 1), ended(1)),
+        *(begun(novel, 2), piece(2, type="novel_delta", novelty={"a": 1}), ended(2)),
+        *(begun({"type": "text", "text": ""}, 3), piece(3, type="text_delta", text="Hello"), ended(3)),
+        *(stopped("end_turn"), STOP),
+    )
+    assert said == [TextDelta("Hello"), UsageDelta(Usage(7, 5)), Finish("stop")]
+
+
+async def test_a_tool_with_a_name_that_the_vendor_refuses_can_be_called() -> None:
+    dotted = tool("files.read", path="string")
+    async with conversing() as (vendor, model):
+        asked = request("Hi.", tools=(dotted,))
+        name = model.payload(asked)["tools"][0]["name"]
+        call = begun({"type": "tool_use", "id": "toolu_1", "name": name, "input": {}})
+        vendor.will(Script(body=events(START, call, ended(), stopped("tool_use"), STOP)))
+        reply = await reply_from(model, asked)
+    assert "." not in name
+    assert reply.calls[0].name == "files.read"
 
 
 async def test_a_call_id_known_from_earlier_is_replaced() -> None:
@@ -206,6 +233,19 @@ async def test_a_call_id_known_from_earlier_is_replaced() -> None:
         answered = Turn("tool", (ToolReturn("call_0", "print_tool", "success", "ok"),))
         reply = await reply_from(model, request("Hi.", earlier, answered))
     assert reply.calls[0].id != "call_0"
+
+
+@pytest.mark.parametrize(
+    ("named", "typed"),
+    [(b"event: error\n", {"type": "error"}), (b"event: error\n", {}), (b"", {"type": "error"})],
+    ids=["by both", "by the event", "by the data"],
+)
+async def test_an_error_is_seen_however_little_marks_it(named: bytes, typed: dict[str, Any]) -> None:
+    said = msgspec.json.encode(typed | {"error": {"type": "rate_limit_error", "message": "slow down"}})
+    async with conversing() as (vendor, model):
+        vendor.will(Script(body=events(START) + named + b"data: " + said + b"\n\n"))
+        with pytest.raises(errors.RateLimited, match="slow down"):
+            await deltas_from(model, request("Hi."))
 
 
 async def test_an_error_in_the_stream_is_told_apart_by_its_type() -> None:

@@ -44,6 +44,7 @@ BAD: dict[str, dict[str, object]] = {
     "unexpected `tool_use_id`": body(user(TEXT), assistant(TEXT), user(RESULT)),
     "ids must be unique": body(user(TEXT), assistant(USE), user(RESULT), assistant(USE), user(RESULT)),
     "should match pattern '^[a-zA-Z0-9_-]+$'": body(user(TEXT), assistant(USE | {"id": "c.1"}), user(RESULT)),
+    "tool_use.name": body(user(TEXT), assistant(USE | {"name": "t.t"}), user(RESULT)),
     "single result": body(user(TEXT), assistant(USE), user(RESULT, RESULT)),
     "cannot be empty if `is_error`": body(user(TEXT), assistant(USE), user(RESULT | {"content": "", "is_error": True})),
     "{1,128}": body(user(TEXT), tools=[TOOL | {"name": "t.t"}]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -20,13 +20,14 @@ from holdfast.core.deltas import (
     UsageDelta,
 )
 from holdfast.core.usage import Usage
-from holdfast.errors import BadReply, Refused
+from holdfast.errors import BadReply, ModelError, Refused
 from holdfast.llm import failures
 from holdfast.llm.anthropic_payload import betas, messages_payload
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.call_ids import CallIds
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http
+from holdfast.llm.tool_names import renamed
 
 PATH: Final = "/v1/messages"
 VERSION: Final = "2023-06-01"
@@ -61,12 +62,12 @@ class AnthropicModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
         payload = self.payload(request)
-        reply = _Reply(self._endpoint.provider_name, CallIds(request))
+        reply = _Reply(self._endpoint.provider_name, CallIds(request), renamed(request.tools))
         sent = self._http.events(self._endpoint, PATH, msgspec.json.encode(payload), self._headers(payload))
         async with aclosing(sent) as groups:
             async for group in groups:
-                for _, data in group:
-                    for delta in reply.read(data):
+                for name, data in group:
+                    for delta in reply.read(name, data):
                         yield delta
         for delta in reply.close():
             yield delta
@@ -164,9 +165,10 @@ _decode_kind = msgspec.json.Decoder(_Kind).decode
 class _Reply:
     """One reply as its events come in."""
 
-    def __init__(self, vendor: str, call_ids: CallIds) -> None:
+    def __init__(self, vendor: str, call_ids: CallIds, names: Mapping[str, str]) -> None:
         self._vendor = vendor
         self._call_ids = call_ids
+        self._names = names  # of tools that the vendor knows by another one
         self._open: dict[int, _OpenCall | _ThinkingBlock] = {}
         self._calls = 0
         self._counts = _Counts()
@@ -174,7 +176,9 @@ class _Reply:
         self._stopped: _Stopped | None = None
         self._is_finished = False
 
-    def read(self, data: bytes) -> Sequence[Delta]:
+    def read(self, name: bytes, data: bytes) -> Sequence[Delta]:
+        if name == b"error":
+            raise self._failure(data)
         event = self._event(data)
         if event is None:
             return ()
@@ -194,8 +198,7 @@ class _Reply:
             case "message_stop":
                 return self._finish()
             case "error":
-                kinds, text = failures.described(data)
-                raise failures.failure(self._vendor, kinds, text)
+                raise self._failure(data)
             case _:
                 pass  # `ping`, and what the vendor will think of next
         return ()
@@ -217,6 +220,10 @@ class _Reply:
             return None
         except msgspec.DecodeError as error:
             raise BadReply(f"{self._vendor} sent an event that is not JSON: {error}") from error
+
+    def _failure(self, data: bytes) -> ModelError:
+        kinds, text = failures.described(data)
+        return failures.failure(self._vendor, kinds, text)
 
     def _piece(self, index: int, piece: _Piece) -> Sequence[Delta]:
         if piece.type == "text_delta":
@@ -253,7 +260,7 @@ class _Reply:
     def _begin_call(self, index: int, said: _CallBlock) -> Sequence[Delta]:
         call = self._open[index] = _OpenCall(self._calls, said.input)
         self._calls += 1
-        return (CallDelta(call.index, self._call_ids.own(said.id), said.name),)
+        return (CallDelta(call.index, self._call_ids.own(said.id), self._names.get(said.name, said.name)),)
 
     def _end(self, index: int) -> Sequence[Delta]:
         block = self._open.pop(index, None)

@@ -30,6 +30,7 @@ from holdfast.llm.anthropic_turns import (
 )
 from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
 from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.tool_names import sent_name
 
 DEFAULT_MAX_TOKENS: Final = 4_096
 DEFAULT_BUDGET: Final = 1_024
@@ -172,7 +173,7 @@ def _tools(request: ModelRequest, traits: Traits, forced: bool) -> dict[str, Any
         return {"tools": tools, "tool_choice": {"type": "none"}}
     shown: dict[str, Any] = {"type": "auto"}
     if forced and traits.forced_choice:
-        shown = {"type": "tool", "name": choice.name} if isinstance(choice, NamedTool) else {"type": "any"}
+        shown = {"type": "tool", "name": sent_name(choice.name)} if isinstance(choice, NamedTool) else {"type": "any"}
     if not request.parallel_tool_calls:
         shown["disable_parallel_tool_use"] = True
     return {"tools": tools, "tool_choice": shown}
@@ -180,7 +181,7 @@ def _tools(request: ModelRequest, traits: Traits, forced: bool) -> dict[str, Any
 
 def _tool(tool: ToolSchema, strict: bool) -> Block:
     schema = {"type": "object", **tool.parameters}
-    shown: Block = {"name": tool.name}
+    shown: Block = {"name": sent_name(tool.name)}
     if tool.description:
         shown["description"] = tool.description
     if strict and enforceable(schema):
@@ -217,5 +218,5 @@ def _open_end(last: Message) -> None:
 def _demand(request: ModelRequest) -> str:
     """In words, for models that cannot be forced. After the marks: it is not part of the history."""
     choice = request.tool_choice
-    which = f"the tool {choice.name}" if isinstance(choice, NamedTool) else "one of your tools"
+    which = f"the tool {sent_name(choice.name)}" if isinstance(choice, NamedTool) else "one of your tools"
     return f"[You must now call {which}. Do not answer in any other way.]"

@@ -26,6 +26,7 @@ from holdfast.core.messages import (
     Turn,
     content_text,
 )
+from holdfast.llm.tool_names import sent_name
 
 Block = dict[str, Any]
 
@@ -135,7 +136,7 @@ def _said(part: AnyPart) -> Block | None:
             return text(part.text)
         case ToolCall():
             shown = arguments_object(part.arguments)
-            return {"type": "tool_use", "id": clean_id(part.id), "name": part.name, "input": shown}
+            return {"type": "tool_use", "id": clean_id(part.id), "name": sent_name(part.name), "input": shown}
         case Reasoning(said, signature) if signature:
             return {"type": "thinking", "thinking": said, "signature": signature}
         case OmittedReasoning(signature) if signature:

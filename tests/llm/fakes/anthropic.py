@@ -161,20 +161,7 @@ class AnthropicRendering:
         return [b"event: error\ndata: " + msgspec.json.encode(_error(failure)) + b"\n\n"]
 
     def noise(self) -> list[bytes]:
-        search: dict[str, object] = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "search", "input": {}}
-        found = {"type": "web_search_tool_result", "text": {"not": "text"}, "data": 7, "content": ["found"]}
-        words = {"type": "input_json_delta", "partial_json": '{"query": "noise"}'}
-        return [
-            b": a comment\n\n",
-            _event("ping"),
-            _event("novelty", delta="of a shape that nobody expects", index="first"),
-            _event("content_block_start", index=900, content_block=search),
-            _event("content_block_delta", index=900, delta=words),
-            _event("content_block_stop", index=900),
-            _event("content_block_start", index=901, content_block=found),
-            _event("content_block_delta", index=901, delta={"type": "novel_delta", "novelty": {"a": 1}}),
-            _event("content_block_stop", index=901),
-        ]
+        return [b": a comment\n\n", _event("ping"), _event("novelty", delta="of an unexpected shape", index="first")]
 
     def _reasoning(self, delta: ReasoningDelta) -> list[bytes]:
         events = [] if self._open == "thinking" else [*self._switch(None), *self._thinking()]

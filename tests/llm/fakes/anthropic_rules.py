@@ -150,6 +150,8 @@ def _block(block: Block) -> Iterator[str]:
         yield "messages: text content blocks must contain non-whitespace text"
     if block.type == "image" and (block.source is None or block.source.media_type not in _MEDIA):
         yield f"messages: image source media_type: Input should be one of {_MEDIA}"
+    if block.type == "tool_use" and not _TOOL_NAME.fullmatch(block.name):
+        yield "messages: tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'"
     if block.type == "tool_use" and block.input is None:
         yield "messages: tool_use.input: Field required"
     if block.is_error and any(one.type != "text" for one in inner):
