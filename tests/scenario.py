@@ -18,14 +18,20 @@ from holdfast.actions.send_message import Accepted, Sending, SendMessage
 from holdfast.core.frames import Frame, StopFrame
 from holdfast.core.messages import Decision, Message, Text, ToolReturn
 from holdfast.core.records import Agent, ModelChoice, Run, Thread, Tool
+from holdfast.core.retrying import Patience
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import ExitLoop, RequiresApproval, Rule
-from holdfast.engine.clock import SystemClock
+from holdfast.engine.acting import Executor
+from holdfast.engine.clock import Clock, SystemClock
+from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
+from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.runner import Runner
 from holdfast.engine.streams import Numbered, Streams
+from holdfast.engine.thinking import Observers
 from holdfast.engine.worker import Pace, Worker
+from holdfast.llm.base import Catalog
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.store import agents, holds, messages, runs, threads, tools
 from holdfast.store.database import Database, DatabaseError, Job, Transaction, open_database
@@ -39,6 +45,8 @@ NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "required": 
 RULES: tuple[Rule, ...] = (RequiresApproval(tool_name="guarded"),)
 ENDING = (*RULES, ExitLoop(tool_name="finish"))
 LONG = Pace(lease_ttl_s=600, drain_s=0.0)
+IMPATIENT = Patience(retries=0)
+HASTY = Patience(retries=3, first_pause_s=0.001)
 
 
 class Crash(BaseException):
@@ -134,15 +142,23 @@ class CountingTools:
 class Node:
     """One server process."""
 
-    def __init__(self, world: World, pace: Pace) -> None:
+    def __init__(
+        self,
+        world: World,
+        pace: Pace = LONG,
+        catalog: ModelCatalog | None = None,
+        observers: Observers | None = None,
+    ) -> None:
         self.world = world
         self.database = FragileDatabase(world.database)
-        self.catalog = ModelCatalog()
+        self.catalog = catalog or ModelCatalog()
         clock = world.clock
         self.streams = Streams(self.database)
-        runner = Runner(self.database, self.catalog, world.tools, InlineTools(self.database, clock), clock)
+        self.ratios = TokenRatios(self.database)
+        runner = runner_of(self.database, self.catalog, world.tools, self.ratios, clock, world.patience, observers)
         self.worker = Worker(self.database, runner, self.streams, clock, pace)
-        self._send = SendMessage(self.database, self.catalog, self.worker, self.streams, clock)
+        retries = world.patience.retries
+        self._send = SendMessage(self.database, self.catalog, self.worker, self.streams, clock, retries)
         self.cancel = CancelRuns(self.database, self.worker, clock)
 
     async def send(
@@ -208,6 +224,7 @@ class Node:
 class World:
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.patience = IMPATIENT
         self.clock = SystemClock()
         self.tools = CountingTools()
         self.agent_id = ""
@@ -245,6 +262,19 @@ async def world_at(url: str, rules: tuple[Rule, ...] = RULES, **model: Any) -> A
         yield world
     finally:
         await database.aclose()
+
+
+def runner_of(
+    database: Database,
+    catalog: Catalog,
+    tools: Executor,
+    ratios: TokenRatios,
+    clock: Clock,
+    patience: Patience,
+    observers: Observers | None = None,
+) -> Runner:
+    compactor = Compactor(catalog, clock, ratios, patience, observers.spans if observers else None)
+    return Runner(database, catalog, tools, InlineTools(database, clock), clock, compactor, patience, observers)
 
 
 def sqlite_at(directory: Path) -> str:

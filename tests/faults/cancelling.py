@@ -18,15 +18,14 @@ from holdfast.core.messages import ToolReturn
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.engine.acting import Executor
-from holdfast.engine.inline import InlineTools
-from holdfast.engine.runner import Runner
+from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.streams import Streams
 from holdfast.engine.worker import Worker
 from holdfast.errors import NothingToCancel
 from holdfast.llm.base import Model, ModelInfo, ModelRequest
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.store.database import Database, Job
-from tests.scenario import LONG, Node, World
+from tests.scenario import LONG, Node, World, runner_of
 
 T = TypeVar("T")
 Answer = dict[str, str] | None  # None: there was nothing to cancel
@@ -153,9 +152,10 @@ class SeamNode(Node):
         self.catalog = SeamCatalog(self.seams)
         self.streams = Streams(database)
         self.executor = SeamExecutor(world.tools, self.seams)
-        runner = Runner(database, self.catalog, self.executor, InlineTools(database, clock), clock)
+        runner = runner_of(database, self.catalog, self.executor, TokenRatios(database), clock, world.patience)
         self.worker = Worker(database, runner, self.streams, clock, LONG)
-        self._send = SendMessage(database, self.catalog, self.worker, self.streams, clock)
+        retries = world.patience.retries
+        self._send = SendMessage(database, self.catalog, self.worker, self.streams, clock, retries)
         self.cancel = CancelRuns(world.database, self.worker, clock)
         self.cancelling: list[asyncio.Task[Answer]] = []
 

@@ -16,15 +16,14 @@ from holdfast.actions.send_message import SendMessage
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import Message, ToolReturn
 from holdfast.core.rows import OUTCOME_UNKNOWN
-from holdfast.engine.inline import InlineTools
-from holdfast.engine.runner import Runner
+from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.streams import Streams
 from holdfast.engine.worker import Worker
 from holdfast.llm.base import Model, ModelInfo, ModelRequest
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.wire.messages import to_wire
 from tests.invariants import Snapshot
-from tests.scenario import LONG, Crash, Node, World
+from tests.scenario import LONG, Crash, Node, World, runner_of
 
 from .scenes import Mode, Scene, lead_up, pending_hold, play
 
@@ -65,9 +64,10 @@ class MortalNode(Node):
         clock = world.clock
         self.streams = Streams(self.database)
         self.catalog = FlushingCatalog(self.streams) if flushes else ModelCatalog()
-        runner = Runner(self.database, self.catalog, world.tools, InlineTools(self.database, clock), clock)
+        runner = runner_of(self.database, self.catalog, world.tools, TokenRatios(self.database), clock, world.patience)
         self.worker = Worker(self.database, runner, self.streams, clock, LONG)
-        self._send = SendMessage(self.database, self.catalog, self.worker, self.streams, clock)
+        retries = world.patience.retries
+        self._send = SendMessage(self.database, self.catalog, self.worker, self.streams, clock, retries)
 
 
 async def outlive(world: World, scene: Scene, mode: Mode, crashes: Sequence[CrashPoint]) -> int:

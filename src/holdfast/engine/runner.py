@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from random import random
 
-from holdfast.core import budget, compaction, context, prompt
+from holdfast.core import budget, context, prompt
 from holdfast.core.deltas import NOTHING_SAID, Reply
 from holdfast.core.frames import CompactionFrame
 from holdfast.core.messages import ToolReturn
@@ -164,8 +164,8 @@ class Runner:
         session.model_failed(classify(error, session.run.id), said, pause)
 
     async def _require_room(self, session: Session, request: ModelRequest) -> int:
-        """What we guess the request to cost. One that cannot fit is not sent, once: what a compaction did not bring
-        below our guess, or cannot, the vendor may still take."""
+        """What we guess the request to cost. One that cannot fit is not sent. What a compaction has not brought below
+        our guess is: the vendor may take it all the same, and nobody is served by compacting it again."""
         guess = context.estimate_context(request.system, request.turns, request.tools)
         ratio = await self._ratios.of(request.handle)
         tokens, window = budget.calibrated(guess, ratio), request.context_window
@@ -174,9 +174,7 @@ class Runner:
         fixed = budget.calibrated(context.estimate_context(request.system, (), request.tools), ratio)
         if fixed >= window:
             raise system_too_long(fixed, window)
-        if compaction.summarisable(session.window):
-            raise ContextTooLong(f"The request has about {tokens} tokens; the context window holds {window}.")
-        return guess
+        raise ContextTooLong(f"The request has about {tokens} tokens; the context window holds {window}.")
 
     @staticmethod
     def _begin_step(session: Session, intent: CallModel, provider_name: str, endpoint: str | None) -> None:
