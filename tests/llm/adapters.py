@@ -58,6 +58,8 @@ ADAPTERS: list[Adapter] = [
         redaction=True,
         images_in_returns=True,
         cache_writes=True,
+        omits_usage=False,
+        path="/v1/messages",
     ),
 ]
 
