@@ -1,0 +1,51 @@
+"""Gemini, at Google's developer API or in Google Cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import httpx2
+from google.genai.types import ThinkingConfigDict
+from pydantic_ai.models.google import GoogleModel, GoogleModelSettings
+from pydantic_ai.providers.google import BaseGoogleProvider, GoogleProvider
+from pydantic_ai.providers.google_cloud import GoogleCloudProvider
+
+from holdfast.llm.base import ModelInfo, ModelRequest
+from holdfast.llm.bridge.vendor import Vendor, common_settings
+from holdfast.llm.endpoint import Endpoint
+
+_TELLING: Final = ("candidates", "usageMetadata", "promptFeedback")
+
+
+def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient) -> Vendor:
+    model = GoogleModel(info.name, provider=_provider(endpoint, client))
+    thinks = info.abilities.reasoning or bool(model.profile.get("supports_thinking"))
+
+    def settings(request: ModelRequest) -> GoogleModelSettings:
+        made = GoogleModelSettings()
+        made.update(cast("GoogleModelSettings", common_settings(request, parallel=False)))
+        # Clients say it of every model, because it has a default; one that does not think refuses it.
+        if thinks:
+            thinking = request.settings.get("thinking_config") or {"include_thoughts": True}
+            made["google_thinking_config"] = cast("ThinkingConfigDict", thinking)
+        return made
+
+    return Vendor(model=model, settings=settings, wants=_is_chunk, bare="thought_signature", marks_errors=True)
+
+
+def _provider(endpoint: Endpoint, client: httpx2.AsyncClient) -> BaseGoogleProvider:
+    if endpoint.provider_type == "google_ai":
+        return GoogleProvider(api_key=endpoint.api_key or "none", base_url=endpoint.base_url, http_client=client)
+    if endpoint.api_key is not None:
+        return GoogleCloudProvider(api_key=endpoint.api_key, base_url=endpoint.base_url, http_client=client)
+    return GoogleCloudProvider(
+        project=endpoint.options.get("project"),
+        location=endpoint.options.get("location"),
+        base_url=endpoint.base_url,
+        http_client=client,
+    )
+
+
+def _is_chunk(event: Mapping[str, Any]) -> bool:
+    return any(name in event for name in _TELLING)

@@ -1,0 +1,157 @@
+"""The line to a vendor: one HTTP client, on which every answer is heard before its SDK gets it.
+
+SDKs hide what we must know: whose error it was, whether a vendor said zero or nothing at all, which events are new. On
+the line all of it is still plain, and a reply can be hung up at once, however deep the generators above it are nested.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import httpx2
+import msgspec
+
+from holdfast.errors import BadReply
+from holdfast.llm import failures
+from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.http import not_a_stream, without_key
+from holdfast.llm.sse import Event, SseReader
+from holdfast.settings import is_loopback
+
+_MAX_ERROR_BYTES: Final = 64 * 1024
+_USAGE_NAMES: Final = ("usage", "usageMetadata")
+_decode = msgspec.json.Decoder().decode
+
+
+class Heard:
+    """One reply, as far as the line tells about it. `wants` says which events the SDK is to see."""
+
+    def __init__(self, endpoint: Endpoint, wants: Callable[[Mapping[str, Any]], bool]) -> None:
+        self._endpoint = endpoint
+        self._wants = wants
+        self._reader = SseReader()
+        self._opening = b""  # what came before the first event
+        self._none_yet = True
+        self._answers: list[httpx2.Response] = []
+        self.figures: set[str] = set()  # the names of the token counts that the vendor mentioned
+
+    async def answer(self, response: httpx2.Response) -> None:
+        self._answers.append(response)
+        if response.status_code != 200:
+            said = await _beginning(response)
+            raise failures.from_response(
+                self._endpoint.provider_name, response.status_code, response.headers, without_key(self._endpoint, said)
+            )
+        stream = response.stream
+        assert isinstance(stream, httpx2.AsyncByteStream)  # the client is asynchronous
+        response.stream = _Listening(stream, self)
+
+    def passed(self, chunk: bytes) -> bytes:
+        events = self._reader.feed(chunk)
+        if events:
+            self._none_yet = False
+        elif self._none_yet and len(self._opening) < _MAX_ERROR_BYTES:
+            self._opening += chunk
+        return b"".join([self._passed(event) for event in events])
+
+    def rest(self) -> bytes:
+        events = self._reader.close()
+        if not events and self._none_yet and self._opening and not self._opening.startswith(b":"):
+            raise not_a_stream(self._endpoint, self._opening)
+        return b"".join([self._passed(event) for event in events])
+
+    async def hang_up(self) -> None:
+        for response in self._answers:
+            await response.aclose()
+
+    def _passed(self, event: Event) -> bytes:
+        name, data = event
+        if data == b"[DONE]":
+            return b"data: [DONE]\n\n"
+        try:
+            said: object = _decode(data)
+        except msgspec.DecodeError as error:
+            raise BadReply(f"{self._endpoint.provider_name} sent an event that is not JSON: {data[:200]!r}") from error
+        if not isinstance(said, dict):
+            return b""
+        found = cast("dict[str, Any]", said)
+        if (failed := _failed(found)) is not None:
+            failure = failures.in_stream(self._endpoint.provider_name, failed)
+            failure.retry_after = failures.retry_delay(data)
+            raise failure
+        for holder in (found, found.get("response"), found.get("message")):
+            if isinstance(holder, dict):
+                self._note_figures(cast("dict[str, Any]", holder))
+        if not self._wants(found):
+            return b""
+        # Some SDKs take other characters for the end of a line than the protocol does.
+        plain = json.dumps(found).encode()
+        return b"event: %b\ndata: %b\n\n" % (name, plain) if name else b"data: %b\n\n" % plain
+
+    def _note_figures(self, holder: Mapping[str, Any]) -> None:
+        for name in _USAGE_NAMES:
+            if isinstance(usage := holder.get(name), dict):
+                counts = cast("dict[str, Any]", usage)
+                self.figures.update(key for key, value in counts.items() if isinstance(value, int))
+                for details in counts.values():
+                    if isinstance(details, dict):
+                        inner = cast("dict[str, Any]", details)
+                        self.figures.update(key for key, value in inner.items() if isinstance(value, int))
+
+
+# The client belongs to a model and serves many replies at once; which of them asks is known only to the asking task.
+HEARING: Final[ContextVar[Heard]] = ContextVar("HEARING")
+
+
+def open_client(endpoint: Endpoint, *, first_byte_s: float, total_s: float) -> httpx2.AsyncClient:
+    """The environment's proxy is honoured, but never stands between us and a server on this machine."""
+
+    async def hear(response: httpx2.Response) -> None:
+        await HEARING.get().answer(response)
+
+    return httpx2.AsyncClient(
+        timeout=httpx2.Timeout(total_s, connect=first_byte_s, pool=None),
+        # The limit is on runs, not on connections: a run must not wait for another one's silence.
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=60),
+        headers={"accept-encoding": "identity", **endpoint.headers},
+        event_hooks={"response": [hear]},
+        trust_env=not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
+        follow_redirects=False,
+    )
+
+
+class _Listening(httpx2.AsyncByteStream):
+    def __init__(self, source: httpx2.AsyncByteStream, heard: Heard) -> None:
+        self._source = source
+        self._heard = heard
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._source:
+            if passed := self._heard.passed(chunk):
+                yield passed
+        if rest := self._heard.rest():
+            yield rest
+
+    async def aclose(self) -> None:
+        await self._source.aclose()
+
+
+async def _beginning(response: httpx2.Response) -> bytes:
+    said = b""
+    async for chunk in response.aiter_raw():
+        said += chunk
+        if len(said) >= _MAX_ERROR_BYTES:
+            break
+    await response.aclose()
+    return said[:_MAX_ERROR_BYTES]
+
+
+def _failed(event: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What holds the error when the event tells of one."""
+    if event.get("type") == "response.failed":
+        return (event.get("response") or {}).get("error") or {"message": "The reply failed."}
+    return dict(event) if event.get("type") == "error" or event.get("error") else None

@@ -1,0 +1,215 @@
+"""Turns out: our history and tools as pydantic-ai's messages and parameters."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from pydantic_ai.messages import (
+    BinaryContent,
+    InstructionPart,
+    ModelMessage,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserContent,
+    UserPromptPart,
+)
+from pydantic_ai.messages import ModelRequest as Asked
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.tools import ToolDefinition
+
+from holdfast.core.messages import (
+    AnyPart,
+    Image,
+    OmittedReasoning,
+    Parts,
+    Reasoning,
+    RedactedReasoning,
+    Text,
+    ToolCall,
+    ToolReturn,
+    Turn,
+)
+from holdfast.llm.base import ModelRequest, ToolSchema
+from holdfast.llm.bridge import proofs
+from holdfast.llm.bridge.proofs import Proof
+from holdfast.llm.bridge.vendor import Vendor
+from holdfast.llm.call_ids import short
+from holdfast.llm.chat_payload import sent_name
+
+# Between the summaries of one piece of reasoning, which we hold as one text.
+BETWEEN_SUMMARIES: Final = "\n\n"
+REDACTED: Final = "redacted_thinking"  # the id by which pydantic-ai knows such reasoning
+
+
+def parameters(request: ModelRequest) -> ModelRequestParameters:
+    # Left open, a tool is strict only where that changes nothing of its schema.
+    strict = None if request.settings.get("strict") else False
+    return ModelRequestParameters(
+        function_tools=[_tool(tool, strict) for tool in request.tools],
+        instruction_parts=[InstructionPart(content=request.system)] if request.system else None,
+        **_output(request.response_format or request.settings.get("response_schema") or {}),
+    )
+
+
+def messages(request: ModelRequest, vendor: Vendor, params: ModelRequestParameters) -> list[ModelMessage]:
+    made: list[ModelMessage] = []
+    asked: list[ModelRequestPart] = []
+    for turn in request.turns:
+        if turn.role != "assistant":
+            asked += _asked(turn, vendor)
+            continue
+        if asked:
+            made.append(Asked(parts=asked))
+            asked = []
+        if said := _Said(vendor, own=turn.model == request.handle).parts(turn.parts):
+            made.append(ModelResponse(parts=said, provider_name=vendor.system))
+    if asked:
+        made.append(Asked(parts=asked))
+    if vendor.model.profile.get("tool_call_id_length") is not None:
+        return vendor.model.prepare_messages(made, params)
+    return made
+
+
+def _tool(tool: ToolSchema, strict: bool | None) -> ToolDefinition:
+    return ToolDefinition(
+        name=sent_name(tool.name), description=tool.description, parameters_json_schema=tool.parameters, strict=strict
+    )
+
+
+def _output(response_format: dict[str, Any]) -> dict[str, Any]:
+    match response_format.get("type"):
+        case "json_schema":
+            wanted: dict[str, Any] = response_format.get("json_schema") or {}
+            shape = OutputObjectDefinition(
+                json_schema=wanted.get("schema") or {},
+                name=wanted.get("name"),
+                description=wanted.get("description"),
+                strict=wanted.get("strict"),
+            )
+            return {"output_mode": "native", "output_object": shape}
+        case "json_object":
+            return {"output_mode": "prompted", "prompted_output_template": False}
+        case _:
+            return {}
+
+
+def _asked(turn: Turn, vendor: Vendor) -> Iterator[ModelRequestPart]:
+    if turn.role == "user":
+        yield UserPromptPart(content=_content(turn.parts))
+        return
+    for part in turn.parts:
+        if isinstance(part, ToolReturn):
+            in_words = isinstance(part.content, str)
+            # Text comes in an envelope that says whether it is an error; images do not.
+            failed = part.status == "error" and (vendor.marks_errors or not in_words)
+            yield ToolReturnPart(
+                tool_name=sent_name(part.name),
+                content=part.content if isinstance(part.content, str) else _content(part.content),
+                tool_call_id=short(part.call_id),
+                outcome="failed" if failed else "success",
+            )
+
+
+def _content(parts: tuple[AnyPart, ...]) -> str | list[UserContent]:
+    if all(isinstance(part, Text) for part in parts):
+        texts = [part.text for part in parts if isinstance(part, Text)]
+        return texts[0] if len(texts) == 1 else list(texts)
+    content: list[UserContent] = []
+    for part in parts:
+        if isinstance(part, Text):
+            content.append(part.text)
+        elif isinstance(part, Image):
+            detail = {"detail": part.detail} if part.detail is not None else None
+            data = base64.b64decode(part.data)
+            content.append(BinaryContent(data, media_type=part.media_type, vendor_metadata=detail))
+    return content
+
+
+class _Said:
+    """An assistant's turn. Only a turn of the very model that is asked keeps its reasoning and its proofs."""
+
+    def __init__(self, vendor: Vendor, *, own: bool) -> None:
+        self._vendor = vendor
+        self._own = own
+        self._reasoned: set[str] = set()  # the ids of the reasoning that is sent
+
+    def parts(self, parts: Parts) -> list[ModelResponsePart]:
+        made: list[ModelResponsePart] = []
+        for part in parts:
+            match part:
+                case Text() if part.text:
+                    made.append(TextPart(part.text, **self._marks(self._proof(part.signature))))
+                case Reasoning() | OmittedReasoning() | RedactedReasoning() if self._own:
+                    made += self._thinking(part)
+                case ToolCall():
+                    self._place(made, part)
+                case _:
+                    pass
+        return made
+
+    def _thinking(self, part: Reasoning | OmittedReasoning | RedactedReasoning) -> Iterator[ModelResponsePart]:
+        """Reasoning without a proof is left out: a vendor would take it for something that was said."""
+        system = self._vendor.system
+        if isinstance(part, RedactedReasoning):
+            if self._vendor.redacts:
+                yield ThinkingPart("", id=REDACTED, signature=part.data, provider_name=system)
+            return
+        proof = self._proof(part.signature)
+        if proof is None:
+            return
+        text = part.text if isinstance(part, Reasoning) else ""
+        if not text and self._vendor.bare == "thought_signature":
+            # Gemini signs empty parts; the library would drop one that is marked as a thought.
+            yield TextPart("", provider_name=system, provider_details=dict(proof.details))
+            return
+        if proof.id is not None:
+            self._reasoned.add(proof.id)
+        for index, piece in enumerate(_summaries(text, proof.pieces)):
+            mark = proof if index == 0 else Proof(proof.by, proof.id)
+            yield ThinkingPart(piece, signature=mark.signature, **self._marks(mark))
+
+    def _place(self, made: list[ModelResponsePart], call: ToolCall) -> None:
+        """After the reasoning that led to it: we hold a turn's calls behind all that was said, vendors may not."""
+        proof = self._proof(call.signature)
+        part = ToolCallPart(sent_name(call.name), call.arguments, short(call.id), **self._marks(proof))
+        led_to = proof.after if proof is not None else None
+        if led_to is None or led_to not in self._reasoned:
+            made.append(part)
+            return
+        at = max(index for index, one in enumerate(made) if isinstance(one, ThinkingPart) and one.id == led_to) + 1
+        while at < len(made) and not isinstance(made[at], ThinkingPart):
+            at += 1
+        made.insert(at, part)
+
+    def _proof(self, signature: str | None) -> Proof | None:
+        proof = proofs.read(signature, self._vendor.system, self._vendor.bare) if self._own else None
+        if proof is not None and proof.after is not None and proof.after not in self._reasoned:
+            # The vendor would look for the reasoning that the id belongs to, and refuse the request.
+            return msgspec.structs.replace(proof, id=None)
+        return proof
+
+    def _marks(self, proof: Proof | None) -> dict[str, Any]:
+        if proof is None:
+            return {}
+        details = dict(proof.details) or None
+        marked = proof.id is not None or proof.signature is not None or details is not None
+        return {"id": proof.id, "provider_name": proof.by if marked else None, "provider_details": details}
+
+
+def _summaries(text: str, lengths: tuple[int, ...]) -> list[str]:
+    if sum(lengths) + len(BETWEEN_SUMMARIES) * (len(lengths) - 1) != len(text):
+        return [text]
+    pieces, start = list[str](), 0
+    for length in lengths:
+        pieces.append(text[start : start + length])
+        start += length + len(BETWEEN_SUMMARIES)
+    return pieces

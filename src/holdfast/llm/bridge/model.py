@@ -1,0 +1,94 @@
+"""A model asked through pydantic-ai: one request out, one stream of deltas in."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from typing import Final, Protocol, cast
+
+import httpx2
+from pydantic_ai.models import StreamedResponse
+
+from holdfast.core.deltas import Delta
+from holdfast.errors import Rejected
+from holdfast.llm.base import ModelInfo, ModelRequest
+from holdfast.llm.bridge.line import HEARING, Heard, open_client
+from holdfast.llm.bridge.messages import messages, parameters
+from holdfast.llm.bridge.replies import Translation
+from holdfast.llm.bridge.trouble import named_failures
+from holdfast.llm.bridge.vendor import Vendor
+from holdfast.llm.endpoint import Endpoint
+
+# By the type of the provider, the module that knows its vendor. Each imports an SDK, so each is loaded when needed.
+MODULES: Final = {
+    "openai": "openai",
+    "openai_chat": "openai",
+    "google_ai": "google",
+    "google_vertex": "google",
+    "anthropic": "anthropic",
+    "bedrock": "bedrock",
+    "mistral": "mistral",
+    "cohere": "cohere",
+}
+
+
+class _Module(Protocol):
+    def open_vendor(self, endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient) -> Vendor: ...
+
+
+class Bridge:
+    def __init__(self, endpoint: Endpoint, info: ModelInfo, *, first_byte_s: float, total_s: float) -> None:
+        self._endpoint = endpoint
+        self._first_byte_s = first_byte_s
+        self._total_s = total_s
+        module = _vendor_module(endpoint.provider_type)
+        self._client = open_client(endpoint, first_byte_s=first_byte_s, total_s=total_s)
+        self._vendor = module.open_vendor(endpoint, info, self._client)
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
+        heard, translation = Heard(self._endpoint, self._vendor.wants), Translation(request, self._vendor)
+        deadline = asyncio.get_running_loop().time() + self._total_s
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(heard.hang_up)
+            streamed = await self._ask(request, heard, stack)
+            events = aiter(streamed)
+            while True:
+                try:
+                    with named_failures(self._endpoint, self._total_s):
+                        async with asyncio.timeout_at(deadline):
+                            event = await anext(events)
+                except StopAsyncIteration:
+                    break
+                for delta in translation.deltas(event):
+                    yield delta
+            for delta in translation.end(streamed, heard.figures):
+                yield delta
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _ask(self, request: ModelRequest, heard: Heard, stack: AsyncExitStack) -> StreamedResponse:
+        with named_failures(self._endpoint, self._first_byte_s):
+            params = parameters(request)
+            asking = self._vendor.model.request_stream(
+                messages(request, self._vendor, params), self._vendor.settings(request), params
+            )
+            token = HEARING.set(heard)
+            try:
+                async with asyncio.timeout(self._first_byte_s):
+                    return await stack.enter_async_context(asking)
+            finally:
+                HEARING.reset(token)
+
+
+def _vendor_module(provider_type: str) -> _Module:
+    if provider_type not in MODULES:
+        raise Rejected(f"There is no way to talk to providers of the type {provider_type!r}.")
+    try:
+        return cast("_Module", importlib.import_module(f"holdfast.llm.bridge.{MODULES[provider_type]}"))
+    except ImportError as missing:
+        raise Rejected(
+            f"Models of {provider_type} need an SDK that is not installed: pip install 'holdfast[vendors]'"
+        ) from missing

@@ -1,0 +1,77 @@
+"""Whatever went wrong below, in the words of our errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx2
+import msgspec
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, ModelTimeoutError, UnexpectedModelBehavior, UserError
+
+from holdfast.errors import BadReply, ModelError, ModelTimedOut, ModelUnavailable, Refused
+from holdfast.llm import failures
+from holdfast.llm.endpoint import Endpoint
+
+
+class named_failures:
+    """Says of a failure which vendor it was. What is neither the library's nor the network's passes as it is."""
+
+    def __init__(self, endpoint: Endpoint, waited_s: float) -> None:
+        self._endpoint = endpoint
+        self._waited_s = waited_s
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, StopAsyncIteration | ModelError):
+            return
+        if (named := self._named(error)) is not None:
+            raise named from error
+
+    def _named(self, error: Exception) -> ModelError | None:
+        vendor = f"{self._endpoint.provider_name} ({self._endpoint.base_url})"
+        for cause in _causes(error):
+            match cause:
+                case ModelError():
+                    return cause
+                case TimeoutError() | httpx2.TimeoutException():
+                    return ModelTimedOut(f"{vendor} did not answer within {self._waited_s:g} seconds.")
+                case httpx2.ConnectError():
+                    return ModelUnavailable(f"{vendor} cannot be reached: {cause}.")
+                case httpx2.TransportError() | OSError():
+                    return ModelUnavailable(f"The connection to {vendor} was lost: {cause}")
+                case _:
+                    pass
+        return _said_by_library(self._endpoint.provider_name, error)
+
+
+def _said_by_library(vendor: str, error: Exception) -> ModelError | None:
+    """For vendors whose SDK does not use our line, and for what the library itself objects to."""
+    match error:
+        case ModelHTTPError():
+            body = error.body if isinstance(error.body, dict | list) else {"message": str(error.body or error.message)}
+            return failures.from_response(
+                vendor, error.status_code, error.headers or {}, msgspec.json.encode(body, enc_hook=str)
+            )
+        case ModelTimeoutError():
+            return ModelTimedOut(f"{vendor} timed out: {error.message}")
+        case ModelAPIError():
+            kinds = tuple(kind for kind in (error.provider_error_code, error.provider_error_type) if kind)
+            return failures.failure(vendor, kinds, error.message, retry_after=error.retry_after)
+        case UnexpectedModelBehavior():
+            return BadReply(f"{vendor} replied with something that cannot be understood: {error.message}")
+        case UserError():
+            return Refused(f"{vendor} cannot be asked for this: {error.message}")
+        case _:
+            return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """What a failure came from, innermost last. SDKs wrap what they catch."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__

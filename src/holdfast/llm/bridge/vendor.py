@@ -1,0 +1,42 @@
+"""What the bridge must know of a vendor beyond what pydantic-ai knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from pydantic_ai.models import Model
+from pydantic_ai.settings import ModelSettings
+
+from holdfast.llm.base import ModelRequest, NamedTool
+from holdfast.llm.bridge.proofs import Bare
+from holdfast.llm.chat_payload import sent_name
+
+
+class Vendor(msgspec.Struct, frozen=True, kw_only=True):
+    model: Model[Any]
+    settings: Callable[[ModelRequest], ModelSettings]
+    wants: Callable[[Mapping[str, Any]], bool]  # which events its SDK understands
+    bare: Bare = None
+    redacts: bool = False  # it may send reasoning that only it can read
+    marks_errors: bool = False  # a tool return can be an error without saying so in its text
+
+    @property
+    def system(self) -> str:
+        """What pydantic-ai calls it: whose proofs it accepts."""
+        return self.model.system
+
+
+def common_settings(request: ModelRequest, *, parallel: bool = True) -> ModelSettings:
+    settings = ModelSettings()
+    if request.max_output_tokens is not None:
+        settings["max_tokens"] = request.max_output_tokens
+    if request.temperature is not None:
+        settings["temperature"] = request.temperature
+    if request.tools:
+        choice = request.tool_choice
+        settings["tool_choice"] = [sent_name(choice.name)] if isinstance(choice, NamedTool) else choice
+        if parallel:
+            settings["parallel_tool_calls"] = request.parallel_tool_calls
+    return settings
