@@ -94,6 +94,48 @@ def test_waiting_calls_are_shown_with_their_arguments(capsys: pytest.CaptureFixt
     assert 'wipe {"disk": "sda"}' in shown
 
 
+MODELS = [
+    {
+        "handle": "openai/gpt-4o",
+        "max_context_window": 128000,
+        "abilities": {"tools": True, "images": True, "reasoning": False, "strict_tools": True},
+        "price": {"input": 2.5, "output": 10, "cached_input": 1.25, "cache_write": None},
+    },
+    {"handle": "ollama/mine", "max_context_window": 8192, "abilities": {"tools": True}, "price": None},
+]
+PROVIDERS = [
+    {"name": "openai", "status": "ok", "since": "2025-01-01", "problem": None},
+    {"name": "groq", "status": "failed", "since": "2025-01-02", "problem": "Authentication failed with groq: no"},
+    {"name": "bedrock", "status": "unlistable", "since": None, "problem": None},
+]
+
+
+def test_models_are_listed_with_their_prices_and_the_providers_that_could_not_be_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with answering({"/v1/models/": (200, MODELS), "/v1/models/providers": (200, PROVIDERS)}) as (url, _):
+        assert main(["models", "--url", url]) == 0
+    heading, first, second, _, failed, unlistable = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["HANDLE", "WINDOW", "ABILITIES", "PRICE"]
+    assert first.split("  ") == ["openai/gpt-4o", "128,000", "tools, images, strict tools", "$2.5 / $10"]
+    assert [cell for cell in second.split("  ") if cell.strip()][-1].strip() == "-"
+    assert failed == "groq has not listed its models since 2025-01-02: Authentication failed with groq: no"
+    assert "bedrock cannot list its models" in unlistable
+
+
+def test_models_of_one_provider_are_asked_for_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    answers: dict[str, tuple[int, object]] = {"/v1/models/": (200, []), "/v1/models/providers": (200, PROVIDERS)}
+    with answering(answers) as (url, asked):
+        assert main(["models", "--provider", "groq", "--url", url]) == 0
+        shown = capsys.readouterr().out
+        assert main(["models", "--provider", "groq", "--json", "--url", url]) == 0
+    assert "No provider called groq lists any model." in shown
+    assert "no" in shown
+    assert "bedrock" not in shown
+    assert asked[0][0] == "/v1/models/?provider_name=groq"
+    assert json.loads(capsys.readouterr().out) == {"models": [], "providers": [PROVIDERS[1]]}
+
+
 @pytest.mark.parametrize(
     ("status", "body", "sentence"),
     [(401, {"detail": "Unauthorized"}, "HOLDFAST_API_KEY"), (404, {"detail": "Run not found"}, "Run not found")],

@@ -44,7 +44,9 @@ def build_parser() -> argparse.ArgumentParser:
     runs = commands.add_parser("runs", help="list the latest runs")
     runs.add_argument("--limit", type=int, default=20, help="how many (20)")
     approvals = commands.add_parser("approvals", help="list the calls that wait for a decision")
-    for command in (why, runs, approvals):
+    models = commands.add_parser("models", help="list the models that the server can use, and what they cost")
+    models.add_argument("--provider", metavar="NAME", help="only those of this provider")
+    for command in (why, runs, approvals, models):
         command.add_argument("--url", help="where the server is (HOLDFAST_URL, or the configured host and port)")
         command.add_argument("--json", action="store_true", help="print the server's answer as it is")
 

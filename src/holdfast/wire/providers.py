@@ -20,8 +20,8 @@ def _empty_is_null(value: object) -> object:
 # A name is the first half of handles, so it holds no slash.
 ProviderName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 # Keys of Google's service accounts are whole JSON files.
-Key = Annotated[str | None, BeforeValidator(_empty_is_null), Field(max_length=20_000)]
-Detail = Annotated[str | None, BeforeValidator(_empty_is_null), Field(max_length=2_000)]
+Key = Annotated[Annotated[str, Field(max_length=20_000)] | None, BeforeValidator(_empty_is_null)]
+Detail = Annotated[Annotated[str, Field(max_length=2_000)] | None, BeforeValidator(_empty_is_null)]
 
 
 class ProviderFields(BaseModel):

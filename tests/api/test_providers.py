@@ -1,0 +1,231 @@
+"""Providers that users bring, through the API, with the vendor on a loopback socket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import ids
+from tests.llm.fakes.anthropic import AnthropicProtocol
+from tests.llm.fakes.chat import ChatProtocol
+from tests.llm.fakes.script import VendorProtocol
+from tests.llm.fakes.server import FakeVendor
+from tests.llm.listing import ListingServer, listing, openai_list
+from tests.served import ServedClient, served
+
+PROVIDERS = "/v1/providers/"
+MODELS = "/v1/models"
+KEY = "a-secret-key-of-mine"
+
+
+@pytest.fixture
+async def client(database_url: str, tmp_path: Path) -> AsyncIterator[ServedClient]:
+    async with served(tmp_path, database_url=database_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def vendor() -> AsyncIterator[ListingServer]:
+    async with listing({MODELS: openai_list("m")}) as server:
+        yield server
+
+
+async def bring(client: ServedClient, vendor: ListingServer, name: str = "mine", **fields: Any) -> dict[str, Any]:
+    body = {"name": name, "provider_type": "openai", "api_key": KEY, "base_url": vendor.url, **fields}
+    return await client.ask("POST", PROVIDERS, body)
+
+
+async def handles(client: ServedClient, **query: Any) -> list[str]:
+    return [model["handle"] for model in await client.ask("GET", "/v1/models/", **query)]
+
+
+async def test_a_provider_is_shown_without_its_keys(client: ServedClient, vendor: ListingServer) -> None:
+    created = await bring(client, vendor, access_key="another-secret", region="eu", api_version="2")
+    assert ids.is_id("provider", created["id"])
+    assert (created["name"], created["provider_type"], created["provider_category"]) == ("mine", "openai", "byok")
+    assert (created["base_url"], created["region"], created["api_version"]) == (vendor.url, "eu", "2")
+    for key in ("api_key", "access_key", "api_key_enc", "access_key_enc", "last_synced"):
+        assert created[key] is None
+    assert (created["has_api_key"], created["has_access_key"]) == (True, True)
+    assert await client.ask("GET", PROVIDERS + created["id"]) == created
+    assert await client.ask("GET", PROVIDERS) == [created]
+    everything = await client.http.get(PROVIDERS)
+    assert KEY not in everything.text
+    assert vendor.asked == []  # nobody is called before a model is wanted
+
+
+def bytes_below(directory: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in directory.glob("holdfast.db*"))
+
+
+async def test_its_keys_are_not_stored_as_they_are(tmp_path: Path) -> None:
+    async with listing({MODELS: openai_list("m")}) as vendor, served(tmp_path) as client:
+        await bring(client, vendor)
+    stored = bytes_below(tmp_path)
+    assert b"provider-" in stored
+    assert KEY.encode() not in stored
+
+
+async def test_its_models_are_listed_beside_the_server_s_own(client: ServedClient, vendor: ListingServer) -> None:
+    await bring(client, vendor)
+    assert await handles(client) == ["mine/m", "holdfast/offline"]
+    assert await handles(client, provider_category="byok") == ["mine/m"]
+    assert await handles(client, provider_category="base") == ["holdfast/offline"]
+    assert await handles(client, provider_name="mine") == ["mine/m"]
+    found = {model.handle: model for model in await client.models.list(provider_category=["byok"])}
+    assert found["mine/m"].provider_category == "byok"
+    assert vendor.asked[0].headers["Authorization"] == f"Bearer {KEY}"
+
+
+async def test_a_name_belongs_to_one_provider(client: ServedClient, vendor: ListingServer) -> None:
+    await bring(client, vendor)
+    body = {"name": "mine", "provider_type": "groq", "api_key": "k"}
+    assert "mine" in await client.refusal(409, "POST", PROVIDERS, body)
+    assert "belongs to" in await client.refusal(400, "POST", PROVIDERS, {**body, "name": "holdfast"})
+
+
+async def test_the_name_of_a_provider_of_the_environment_is_taken(tmp_path: Path) -> None:
+    environment = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://127.0.0.1:1"}
+    async with served(tmp_path, providers=environment) as client:
+        for taken in ("openai", "openai-proxy"):
+            body = {"name": taken, "provider_type": "openai", "api_key": "k"}
+            assert "belongs to" in await client.refusal(400, "POST", PROVIDERS, body)
+
+
+async def test_a_deleted_provider_is_gone_and_comes_back_by_its_name(
+    client: ServedClient, vendor: ListingServer
+) -> None:
+    created = await bring(client, vendor)
+    assert await handles(client) == ["mine/m", "holdfast/offline"]
+    deleted = await client.ask("DELETE", PROVIDERS + created["id"])
+    assert created["id"] in deleted["message"]
+    assert await handles(client) == ["holdfast/offline"]
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/check"), ("PATCH", "/refresh")):
+        assert "not found" in await client.refusal(404, method, PROVIDERS + created["id"] + path)
+    revived = await bring(client, vendor, region="us")
+    assert (revived["id"], revived["region"]) == (created["id"], "us")
+    assert await handles(client) == ["mine/m", "holdfast/offline"]
+
+
+async def test_a_change_takes_effect_at_once_and_leaves_the_rest(client: ServedClient, vendor: ListingServer) -> None:
+    created = await bring(client, vendor, region="eu")
+    await handles(client)
+    changed = await client.ask("PATCH", PROVIDERS + created["id"], {"api_key": "another-key-of-mine"})
+    assert (changed["region"], changed["base_url"], changed["has_api_key"]) == ("eu", vendor.url, True)
+    await handles(client)
+    assert vendor.asked[-1].headers["Authorization"] == "Bearer another-key-of-mine"
+    cleared = await client.ask("PATCH", PROVIDERS + created["id"], {"api_key": "", "region": None})
+    assert (cleared["has_api_key"], cleared["region"], cleared["base_url"]) == (False, None, vendor.url)
+
+
+async def test_a_key_is_checked_with_the_vendor(client: ServedClient, vendor: ListingServer) -> None:
+    created = await bring(client, vendor)
+    body = {"provider_type": "openai", "api_key": KEY, "base_url": vendor.url}
+    for answer in (
+        await client.ask("POST", PROVIDERS + "check", body),
+        await client.ask("POST", f"{PROVIDERS}{created['id']}/check"),
+    ):
+        assert answer == {"message": "Valid api key for provider_type=openai"}
+    assert len(vendor.asked) == 2
+    vendor.breaks(MODELS, 401, "no such key")
+    for path, sent in (("check", body), (f"{created['id']}/check", None)):
+        refused = await client.http.post(PROVIDERS + path, json=sent)
+        assert refused.status_code == 401
+        error = refused.json()["error"]
+        assert error["type"] == "llm_authentication"
+        assert "no such key" in error["detail"]
+
+
+async def test_refreshing_asks_again_and_says_when(client: ServedClient, vendor: ListingServer) -> None:
+    created = await bring(client, vendor)
+    await handles(client)
+    vendor.answers[MODELS] = openai_list("m", "n")
+    assert await handles(client) == ["mine/m", "holdfast/offline"]
+    refreshed = await client.ask("PATCH", f"{PROVIDERS}{created['id']}/refresh")
+    assert refreshed["last_synced"] is not None
+    assert await handles(client) == ["mine/m", "mine/n", "holdfast/offline"]
+    vendor.breaks(MODELS, 500)
+    failed = await client.http.patch(f"{PROVIDERS}{created['id']}/refresh")
+    assert failed.json()["error"]["type"] == "llm_error"
+    assert (await client.ask("GET", PROVIDERS + created["id"]))["last_synced"] == refreshed["last_synced"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "word"),
+    [
+        ({"name": "a/b", "provider_type": "openai", "api_key": "k"}, 422, "name"),
+        ({"name": "", "provider_type": "openai", "api_key": "k"}, 422, "name"),
+        ({"name": "x", "provider_type": "nobody", "api_key": "k"}, 422, "provider_type"),
+        ({"name": "x", "provider_type": "openai"}, 422, "api_key"),
+        ({"name": "x", "provider_type": "openai", "api_key": "k", "surprise": 1}, 422, "surprise"),
+        ({"name": "x", "provider_type": "vllm", "api_key": "k"}, 400, "base_url"),
+        ({"name": "x", "provider_type": "openai", "api_key": "k", "base_url": "localhost"}, 400, "base_url"),
+        ({"name": "x", "provider_type": "letta", "api_key": "k"}, 400, "letta"),
+        ({"name": "x", "provider_type": "bedrock", "api_key": "k"}, 400, "access_key"),
+    ],
+)
+async def test_a_provider_that_could_not_work_is_refused(
+    client: ServedClient, body: dict[str, Any], status: int, word: str
+) -> None:
+    assert word in await client.refusal(status, "POST", PROVIDERS, body)
+
+
+async def test_ids_are_checked_before_anything_else(client: ServedClient) -> None:
+    await client.refusal(422, "GET", PROVIDERS + "provider-1")
+    await client.refusal(404, "GET", PROVIDERS + ids.new("provider"))
+
+
+async def test_keys_that_cannot_be_checked_say_so(client: ServedClient) -> None:
+    body = {"provider_type": "bedrock", "api_key": "s", "access_key": "i"}
+    assert "without calling a model" in await client.refusal(501, "POST", PROVIDERS + "check", body)
+
+
+async def test_providers_are_listed_page_by_page_and_filtered(client: ServedClient, vendor: ListingServer) -> None:
+    names = ["a", "b", "c"]
+    for name in names:
+        await bring(client, vendor, name, provider_type="openai" if name != "c" else "groq")
+    newest = await client.ask("GET", PROVIDERS, limit=2)
+    rest = await client.ask("GET", PROVIDERS, limit=2, after=newest[-1]["id"])
+    assert [one["name"] for one in (*newest, *rest)] == ["c", "b", "a"]
+    assert [one["name"] for one in await client.ask("GET", PROVIDERS, provider_type="groq")] == ["c"]
+    assert [one["name"] for one in await client.ask("GET", PROVIDERS, name="b")] == ["b"]
+
+
+async def test_a_server_that_others_can_reach_sends_nobody_into_its_own_network(tmp_path: Path) -> None:
+    async with served(tmp_path, host="0.0.0.0", api_key="k") as client:
+        client.http.headers["authorization"] = "Bearer k"
+        body = {"name": "x", "provider_type": "openai", "api_key": "k", "base_url": "http://127.0.0.1:1"}
+        assert "HOLDFAST_ALLOWED_HOSTS" in await client.refusal(400, "POST", PROVIDERS, body)
+        assert "HOLDFAST_ALLOWED_HOSTS" in await client.refusal(400, "POST", PROVIDERS + "check", body)
+
+
+async def test_a_provider_sealed_with_another_key_is_used_without(
+    tmp_path: Path, vendor: ListingServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(tmp_path, encryption_key="one") as client:
+        await bring(client, vendor)
+    async with served(tmp_path, encryption_key="two") as client:
+        assert await handles(client) == ["mine/m", "holdfast/offline"]
+    assert "Authorization" not in vendor.asked[-1].headers
+    assert "sealed with another key" in caplog.text
+
+
+@pytest.mark.parametrize(("provider_type", "protocol"), [("openai", ChatProtocol), ("anthropic", AnthropicProtocol)])
+async def test_an_agent_speaks_through_a_provider_that_a_user_brought(
+    tmp_path: Path, provider_type: str, protocol: Callable[[], VendorProtocol]
+) -> None:
+    async with FakeVendor(protocol()).serving() as vendor, served(tmp_path, default_model=None) as client:
+        body = {"name": "mine", "provider_type": provider_type, "api_key": KEY, "base_url": vendor.url}
+        await client.ask("POST", PROVIDERS, body)
+        agent = await client.agents.create(model="mine/offline", include_base_tools=False)
+        assert agent.model == "mine/offline"
+        assert agent.model_settings is not None
+        assert agent.model_settings.provider_type == provider_type
+        answer = await client.say(agent.id, "Hello")
+        assert any("Hello" in str(getattr(message, "content", "")) for message in answer.messages)
+        assert "mine/offline" in await client.refusal(400, "POST", "/v1/agents/", {})
+        (step,) = (await client.steps.list(agent_id=agent.id)).items
+        assert (step.model_handle, step.provider_name) == ("mine/offline", "mine")
