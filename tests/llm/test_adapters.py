@@ -78,7 +78,8 @@ def calls(*calls: ToolCall) -> list[Delta]:
 
 
 def asks(adapter: Adapter, *turns: Turn | str, **more: Any) -> ModelRequest:
-    return request(*(turns or ("Hi",)), **{"handle": info(adapter.name).handle, "tools": (DICE, PRINT), **more})
+    wanted: dict[str, Any] = {"handle": info(adapter.name).handle, "tools": (DICE, PRINT), **more}
+    return request(*(turns or ("Hi",)), **wanted)
 
 
 async def reply_of(model: Model, asked: ModelRequest) -> Reply:

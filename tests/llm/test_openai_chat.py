@@ -30,9 +30,8 @@ SEARCH = tool("search", optional=["limit"], text="string", limit="integer")
 
 
 def endpoint(provider_type: str, url: str = "http://127.0.0.1:9", **more: Any) -> Endpoint:
-    return Endpoint(
-        provider_name=provider_type, provider_type=provider_type, base_url=url, **{"api_key": "sk-offline-1", **more}
-    )
+    given: dict[str, Any] = {"api_key": "sk-offline-1", **more}
+    return Endpoint(provider_name=provider_type, provider_type=provider_type, base_url=url, **given)
 
 
 def model(provider_type: str = "openai", name: str = "offline", *, reasoning: bool = False) -> ChatModel:
@@ -41,7 +40,8 @@ def model(provider_type: str = "openai", name: str = "offline", *, reasoning: bo
 
 
 def payload(provider_type: str = "openai", name: str = "offline", *, reasoning: bool = False, **more: Any) -> Any:
-    asked = request(*more.pop("turns", ("Hi",)), **{"tools": (DICE,), **more})
+    wanted: dict[str, Any] = {"tools": (DICE,), **more}
+    asked = request(*wanted.pop("turns", ("Hi",)), **wanted)
     return model(provider_type, name, reasoning=reasoning).payload(asked)
 
 
@@ -499,30 +499,27 @@ async def test_think_tags_at_the_beginning_are_reasoning(said: str, parts: tuple
 TOLD = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
-@pytest.mark.parametrize(
-    ("chunks", "expected"),
-    [
-        ([delta("stop") | {"usage": TOLD}], Usage(10, 5)),
-        ([delta("stop"), {"choices": [], "usage": TOLD}], Usage(10, 5)),
-        ([delta(content="a") | {"usage": {"prompt_tokens": 10}}, delta("stop") | {"usage": TOLD}], Usage(10, 5)),
-        ([delta("stop") | {"x_groq": {"usage": TOLD}}], Usage(10, 5)),
-        ([delta("stop") | {"usage": TOLD | {"prompt_tokens_details": {"cached_tokens": 8}}}], Usage(10, 5, 8)),
-        ([delta("stop") | {"usage": TOLD | {"prompt_tokens_details": None}}], Usage(10, 5)),
-        ([delta("stop") | {"usage": TOLD | {"prompt_cache_hit_tokens": 8}}], Usage(10, 5, 8)),
-        (
-            [delta("stop") | {"usage": TOLD | {"completion_tokens_details": {"reasoning_tokens": 4}}}],
-            Usage(10, 5, reasoning_tokens=4),
-        ),
-        (
-            [
-                delta("stop")
-                | {"usage": TOLD | {"total_tokens": 19, "completion_tokens_details": {"reasoning_tokens": 4}}}
-            ],
-            Usage(10, 9, reasoning_tokens=4),
-        ),
-        ([delta("stop") | {"usage": None}], None),
-    ],
-)
+USAGES: list[tuple[list[dict[str, Any]], Usage | None]] = [
+    ([delta("stop") | {"usage": TOLD}], Usage(10, 5)),
+    ([delta("stop"), {"choices": [], "usage": TOLD}], Usage(10, 5)),
+    ([delta(content="a") | {"usage": {"prompt_tokens": 10}}, delta("stop") | {"usage": TOLD}], Usage(10, 5)),
+    ([delta("stop") | {"x_groq": {"usage": TOLD}}], Usage(10, 5)),
+    ([delta("stop") | {"usage": TOLD | {"prompt_tokens_details": {"cached_tokens": 8}}}], Usage(10, 5, 8)),
+    ([delta("stop") | {"usage": TOLD | {"prompt_tokens_details": None}}], Usage(10, 5)),
+    ([delta("stop") | {"usage": TOLD | {"prompt_cache_hit_tokens": 8}}], Usage(10, 5, 8)),
+    (
+        [delta("stop") | {"usage": TOLD | {"completion_tokens_details": {"reasoning_tokens": 4}}}],
+        Usage(10, 5, reasoning_tokens=4),
+    ),
+    (
+        [delta("stop") | {"usage": TOLD | {"total_tokens": 19, "completion_tokens_details": {"reasoning_tokens": 4}}}],
+        Usage(10, 9, reasoning_tokens=4),
+    ),
+    ([delta("stop") | {"usage": None}], None),
+]
+
+
+@pytest.mark.parametrize(("chunks", "expected"), USAGES)
 async def test_usage_is_found_wherever_it_is_told(chunks: list[dict[str, Any]], expected: Usage | None) -> None:
     assert (await read(*chunks, "[DONE]")).usage == expected
 
@@ -562,19 +559,19 @@ async def test_a_finish_reason_may_tell_of_a_failure(said: str, error: type[Mode
     assert type(await failing(delta(content="a"), delta(said), "[DONE]")) is error
 
 
-@pytest.mark.parametrize(
-    ("event", "error"),
-    [
-        ({"error": {"message": "no", "type": "server_error", "code": None}}, ModelUnavailable),
-        (
-            {"error": {"message": "no", "code": 502}, "choices": [{"delta": {}, "finish_reason": "error"}]},
-            ModelUnavailable,
-        ),
-        ({"error": {"message": "no", "code": 401}}, AuthRejected),
-        ({"object": "error", "message": "no", "type": "BadRequestError", "code": 400}, Refused),
-        ({"error": "out of memory"}, ModelUnavailable),
-    ],
-)
+ERROR_EVENTS: list[tuple[dict[str, Any], type[ModelError]]] = [
+    ({"error": {"message": "no", "type": "server_error", "code": None}}, ModelUnavailable),
+    (
+        {"error": {"message": "no", "code": 502}, "choices": [{"delta": {}, "finish_reason": "error"}]},
+        ModelUnavailable,
+    ),
+    ({"error": {"message": "no", "code": 401}}, AuthRejected),
+    ({"object": "error", "message": "no", "type": "BadRequestError", "code": 400}, Refused),
+    ({"error": "out of memory"}, ModelUnavailable),
+]
+
+
+@pytest.mark.parametrize(("event", "error"), ERROR_EVENTS)
 async def test_an_error_in_the_place_of_an_event_is_raised(event: dict[str, Any], error: type[ModelError]) -> None:
     assert type(await failing(delta(content="a"), event)) is error
 

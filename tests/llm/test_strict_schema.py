@@ -42,27 +42,27 @@ def test_schemas_inside_are_made_strict_too() -> None:
     assert made["$defs"]["I"] == closed
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        object_of([], a=TEXT),
-        object_of(["a"], a=TEXT) | {"additionalProperties": True},
-        object_of(["a"], a=TEXT) | {"additionalProperties": TEXT},
-        object_of(["a", "missing"], a=TEXT),
-        object_of(["a"], a=TEXT | {"default": "x"}),
-        object_of(["a"], a=TEXT | {"minLength": 3}),
-        object_of(["a"], a={}),
-        object_of(["a"], a={"type": "array"}),
-        object_of(["a"], a={"type": "object", "additionalProperties": TEXT}),
-        object_of(["a"], a={"allOf": [TEXT]}),
-        object_of(["a"], a={"anyOf": [TEXT, {"not": TEXT}]}),
-        object_of(["a"], a=TEXT) | {"$defs": {"I": {}}},
-        object_of(["a"], a=True),
-        {"type": "array", "items": TEXT},
-        {"anyOf": [object_of([])]},
-        {},
-    ],
-)
+LEFT_ALONE: list[dict[str, Any]] = [
+    object_of([], a=TEXT),
+    object_of(["a"], a=TEXT) | {"additionalProperties": True},
+    object_of(["a"], a=TEXT) | {"additionalProperties": TEXT},
+    object_of(["a", "missing"], a=TEXT),
+    object_of(["a"], a=TEXT | {"default": "x"}),
+    object_of(["a"], a=TEXT | {"minLength": 3}),
+    object_of(["a"], a={}),
+    object_of(["a"], a={"type": "array"}),
+    object_of(["a"], a={"type": "object", "additionalProperties": TEXT}),
+    object_of(["a"], a={"allOf": [TEXT]}),
+    object_of(["a"], a={"anyOf": [TEXT, {"not": TEXT}]}),
+    object_of(["a"], a=TEXT) | {"$defs": {"I": {}}},
+    object_of(["a"], a=True),
+    {"type": "array", "items": TEXT},
+    {"anyOf": [object_of([])]},
+    {},
+]
+
+
+@pytest.mark.parametrize("schema", LEFT_ALONE)
 def test_a_schema_that_would_mean_something_else_is_left_alone(schema: dict[str, Any]) -> None:
     assert strict_schema(schema) is None
 

@@ -189,9 +189,7 @@ def _function(tool: ToolSchema, strict: bool) -> dict[str, Any]:
 
 def _tool_choice(request: ModelRequest, dialect: Dialect) -> str | dict[str, Any]:
     choice = request.tool_choice
-    if choice in ("auto", "none"):
-        return choice
-    if not dialect.forced_choice:
+    if not dialect.forced_choice and choice != "none":
         return "auto"
     if isinstance(choice, NamedTool):
         return {"type": "function", "function": {"name": sent_name(choice.name)}}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -58,6 +58,7 @@ _KINDS: Final[dict[str, type[ModelError]]] = {
     "model_not_found": Rejected,
     "content_filter": Refused,
     "content_policy_violation": Refused,
+    "invalid_prompt": Refused,
     "invalid_request_error": Refused,
     "invalid_argument": Refused,
     "api_error": ModelUnavailable,
@@ -131,7 +132,8 @@ def in_stream(vendor: str, found: dict[str, Any]) -> ModelError:
     """An error object in the place of an event. Some vendors put the status that it would have had into its code."""
     kinds, text = described_object(found)
     said = found.get("error")
-    code: object = said.get("code") if isinstance(said, dict) else found.get("code")
+    error = cast("dict[str, Any]", said) if isinstance(said, dict) else found
+    code = error.get("code")
     status = code if isinstance(code, int) and 400 <= code < 600 else None
     return failure(vendor, kinds, text, status=status)
 

@@ -289,7 +289,8 @@ def _is_strict(schema: object) -> bool:
         complete = set(known.get("required") or ()) == properties.keys()
         if not complete or known.get("additionalProperties") is not False or "default" in known:
             return False
-    inside = [*properties.values(), known.get("items"), known.get("anyOf"), *(known.get("$defs") or {}).values()]
+    definitions: dict[str, Any] = known.get("$defs") or {}
+    inside = [*properties.values(), known.get("items"), known.get("anyOf"), *definitions.values()]
     return all(_is_strict(one) for one in inside)
 
 
