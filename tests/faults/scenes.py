@@ -22,7 +22,7 @@ from holdfast.core.messages import Approve, ClientReturn, Decision, Deny
 from holdfast.core.records import Block
 from holdfast.store import blocks, tools
 from holdfast.store.database import Transaction, open_database
-from tests.scenario import NO_ARGUMENTS, Node, World, sqlite_at, world_at
+from tests.scenario import HASTY, NO_ARGUMENTS, Node, World, sqlite_at, world_at
 
 Answer = Callable[[Hold], tuple[Decision, ...]]
 ASK_CLIENT = {
@@ -94,6 +94,10 @@ SCENES = (
         (Turn(f'[[call:memory_insert {{"label": "notes", "new_string": "tea"}}]] [[say:Noted.]] {QUIET}'),),
     ),
     Scene(
+        "a try that fails",
+        (Turn(f"[[error:overloaded]] [[error_after:2]] [[error_times:1]] [[say:At last now.]] {QUIET}"),),
+    ),
+    Scene(
         "compaction",
         (
             *_LONG_AGO,
@@ -148,6 +152,7 @@ async def world_from(template: tuple[Path, str], directory: Path) -> AsyncGenera
         world = World(database)
         world.agent_id = agent_id
         world.tools.let_go.set()
+        world.patience = HASTY
         yield world
     finally:
         await database.aclose()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.frames import ReasoningFrame, TextFrame
+from holdfast.core.frames import ReasoningFrame, RetryFrame, TextFrame
 from holdfast.core.records import Run
-from holdfast.engine.streams import Numbered
+from holdfast.engine.streams import Numbered, without_abandoned
 from holdfast.errors import RequestError
 from holdfast.store import holds, runs
 from tests.invariants import Snapshot, assert_invariants, stream_violations
@@ -32,7 +32,8 @@ class Trial:
         self.node = SeamNode(world)
         self.stoppable: str | None = None  # the run that could be stopped when the cancel was made
         self.run_id: str | None = None
-        self.shown: list[Numbered] = []
+        self.shown: list[Numbered] = []  # to one who listened all the while
+        self.told: list[Numbered] = []  # in all, marks of what was given up included
 
     async def play(self, at: int, times: int) -> bool:
         """False when the scene was over before its await number `at`."""
@@ -53,6 +54,7 @@ class Trial:
             self.run_id = accepted.run.id
             self.shown = [numbered async for batch in accepted.stream.follow() for numbered in batch]
             await self.node.worker.stopped(accepted.run.id)
+            self.told = list(enumerate(accepted.stream.frames, 1))
         self.node.seams.disarm()
         return self.node.seams.struck is not None
 
@@ -73,11 +75,12 @@ class Trial:
 
     async def _check_run(self, snapshot: Snapshot, run: Run) -> None:
         assert (run.status == "cancelled") == (self.stoppable == run.id)
-        assert not list(stream_violations(snapshot, run, self.shown))
+        assert not list(stream_violations(snapshot, run, self.told))
         heard = {frame.message_id for _, frame in self.shown if isinstance(frame, (TextFrame, ReasoningFrame))}
-        assert heard <= set(snapshot.messages), "what was said to the client is not in the history"
+        void = {gone for _, frame in self.shown if isinstance(frame, RetryFrame) for gone in frame.abandoned_ids}
+        assert heard - void <= set(snapshot.messages), "what was said to the client is not in the history"
         if run.background:
-            assert await self.node.replay(run.id) == self.shown
+            assert await self.node.replay(run.id) == without_abandoned(self.told)
         if self.scene.act.text is not None:
             assert any(row.role == "user" for row in snapshot.of_run(run.id))
 
