@@ -29,7 +29,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]:
-    environment = {"HOLDFAST_ALLOWED_HOSTS": "127.0.0.1", "HOLDFAST_QUEUE_WAIT_S": "10"}
+    environment = {
+        "HOLDFAST_ALLOWED_HOSTS": "127.0.0.1",
+        "HOLDFAST_QUEUE_WAIT_S": "10",
+        "HOLDFAST_MODEL_RETRY_S": "0.01",
+    }
     with ServerProcess(tmp_path_factory.mktemp("server"), **environment) as process:
         yield process
 

@@ -253,11 +253,16 @@ async def eventually(probe: Callable[[], Any], otherwise: str, patience_s: float
 
 
 def accumulated(events: Sequence[Json]) -> list[Json]:
-    """Whole messages out of fragments, the way a client puts them together: by id and otid."""
+    """Whole messages out of fragments, the way a client puts them together: by id and otid. What a try that was given
+    up had said is dropped."""
     whole: dict[tuple[str, str | None, str], Json] = {}
     for event in events:
         kind = event["message_type"]
         if kind in ("stop_reason", "usage_statistics", "error_message"):
+            continue
+        if is_retry(event):
+            void = event["event_data"]["abandoned_message_ids"]
+            whole = {key: message for key, message in whole.items() if key[0] not in void}
             continue
         key = (event["id"], event.get("otid"), kind)
         if key not in whole:
@@ -265,6 +270,10 @@ def accumulated(events: Sequence[Json]) -> list[Json]:
         else:
             _extend(whole[key], event)
     return list(whole.values())
+
+
+def is_retry(event: Json) -> bool:
+    return event["message_type"] == "event_message" and event["event_type"] == "retry"
 
 
 def _opened(event: Json) -> Json:
@@ -308,13 +317,15 @@ def check_tail(raw: bytes, *, failed: bool) -> None:
 
 async def check_replay(client: AsyncLetta, run_id: str, streamed: Sequence[Json], *, filtered: bool) -> None:
     """A background run can be read again, from the beginning and from the middle, and says the same. What a filter
-    hides leaves a gap in the numbers."""
+    hides leaves a gap in the numbers, and so does a try that was given up."""
+    void = {gone for event in streamed if is_retry(event) for gone in event["event_data"]["abandoned_message_ids"]}
+    valid = [event for event in streamed if event.get("id") not in void]
     again = await replay(client, run_id)
-    assert again == list(streamed)
+    assert again == valid
     numbers = [event["seq_id"] for event in again]
-    assert numbers == (sorted(set(numbers)) if filtered else list(range(1, len(again) + 1)))
+    assert numbers == (sorted(set(numbers)) if filtered or void else list(range(1, len(again) + 1)))
     middle = numbers[len(numbers) // 2]
-    assert await replay(client, run_id, middle) == [event for event in streamed if event["seq_id"] > middle]
+    assert await replay(client, run_id, middle) == [event for event in valid if event["seq_id"] > middle]
 
 
 async def replay(client: AsyncLetta, run_id: str, after: int = 0) -> list[Json]:

@@ -16,7 +16,7 @@ from tests.conformance.checks import (
     steps_of,
 )
 from tests.conformance.conftest import MakeAgent
-from tests.conformance.modes import Mode, in_modes, send
+from tests.conformance.modes import Json, Mode, Outcome, in_modes, send
 
 GENERIC = "An error occurred with the LLM request."
 
@@ -65,8 +65,15 @@ async def check_failure(
 
     failed = await send(client, mode, agent, f"{said} [[message:TEST: as told]]")
 
+    check_told(failed, await read_run(client, failed.run_id), expected)
+    assert (await read_agent(client, agent))["last_stop_reason"] == expected.stop_reason
+    await check_failed_steps(client, agent, failed.run_id, after_tool=after_tool)
+    await check_told_is_stored(client, agent, failed)
+
+
+def check_told(failed: Outcome, run: Json, expected: Expected) -> None:
+    """One story, in the answer, in the stream and on record."""
     assert failed.stop_reason == expected.stop_reason
-    run = await read_run(client, failed.run_id)
     assert (run["status"], run["stop_reason"]) == ("failed", expected.stop_reason)
     error = run["metadata"]["error"]
     assert error["error_type"] == expected.error_type
@@ -74,23 +81,20 @@ async def check_failure(
     assert "TEST: as told" in error["detail"]
     assert error["run_id"] == failed.run_id
     assert run["metadata"]["run_type"].startswith("send_message")
-    assert (await read_agent(client, agent))["last_stop_reason"] == expected.stop_reason
     assert "TEST: as told" in failed.error_text
-    if mode == "blocking":
+    if failed.mode == "blocking":
         assert failed.status == expected.status
         if expected.body_type:
             assert failed.error["error"]["type"] == expected.body_type
             assert failed.error["error"]["message"] == expected.message
         else:
             assert "TEST: as told" in failed.error["detail"]
-    elif mode != "async":
+    elif failed.mode != "async":
         assert failed.status == 200
         assert failed.error["message_type"] == "error_message"
         assert {name: failed.error[name] for name in ("error_type", "message", "detail", "run_id")} == {
             name: error[name] for name in ("error_type", "message", "detail", "run_id")
         }
-    await check_failed_steps(client, agent, failed.run_id, after_tool=after_tool)
-    await check_told_is_stored(client, agent, failed)
 
 
 async def check_failed_steps(client: AsyncLetta, agent: str, run_id: str | None, *, after_tool: bool) -> None:
@@ -120,12 +124,61 @@ async def test_a18_a_failure_after_a_tool_keeps_what_the_tool_did(
     await check_failure(client, await make_agent("print_tool"), mode, kind, TABLE[kind], after_tool=True)
 
 
-@in_modes("BT")
+@in_modes("BSTGA")
 @pytest.mark.parametrize("kind", RARER)
 async def test_a18_the_rarer_failures_have_their_own_names(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode, kind: str
 ) -> None:
     await check_failure(client, await make_agent(), mode, kind, RARER[kind], after_tool=False)
+
+
+@in_modes("BSTGA")
+async def test_a18_a_context_that_stays_too_long_is_told_and_recorded(
+    client: AsyncLetta, make_agent: MakeAgent, mode: Mode
+) -> None:
+    agent = await make_agent()
+    expected = Expected(400, "internal_error", None, GENERIC, "error")
+
+    failed = await send(
+        client, mode, agent, "Hello [[error:context]] [[summary_error:context]] [[message:TEST: as told]]"
+    )
+
+    check_told(failed, await read_run(client, failed.run_id), expected)
+    assert "CONTEXT_WINDOW_EXCEEDED: " in failed.error_text
+    steps = await steps_of(client, failed.run_id)
+    assert [(step["status"], step["error_type"]) for step in steps] == [("failed", "ContextTooLong")]
+
+
+@in_modes("BSTGA")
+async def test_a18_a_system_prompt_that_is_too_long_is_told_and_recorded(
+    client: AsyncLetta, make_agent: MakeAgent, mode: Mode
+) -> None:
+    agent = await make_agent(system="TEST: as told. " * 800, context_window_limit=2_000)
+    kind = "context_window_overflow_in_system_prompt"
+
+    failed = await send(client, mode, agent, "Hello")
+
+    run = await read_run(client, failed.run_id)
+    assert (run["status"], run["stop_reason"], failed.stop_reason) == ("failed", kind, kind)
+    assert run["metadata"]["error"]["error_type"] == kind
+    assert "shorten the instructions, memory blocks or tools" in run["metadata"]["error"]["message"]
+    assert failed.status == (400 if mode == "blocking" else 200)
+    assert "CONTEXT_WINDOW_EXCEEDED: " in failed.error_text
+
+
+@in_modes("BSTGA")
+async def test_a18_a_reply_of_nothing_at_all_is_told_and_recorded(
+    client: AsyncLetta, make_agent: MakeAgent, mode: Mode
+) -> None:
+    agent = await make_agent()
+
+    failed = await send(client, mode, agent, "[[empty]] [[usage:9,0]]")
+
+    run = await read_run(client, failed.run_id)
+    assert (run["status"], failed.stop_reason) == ("failed", "invalid_llm_response")
+    assert run["metadata"]["error"]["error_type"] == "llm_empty_response"
+    assert failed.status == (500 if mode == "blocking" else 200)
+    await check_next_message_works(client, agent)
 
 
 @in_modes("TG")
