@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -306,3 +308,24 @@ async def test_every_spelling_of_a_postgresql_address_is_accepted(postgres_url: 
         database = await open_database(scheme + postgres_url.removeprefix("postgresql"))
         assert await count(database) == 0
         await database.aclose()
+
+
+async def test_the_log_has_room_to_spare_and_is_recovered_all_the_same(tmp_path: Path) -> None:
+    """As a crash leaves it: the files are copied while the database is open."""
+    database = await open_database(f"sqlite:///{tmp_path}/one.db")
+    try:
+        for number in range(300):
+            await database.write(put(f"k{number}", "x" * 5_000))
+        log = tmp_path / "one.db-wal"
+        assert not any(log.read_bytes()[-4096:])
+        for ending in ("", "-wal", "-shm"):
+            shutil.copy(tmp_path / f"one.db{ending}", tmp_path / f"two.db{ending}")
+    finally:
+        await database.aclose()
+    recovered = await open_database(f"sqlite:///{tmp_path}/two.db")
+    try:
+        assert await count(recovered) == 300
+        await recovered.write(put("another"))
+        assert await count(recovered) == 301
+    finally:
+        await recovered.aclose()

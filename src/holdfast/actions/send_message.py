@@ -216,7 +216,7 @@ async def look(tx: Transaction, sending: Sending, windows: Windows | None = None
     standing = await threads.standing(tx, sending.thread_id)
     thread, parsed = standing.thread, sending.parsed
     repeated = await runs.by_request_key(tx, thread.id, parsed.request_key) if parsed.request_key else None
-    hold = await holds.open_of_thread(tx, thread.id)
+    hold = await holds.open_of_thread(tx, thread.id) if standing.is_held else None
     answered = None
     if parsed.decisions and hold is None:
         decided = await holds.recently_decided(tx, thread.id)
@@ -229,7 +229,7 @@ async def look(tx: Transaction, sending: Sending, windows: Windows | None = None
         window=(windows and windows.of(thread.id, standing.end)) or await threads.window(tx, thread.id),
         end=standing.end,
         system_digest=standing.system_digest,
-        active=await runs.active_of_thread(tx, thread.id),
+        active=await runs.active_of_thread(tx, thread.id) if standing.is_busy else None,
         repeated=repeated,
         hold=hold,
         answered=answered,

@@ -18,6 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
+from holdfast.api.direct import Direct, direct_way
+
 _CHOSEN: Final = "holdfast.route"
 
 
@@ -32,7 +34,16 @@ class LazyRoute(Route):
     def built(self) -> APIRoute:
         return self._build()
 
+    @cached_property
+    def direct(self) -> Direct | None:
+        return direct_way(self.endpoint)
+
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.direct is not None and scope["method"] != "HEAD":
+            unread = await self.direct(scope, receive, send)
+            if unread is None:
+                return
+            receive = unread
         scope["route"] = self.built
         await self.built.handle(scope, receive, send)
 

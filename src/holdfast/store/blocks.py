@@ -49,6 +49,12 @@ _OF_LABEL = (
     .join(agent_blocks, agent_blocks.c.block_id == blocks.c.id)
     .where(agent_blocks.c.agent_id == bindparam("agent_id"), agent_blocks.c.label == bindparam("label"))
 )
+_OF_AGENT = (
+    select(blocks)
+    .join(agent_blocks, agent_blocks.c.block_id == blocks.c.id)
+    .where(agent_blocks.c.agent_id == bindparam("agent_id"))
+    .order_by(blocks.c.created_us, blocks.c.id)
+)
 _TAGS = (
     select(block_tags.c.block_id, block_tags.c.tag)
     .where(one_of(block_tags.c.block_id, "ids"))
@@ -106,7 +112,8 @@ async def of_label(tx: Transaction, agent_id: str, label: str) -> Block:
 
 
 async def of_agent(tx: Transaction, agent_id: str) -> list[Block]:
-    return (await of_agents(tx, (agent_id,))).get(agent_id, [])
+    """Oldest first."""
+    return await _records(tx, await tx.fetch_all(_OF_AGENT, {"agent_id": agent_id}))
 
 
 async def of_agents(tx: Transaction, agent_ids: Collection[str]) -> dict[str, list[Block]]:

@@ -127,7 +127,7 @@ async def search(
     found: list[Message] = []
     below: int | None = None
     while len(found) < limit:
-        query = select(messages.c.seq, *COLUMNS).where(*conditions).order_by(messages.c.seq.desc()).limit(_SEARCH_BATCH)
+        query = select(*COLUMNS, messages.c.seq).where(*conditions).order_by(messages.c.seq.desc()).limit(_SEARCH_BATCH)
         rows = await tx.fetch_all(query if below is None else query.where(messages.c.seq < below))
         seen = (message_of(row) for row in rows)
         found.extend(message for message in seen if needle in visible_text(message).lower())
@@ -144,19 +144,23 @@ def visible_text(message: Message) -> str:
 
 
 def message_of(row: Row) -> Message:
+    """Of a row that begins with `COLUMNS`; by place, not by name, because windows have thousands of them."""
+    message_id, role, parts, created_us, run_id, step_id, otid, name, sender_id, group_id, batch_item_id, model, *_ = (
+        row
+    )
     return Message(
-        id=row["id"],
-        role=row["role"],
-        parts=_decode_parts(row["parts"]),
-        created_us=row["created_us"],
-        run_id=row["run_id"],
-        step_id=row["step_id"],
-        otid=row["otid"],
-        name=row["name"],
-        sender_id=row["sender_id"],
-        group_id=row["group_id"],
-        batch_item_id=row["batch_item_id"],
-        model=row["model"],
+        id=message_id,
+        role=role,
+        parts=_decode_parts(parts),
+        created_us=created_us,
+        run_id=run_id,
+        step_id=step_id,
+        otid=otid,
+        name=name,
+        sender_id=sender_id,
+        group_id=group_id,
+        batch_item_id=batch_item_id,
+        model=model,
     )
 
 

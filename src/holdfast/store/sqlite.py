@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import queue
 import sqlite3
 import threading
@@ -34,7 +35,10 @@ from holdfast.store.transaction import DatabaseError, IntegrityError, Job, Param
 T = TypeVar("T")
 
 LARGEST_GROUP: Final = 256
+CHECKPOINT_PAGES: Final = 4_000
 BUSY_TIMEOUT_MS: Final = 10_000
+_LOG_BYTES: Final = CHECKPOINT_PAGES * 4_200  # a page, and what the log says of it
+_ROOM_BYTES: Final = 1024 * 1024
 COMPILER: Final = Compiler(SQLiteDialect_pysqlite(paramstyle="qmark"))
 
 _log = logging.getLogger("holdfast.store")
@@ -80,7 +84,8 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         f"busy_timeout = {BUSY_TIMEOUT_MS}",
         "journal_mode = WAL",
         "synchronous = FULL",
-        "wal_autocheckpoint = 4000",  # pages: moving them into the file costs the commit that has to do it two syncs
+        # Moving them into the file costs the commit that has to do it two syncs.
+        f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
         "foreign_keys = ON",
         "cache_size = -32000",
         "mmap_size = 268435456",
@@ -178,12 +183,13 @@ class _Queued(msgspec.Struct, eq=False):
 class _Writer:
     """The thread that owns the write connection. It ends when it meets None in its queue."""
 
-    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self.queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
         self._connection = connection
+        self._room = _Room(connection, Path(f"{path}-wal"))
         self._tx = SQLiteTransaction(connection)
         # A daemon, so that a program that forgets to close its database can still end.
-        self.thread = threading.Thread(target=self._run, name=f"holdfast-writer {name}", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=f"holdfast-writer {path.name}", daemon=True)
         self.thread.start()
 
     def put(self, queued: _Queued) -> None:
@@ -201,6 +207,7 @@ class _Writer:
                 if group:
                     self._commit_together(group)
                     _tell(group)
+                    self._room.make()
         finally:
             self._connection.close()
             self._abandon(group)
@@ -272,6 +279,39 @@ class _Writer:
                 queued.error.__cause__ = error
 
 
+class _Room:
+    """Keeps the log longer than what is in it: a commit that makes a file grow takes twice as long as any other.
+
+    Zeros after its last frame mean nothing to SQLite. They are written within a write transaction, so that nobody else
+    adds a frame meanwhile, and a little at a time, so that nobody has to wait for long.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, log: Path) -> None:
+        self._connection = connection
+        self._log = log
+        self._bytes = 0  # of the log, when it was last made longer
+
+    def make(self) -> None:
+        """Costs next to nothing while there is room. It only saves time, so a failure is told and no more."""
+        try:
+            size = self._log.stat().st_size
+            if self._bytes < size < _LOG_BYTES:
+                self._bytes = size + _ROOM_BYTES
+                self._lengthen()
+        except (OSError, sqlite3.Error) as error:
+            _log.warning("no room could be made in the log of the database: %s", error)
+
+    def _lengthen(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            with open(self._log, "ab") as file:
+                file.write(bytes(_ROOM_BYTES))
+                file.flush()
+                os.fdatasync(file.fileno())
+        finally:
+            self._connection.execute("ROLLBACK")
+
+
 def _tell(group: list[_Queued]) -> None:
     """Hand every outcome to the loop that waits for it, waking each loop once."""
     for queued in group:
@@ -294,7 +334,7 @@ class SQLiteDatabase:
         self.path = path
         self._reader = connect(path, read_only=True)
         self._read_tx = SQLiteTransaction(self._reader)
-        self._writer = _Writer(connect(path, read_only=False), path.name)
+        self._writer = _Writer(connect(path, read_only=False), path)
         self._closed = False
 
     async def write(self, job: Job[T]) -> T:

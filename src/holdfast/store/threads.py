@@ -21,8 +21,9 @@ from holdfast.errors import BugError, NotFound
 from holdfast.store.messages import COLUMNS as MESSAGE_COLUMNS
 from holdfast.store.messages import message_of
 from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.run_filters import IS_ACTIVE
 from holdfast.store.statements import insert_into, one_of
-from holdfast.store.tables import messages, thread_messages, threads
+from holdfast.store.tables import holds, messages, runs, thread_messages, threads
 from holdfast.store.transaction import Row, Transaction, flag
 
 _encode = msgspec.json.Encoder().encode
@@ -42,7 +43,13 @@ _live = threads.c.deleted_us.is_(None)
 
 _INSERT = insert_into(threads)
 _ONE = select(*_COLUMNS).where(_this_thread, _live)
-_STANDING = select(*_COLUMNS, threads.c.next_position, threads.c.system_digest).where(_this_thread, _live)
+_STANDING = select(
+    *_COLUMNS,
+    threads.c.next_position,
+    threads.c.system_digest,
+    exists().where(runs.c.thread_id == threads.c.id, IS_ACTIVE).label("is_busy"),
+    exists().where(holds.c.thread_id == threads.c.id, holds.c.decided_us.is_(None)).label("is_held"),
+).where(_this_thread, _live)
 _UPDATE = (
     change(threads)
     .where(_this_thread, _live)
@@ -150,13 +157,17 @@ class Standing(msgspec.Struct, frozen=True):
     thread: Thread
     end: int  # the next position in its history
     system_digest: str | None
+    is_busy: bool  # a run is at work on it
+    is_held: bool  # a run waits for a decision
 
 
 async def standing(tx: Transaction, thread_id: str) -> Standing:
     row = await tx.fetch_one(_STANDING, {"thread": thread_id})
     if row is None:
         raise _unknown(thread_id)
-    return Standing(_thread(row), row["next_position"], row["system_digest"])
+    return Standing(
+        _thread(row), row["next_position"], row["system_digest"], bool(row["is_busy"]), bool(row["is_held"])
+    )
 
 
 async def update(tx: Transaction, thread: Thread) -> None:

@@ -41,6 +41,11 @@ _MANY = select(tools).where(one_of(tools.c.id, "ids"))
 _MANY_KEPT = _MANY.with_for_update(read=True, key_share=True)
 _MANY_NAMED_KEPT = select(tools).where(one_of(tools.c.name, "names")).with_for_update(read=True, key_share=True)
 _PAIRS = select(agent_tools.c.agent_id, agent_tools.c.tool_id).where(one_of(agent_tools.c.agent_id, "ids"))
+_OF_AGENT = (
+    select(tools)
+    .join(agent_tools, agent_tools.c.tool_id == tools.c.id)
+    .where(agent_tools.c.agent_id == bindparam("agent_id"))
+)
 _DETACH = delete(agent_tools).where(
     agent_tools.c.agent_id == bindparam("agent_id"), agent_tools.c.tool_id == bindparam("tool_id")
 )
@@ -88,7 +93,9 @@ async def find_many_named(tx: Transaction, names: Collection[str]) -> dict[str, 
 
 
 async def of_agent(tx: Transaction, agent_id: str) -> list[Tool]:
-    return (await of_agents(tx, (agent_id,))).get(agent_id, [])
+    """Oldest first."""
+    found = [_record(row) for row in await tx.fetch_all(_OF_AGENT, {"agent_id": agent_id})]
+    return sorted(found, key=_age)
 
 
 async def of_agents(tx: Transaction, agent_ids: Collection[str]) -> dict[str, list[Tool]]:
@@ -99,7 +106,7 @@ async def of_agents(tx: Transaction, agent_ids: Collection[str]) -> dict[str, li
     for pair in pairs:
         attached.setdefault(pair["agent_id"], []).append(found[pair["tool_id"]])
     for listed in attached.values():
-        listed.sort(key=lambda tool: (tool.created_us, tool.name))
+        listed.sort(key=_age)
     return attached
 
 
@@ -137,6 +144,10 @@ async def list_tools(tx: Transaction, filters: ToolFilter, page: Page) -> list[T
 async def count_tools(tx: Transaction, filters: ToolFilter) -> int:
     row = await tx.fetch_one(select(func.count().label("found")).select_from(tools).where(*_conditions(filters)))
     return 0 if row is None else row["found"]
+
+
+def _age(tool: Tool) -> tuple[int, str]:
+    return tool.created_us, tool.name
 
 
 def _conditions(filters: ToolFilter) -> list[ColumnElement[bool]]:

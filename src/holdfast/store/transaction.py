@@ -7,7 +7,7 @@ so a job changes nothing outside its transaction and hands its result back by re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from holdfast.errors import BugError, HoldfastError
@@ -18,9 +18,14 @@ Parameters = Mapping[str, Any]
 
 
 class Row(Protocol):
-    """One row, read by column name. SQLite has no booleans: read a flag as `bool(row["flag"])`, or with `flag()`."""
+    """One row, read by column name, or taken apart in the order of its columns.
+
+    SQLite has no booleans: read a flag as `bool(row["flag"])`, or with `flag()`.
+    """
 
     def __getitem__(self, key: str, /) -> Any: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
 
 
 class Transaction(Protocol):

@@ -70,13 +70,25 @@ _DEFAULTS["google_vertex"] = _DEFAULTS["google_ai"]
 _MAX_OUTPUT_TOKENS: Final = {"google_ai": 65_536, "google_vertex": 65_536}
 
 # What the client's types accept, by provider name; the rest is shown as openai.
-_SETTINGS_SHOWN: Final = (
-    "openai sglang anthropic google_ai google_vertex azure xai moonshot moonshot_coding zai groq deepseek together "
-    "bedrock baseten openrouter chatgpt_oauth"
+_SETTINGS_SHOWN: Final = frozenset(
+    {
+        "openai",
+        "sglang",
+        "anthropic",
+        "google_ai",
+        "google_vertex",
+        "azure",
+        "xai",
+        "moonshot",
+        "moonshot_coding",
+        "zai",
+    }
+    | {"groq", "deepseek", "together", "bedrock", "baseten", "openrouter", "chatgpt_oauth"}
 )
-_ENDPOINTS_SHOWN: Final = (
-    "openai anthropic google_ai google_vertex azure groq ollama lmstudio vllm hugging-face minimax mistral together "
-    "bedrock deepseek xai zai zai_coding baseten fireworks openrouter chatgpt_oauth"
+_ENDPOINTS_SHOWN: Final = frozenset(
+    {"openai", "anthropic", "google_ai", "google_vertex", "azure", "groq", "ollama", "lmstudio", "vllm", "hugging-face"}
+    | {"minimax", "mistral", "together", "bedrock", "deepseek", "xai", "zai", "zai_coding", "baseten", "fireworks"}
+    | {"openrouter", "chatgpt_oauth"}
 )
 
 
@@ -218,12 +230,12 @@ def llm_config_view(choice: ModelChoice) -> dict[str, Any]:
 
 def shown_provider(handle: str) -> str:
     provider = handle.partition("/")[0]
-    return provider if provider in _SETTINGS_SHOWN.split() else "openai"
+    return provider if provider in _SETTINGS_SHOWN else "openai"
 
 
 def shown_endpoint(handle: str) -> str:
     provider = handle.partition("/")[0]
-    return provider if provider in _ENDPOINTS_SHOWN.split() else "openai"
+    return provider if provider in _ENDPOINTS_SHOWN else "openai"
 
 
 def _reasoning_budget(settings: dict[str, Any]) -> int:
