@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from holdfast.store import journal
 from holdfast.store.transaction import Transaction
 
+from ..scenario import eventually
 from ..served import ServedClient, run_of, served
 
 DOOR = '''
@@ -63,6 +65,40 @@ async def test_a_failed_run_says_what_the_vendor_said(client: ServedClient) -> N
     assert answer["status"] == "failed"
     assert "the model's provider failed" in answer["doing"]
     assert "the key is void" in answer["summary"]
+
+
+async def test_a_run_that_waits_to_try_again_says_for_how_long_and_why(client: ServedClient) -> None:
+    agent = await client.agent()
+    text = "[[error:rate_limit]] [[retry_after:45]] [[message:Slow down.]]"
+    stream = await client.agents.messages.create(agent.id, input=text, streaming=True)
+    async for event in stream:
+        if event.message_type == "event_message":
+            break
+    answer = await why(client, agent.id)
+    assert re.match(
+        r"Waiting 4\d\.\d s before try 2 of 4 of holdfast/offline, because RATE_LIMIT_EXCEEDED: Slow down\.",
+        answer["doing"],
+    )
+    assert re.fullmatch(r"4\d\.\d s to pass", answer["waiting_for"])
+    assert answer["history"][-1].endswith(
+        "a try failed, and another follows after 45.0 s: RATE_LIMIT_EXCEEDED: Slow down."
+    )
+    await client.agents.messages.cancel(agent.id)
+    await stream.close()
+
+
+async def test_a_run_in_its_second_try_says_so(client: ServedClient) -> None:
+    agent = await client.agent()
+    text = "[[error:server]] [[error_times:1]] [[retry_after:0.01]] [[delay:30]]"
+    stream = await client.agents.messages.create(agent.id, input=text, streaming=True)
+    async for event in stream:
+        if event.message_type == "event_message":
+            break
+    await eventually(lambda: client.open_model_streams == 1)
+    answer = await why(client, agent.id)
+    assert answer["doing"].startswith("Model call 1 of holdfast/offline, try 2 of 4, has been running for ")
+    await client.agents.messages.cancel(agent.id)
+    await stream.close()
 
 
 async def test_a_run_that_waits_for_the_model_names_it_and_how_to_stop_it(client: ServedClient) -> None:

@@ -20,6 +20,7 @@ from holdfast.core.frames import (
     HiddenReasoningFrame,
     MessageFrame,
     ReasoningFrame,
+    RetryFrame,
     StopFrame,
     TextFrame,
     UsageFrame,
@@ -35,6 +36,8 @@ SECOND_US = 1_000_000
 ERROR = {"error_type": "llm_timeout", "message": "model did not answer", "detail": "TEST: Mocked error", "run_id": RUN}
 SUMMARY = MessageFrame(row("summary", Summary("Keys.", shown=True)))
 COMPACTION = CompactionFrame(MESSAGE, STEP, AT_US, "post_step_context_check", 31_000, 32_000)
+
+RETRY = RetryFrame(MESSAGE, STEP, AT_US, 2, 4, "llm_rate_limit", "RATE_LIMIT_EXCEEDED: slow down", 500, (MESSAGE,))
 
 
 def text(fragment: str, index: int = 0, at_us: int = AT_US) -> TextFrame:
@@ -114,6 +117,22 @@ EXAMPLES: dict[str, tuple[Frame, dict[str, Any]]] = {
             tool_calls={"name": None} | DELTA,
         ),
     ),
+    "retry": (
+        RETRY,
+        envelope(
+            "event_message",
+            otid=None,
+            event_type="retry",
+            event_data={
+                "attempt": 2,
+                "max_attempts": 4,
+                "error_type": "llm_rate_limit",
+                "message": "RATE_LIMIT_EXCEEDED: slow down",
+                "retry_in_ms": 500,
+                "abandoned_message_ids": [MESSAGE],
+            },
+        ),
+    ),
     "stop": (StopFrame("end_turn"), {"message_type": "stop_reason", "stop_reason": "end_turn", "run_id": RUN}),
     "usage": (UsageFrame(Usage(900, 41, 0), 2, 905), USAGE_VIEW),
     "error": (ErrorFrame(ERROR), {"message_type": "error_message"} | ERROR),
@@ -135,7 +154,7 @@ def test_a_frame_of_a_background_run_carries_its_number(name: str) -> None:
     assert one(FrameEncoder(RUN, background=True).encode(7, frame)) == expected | {"seq_id": 7}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", sorted(EXAMPLES.keys() - {"retry"}))  # which only we send
 def test_the_clients_stream_models_accept_the_event(name: str) -> None:
     event = one(FrameEncoder(RUN, background=True).encode(7, EXAMPLES[name][0]))
     assert as_event(event).message_type == event["message_type"]
@@ -205,10 +224,10 @@ def test_a_reader_gets_only_the_content_types_it_asked_for(wanted: str) -> None:
 
 
 @pytest.mark.parametrize("include", [set[str](), {"user_message"}])
-def test_stop_usage_errors_and_pings_always_pass(include: Collection[str]) -> None:
+def test_retries_stop_usage_errors_and_pings_always_pass(include: Collection[str]) -> None:
     encoder = FrameEncoder(RUN, include_types=include)
     assert encoder.encode_all(enumerate((frame for _, frame in CONTENT), 1)) == b""
-    for name in ("stop", "usage", "error"):
+    for name in ("stop", "usage", "error", "retry"):
         assert encoder.encode(1, EXAMPLES[name][0]) is not None
     assert encoder.ping()
 

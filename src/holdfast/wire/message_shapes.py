@@ -165,7 +165,7 @@ class SummaryMessage(Envelope):
 
 class EventMessage(Envelope):
     message_type: Literal["event_message"]
-    event_type: Literal["compaction"]
+    event_type: Literal["compaction", "retry"]
     event_data: dict[str, Any]
 
 
