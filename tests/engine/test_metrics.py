@@ -12,12 +12,12 @@ from holdfast.core.messages import Approve, ToolReturn
 from holdfast.core.records import Step
 from holdfast.core.retrying import Patience
 from holdfast.core.run import OpenCall
-from holdfast.core.usage import Usage
+from holdfast.core.usage import Usage, cost
 from holdfast.store import runs, steps
 from holdfast.store.transaction import Transaction
 
 from ..scenario import Node, World, eventually
-from .timed import SECOND, HandClock, TimedCatalog
+from .timed import PRICE, SECOND, HandClock, TimedCatalog
 
 TOOL_S = 3
 
@@ -218,6 +218,16 @@ async def test_without_a_price_or_without_a_call_there_is_no_cost(timed: Timed) 
         spent = await timed.world.database.read(partial(_spent, run_id))
         assert spent.cost_usd is None
     await free.die()
+
+
+async def test_a_call_that_was_cut_off_before_the_vendor_counted_is_estimated_with_its_prompt(timed: Timed) -> None:
+    timed.catalog.counts_first = False
+    run_id = await timed.streaming("[[stall_after:2]]")
+    await timed.cancel(run_id)
+    (step,) = await timed.steps_of(run_id)
+    assert step.usage.estimated
+    assert step.usage.prompt_tokens > 0
+    assert step.cost_usd == cost(step.usage, PRICE)
 
 
 async def _spent(run_id: str, tx: Transaction) -> runs.Spent:

@@ -19,6 +19,7 @@ class Measured(msgspec.Struct):
     step_id: str
     serving: dict[str, Any] = {}  # columns of the step that tell who answers
     price: Price | None = None
+    prompt_guess: int = 0  # tokens of the request at hand, for when nobody will tell how many they were
     llm_request_start_ns: int | None = None
     llm_request_ns: int | None = None
     ttft_ns: int | None = None

@@ -169,6 +169,7 @@ class Runner:
         guess = context.estimate_context(request.system, request.turns, request.tools)
         ratio = await self._ratios.of(request.handle)
         tokens, window = budget.calibrated(guess, ratio), request.context_window
+        session.measured.prompt_guess = tokens
         if tokens <= budget.room(window, request.max_output_tokens) or session.state.overflows:
             return guess
         fixed = budget.calibrated(context.estimate_context(request.system, (), request.tools), ratio)

@@ -148,7 +148,7 @@ class Session:
 
     def replied(self, attempt: Attempt, reply: Reply, intent: CallModel) -> None:
         calls = judge(self.spec, intent.choice, reply.calls, parallel=intent.parallel)
-        usage = reply.usage or _estimated(reply)
+        usage = reply.usage or self._estimated(reply)
         written = rows.reply_rows(self._origin(intent.number), attempt.reply_id, attempt.held_id, reply.spoken, calls)
         self.draft.reply = Replied(attempt, reply, intent)
         event = ModelReplied(
@@ -258,7 +258,7 @@ class Session:
         reply = partial or (overtaken.reply if overtaken else given_up)
         attempt = overtaken.attempt if overtaken else self.attempt
         interrupted = self.state.phase is Phase.THINKING and not self.state.compact
-        usage = (reply.usage or _estimated(reply)) if reply and interrupted else Usage()
+        usage = (reply.usage or self._estimated(reply)) if reply and interrupted else Usage()
         number, at_step = self.state.model_calls + 1, self._is_at_step()
         self._record(CancelAsked(usage=usage))
         if reply is not None and attempt is not None and interrupted and self.spec.stream_tokens:
@@ -428,6 +428,11 @@ class Session:
         self.step = msgspec.structs.replace(self.step, step_ns=now_ns - started, trace_id=trace_id, **changes)
         self.draft.steps[self.step.id] = self.step
 
+    def _estimated(self, reply: Reply) -> Usage:
+        """What went in is paid for too, though nothing may have come out."""
+        said = "".join(part.text for part in reply.spoken if isinstance(part, (Text, Reasoning)))
+        return Usage(self.measured.prompt_guess, estimate_tokens(said), estimated=True)
+
     def _cost(self, usage: Usage) -> float | None:
         """Of a call of which nothing is known, nobody knows the cost either."""
         return cost(usage, self.measured.price) if usage != Usage() else None
@@ -441,8 +446,3 @@ class Session:
 def _asked_first(hold: Hold) -> list[str]:
     asked = list(hold.asked_ids)
     return asked + [held.call.id for held in hold.calls if not held.asks]
-
-
-def _estimated(reply: Reply) -> Usage:
-    said = "".join(part.text for part in reply.spoken if isinstance(part, (Text, Reasoning)))
-    return Usage(completion_tokens=estimate_tokens(said), estimated=True)
