@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 from sqlalchemy import text
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
 from holdfast.errors import BugError, HoldfastError
@@ -19,7 +20,7 @@ from holdfast.store.transaction import DatabaseError, IntegrityError, Job, Param
 
 T = TypeVar("T")
 
-COMPILER: Final = Compiler(PGDialect_asyncpg())
+COMPILER: Final = Compiler(PGDialect_asyncpg(), insert)
 ATTEMPTS: Final = 5
 _CLOCK = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint) AS now_us")
 # asyncpg ships no types for its functions.

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -39,7 +40,7 @@ CHECKPOINT_PAGES: Final = 4_000
 BUSY_TIMEOUT_MS: Final = 10_000
 _LOG_BYTES: Final = CHECKPOINT_PAGES * 4_200  # a page, and what the log says of it
 _ROOM_BYTES: Final = 1024 * 1024
-COMPILER: Final = Compiler(SQLiteDialect_pysqlite(paramstyle="qmark"))
+COMPILER: Final = Compiler(SQLiteDialect_pysqlite(paramstyle="qmark"), insert)
 
 _log = logging.getLogger("holdfast.store")
 

@@ -7,13 +7,12 @@ taken out of the statement, not out of the compiled text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import msgspec
 from sqlalchemy import ARRAY, Boolean, ColumnElement, Executable, Insert, Table, Text, bindparam, insert
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -23,10 +22,16 @@ from holdfast.errors import BugError
 
 
 class PerDialect(msgspec.Struct, frozen=True, eq=False):
-    """One statement that must be spelt with each dialect's own construct."""
+    """One statement that must be spelt with each dialect's own `insert`. The dialect that is not used is not loaded."""
 
-    sqlite: Executable
-    postgresql: Executable
+    spell: Callable[[Callable[[Table], Any]], Executable]
+    spelt: dict[str, Executable] = {}
+
+    def by(self, dialect: str, insert: Callable[[Table], Any]) -> Executable:
+        known = self.spelt.get(dialect)
+        if known is None:
+            known = self.spelt[dialect] = self.spell(insert)
+        return known
 
 
 Statement = Executable | PerDialect
@@ -70,21 +75,18 @@ def insert_into(table: Table) -> Insert:
 
 def insert_or_ignore(table: Table) -> PerDialect:
     """Insert the columns that the parameters name, unless any unique constraint objects: `execute` then returns 0."""
-    return PerDialect(
-        sqlite=sqlite.insert(table).inline().on_conflict_do_nothing(),
-        postgresql=postgresql.insert(table).inline().on_conflict_do_nothing(),
-    )
+    return PerDialect(lambda insert: insert(table).inline().on_conflict_do_nothing())
 
 
 def insert_or_update(table: Table, keys: Sequence[str], changed: Sequence[str]) -> PerDialect:
     """Insert, or where `keys` are taken already, overwrite the `changed` columns."""
-    lite, full = sqlite.insert(table).inline(), postgresql.insert(table).inline()
-    return PerDialect(
-        sqlite=lite.on_conflict_do_update(index_elements=keys, set_={name: lite.excluded[name] for name in changed}),
-        postgresql=full.on_conflict_do_update(
-            index_elements=keys, set_={name: full.excluded[name] for name in changed}
-        ),
-    )
+
+    def spell(insert: Callable[[Table], Any]) -> Executable:
+        new = insert(table).inline()
+        overwritten = {name: new.excluded[name] for name in changed}
+        return new.on_conflict_do_update(index_elements=keys, set_=overwritten)
+
+    return PerDialect(spell)
 
 
 class _Shape(msgspec.Struct, frozen=True, eq=False):
@@ -127,14 +129,16 @@ class Compiler:
 
     MAX_SHAPES: Final = 2_000
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, insert: Callable[[Table], Any]) -> None:
+        """`insert` is the dialect's own, which knows about conflicts."""
         self.dialect = dialect
+        self._insert = insert
         self._by_identity: WeakKeyDictionary[Executable, dict[tuple[str, ...], Prepared]] = WeakKeyDictionary()
         self._by_shape: dict[Any, _Shape] = {}
 
     def prepare(self, statement: Statement, parameters: Mapping[str, Any]) -> Prepared:
         if isinstance(statement, PerDialect):
-            statement = statement.sqlite if self.dialect.name == "sqlite" else statement.postgresql
+            statement = statement.by(self.dialect.name, self._insert)
         columns = tuple(parameters) if isinstance(statement, Insert) else ()
         known = self._by_identity.get(statement)
         if known is not None and (found := known.get(columns)) is not None:

@@ -2,7 +2,8 @@
 
 Rules that must hold whatever the code does are written here as indexes: one active run per thread, one run per
 request key, one undecided hold per thread, one block per label of an agent, dense frame batches per run.
-Times are microseconds since the epoch; JSON is text.
+Times are microseconds since the epoch; JSON is text. The conditions of partial indexes are spelt once, for SQLite,
+because naming another dialect loads it; migrations spell them for both, and a test compares.
 """
 
 from __future__ import annotations
@@ -225,7 +226,6 @@ thread_messages = Table(
         "context_position",
         unique=True,
         sqlite_where=text("context_position IS NOT NULL"),
-        postgresql_where=text("context_position IS NOT NULL"),
     ),
 )
 
@@ -266,22 +266,19 @@ runs = Table(
         "thread_id",
         unique=True,
         sqlite_where=text(_ACTIVE),
-        postgresql_where=text(_ACTIVE),
     ),
-    Index("active_runs", "lease_expires_us", sqlite_where=text(_ACTIVE), postgresql_where=text(_ACTIVE)),
+    Index("active_runs", "lease_expires_us", sqlite_where=text(_ACTIVE)),
     Index(
         "one_run_per_request",
         "thread_id",
         "request_key",
         unique=True,
         sqlite_where=text("request_key IS NOT NULL"),
-        postgresql_where=text("request_key IS NOT NULL"),
     ),
     Index(
         "callbacks_due",
         "callback_due_us",
         sqlite_where=text("callback_due_us IS NOT NULL"),
-        postgresql_where=text("callback_due_us IS NOT NULL"),
     ),
 )
 
@@ -322,7 +319,6 @@ holds = Table(
         "thread_id",
         unique=True,
         sqlite_where=text("decided_us IS NULL"),
-        postgresql_where=text("decided_us IS NULL"),
     ),
 )
 
