@@ -246,7 +246,7 @@ async def test_gemini_models_are_told_apart_by_what_they_do(http: Http) -> None:
 
 
 def shown_by_ollama(body: Any) -> Any:
-    return {
+    shown: dict[str, Any] = {
         "llama3.1:8b": {
             "capabilities": ["completion", "tools"],
             "model_info": {"general.architecture": "llama", "llama.context_length": 131_072},
@@ -257,7 +257,8 @@ def shown_by_ollama(body: Any) -> Any:
             "model_info": {"nomic-bert.context_length": 2_048, "nomic-bert.embedding_length": 768},
         },
         "old:1b": {"model_info": {}},
-    }.get(body["model"])
+    }
+    return shown.get(body["model"])
 
 
 async def test_ollama_is_asked_about_each_of_its_models(http: Http) -> None:

@@ -100,7 +100,7 @@ async def chosen_embedding(catalog: Catalog, default: str | None, request: Agent
     if handle is None:
         return Embedding()
     for found in await catalog.embedding_models():
-        if found["handle"] == handle:
+        if handle in (found["handle"], found.get("alias")):
             return Embedding(handle, dict(embedding_config_view(found)))
     if request.embedding is None:
         return Embedding()

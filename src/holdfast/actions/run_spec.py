@@ -30,7 +30,7 @@ async def freeze(
         agent_id=agent.id,
         thread_id=thread.id,
         model=await effective_model(catalog, agent, thread, request.override_model),
-        tools=_tools(tools, request.client_tools or ()),
+        tools=tool_specs(tools, request.client_tools or ()),
         rules=agent.tool_rules,
         max_steps=request.max_steps,
         retries=retries,
@@ -82,7 +82,7 @@ def _with_settings(choice: ModelChoice, settings: dict[str, Any]) -> ModelChoice
     )
 
 
-def _tools(tools: Sequence[Tool], client_tools: Sequence[ClientTool]) -> tuple[ToolSpec, ...]:
+def tool_specs(tools: Sequence[Tool], client_tools: Sequence[ClientTool] = ()) -> tuple[ToolSpec, ...]:
     """A client tool takes the place of an attached tool of the same name, for this run."""
     client = {tool.name: _client_tool(tool) for tool in client_tools}
     attached = [_server_tool(tool) for tool in tools if tool.name not in client]

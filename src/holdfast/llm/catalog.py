@@ -27,7 +27,7 @@ from holdfast.settings import DeclaredModel
 LoadEndpoints = Callable[[], Awaitable[list[Endpoint]]]
 
 _NAMES_SHOWN: Final = 10
-_OTHER_NAME: Final = dict(zip(OPENAI_NAMES, reversed(OPENAI_NAMES), strict=True))
+_OTHER_NAME: Final[dict[str, str]] = dict(zip(OPENAI_NAMES, reversed(OPENAI_NAMES), strict=True))
 
 
 @runtime_checkable

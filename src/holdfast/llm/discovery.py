@@ -108,8 +108,8 @@ async def _anthropic(source: JsonSource, endpoint: Endpoint) -> Listing:
     for _ in range(_MAX_PAGES):
         answer = await _get(source, endpoint, path)
         entries += _entries(endpoint, answer, "data")
-        last = answer.get("last_id")
-        if not answer.get("has_more") or not isinstance(last, str):
+        last = _object(answer).get("last_id")
+        if not _object(answer).get("has_more") or not isinstance(last, str):
             break
         path = f"/v1/models?limit=1000&after_id={quote(last, safe='')}"
     return Listing(tuple(listed.claude_model(endpoint, entry) for entry in entries))
@@ -121,7 +121,7 @@ async def _google(source: JsonSource, endpoint: Endpoint) -> Listing:
     for _ in range(_MAX_PAGES):
         answer = await _get(source, endpoint, path)
         entries += _entries(endpoint, answer, "models", id_key="name")
-        token = answer.get("nextPageToken")
+        token = _object(answer).get("nextPageToken")
         if not isinstance(token, str) or not token:
             break
         path = f"/v1beta/models?pageSize=1000&pageToken={quote(token, safe='')}"
@@ -140,7 +140,7 @@ async def _ollama(source: JsonSource, endpoint: Endpoint) -> Listing:
                 said = await source.json(endpoint, f"{root}/api/show", body={"model": entry.id})
             except ModelError:
                 return entry  # one model that cannot be described is still there
-        return Entry(entry.id, said if isinstance(said, dict) else {})
+        return Entry(entry.id, _object(said))
 
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(shown(entry)) for entry in tagged]
@@ -168,12 +168,21 @@ def _embeddings(entries: Iterator[Entry]) -> Iterator[EmbeddingInfo]:
 
 
 def _entries(endpoint: Endpoint, answer: Any, *keys: str, id_key: str = "id") -> list[Entry]:
-    found = next((answer[key] for key in keys if isinstance(answer, dict) and key in answer), answer)  # pyright: ignore[reportUnknownVariableType]
+    said = _object(answer)
+    found = next((said[key] for key in keys if key in said), answer)
     try:
         items = msgspec.convert(found, list[dict[str, Any]])
     except msgspec.ValidationError as error:
         raise BadReply(f"{endpoint.provider_name} answered with something that is not a list of models.") from error
     return [Entry(name, item) for item in items if isinstance(name := item.get(id_key), str) and name]
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """Empty when it is something else."""
+    try:
+        return msgspec.convert(value, dict[str, Any])
+    except msgspec.ValidationError:
+        return {}
 
 
 async def _get(source: JsonSource, endpoint: Endpoint, path: str) -> Any:

@@ -47,21 +47,21 @@ class Vendors:
     @property
     def http(self) -> Http:
         if self._http is None:
-            from holdfast.llm.http import Http  # noqa: PLC0415 - aiohttp is slow to import
+            from holdfast.llm import http  # noqa: PLC0415 - aiohttp is slow to import
 
-            self._http = Http(first_byte_s=self._first_byte_s, total_s=self._total_s)
+            self._http = http.Http(first_byte_s=self._first_byte_s, total_s=self._total_s)
         return self._http
 
     def open(self, endpoint: Endpoint, info: ModelInfo) -> Model:
         if endpoint.provider_type == "anthropic":
-            from holdfast.llm.anthropic import AnthropicModel  # noqa: PLC0415 - aiohttp is slow to import
+            from holdfast.llm import anthropic  # noqa: PLC0415 - aiohttp is slow to import
 
-            return AnthropicModel(endpoint, self.http, info)
+            return anthropic.AnthropicModel(endpoint, self.http, info)
         if endpoint.provider_type in _BRIDGED or self._wants_responses(endpoint, info):
             return self._bridged(endpoint, info)
-        from holdfast.llm.openai_chat import ChatModel  # noqa: PLC0415 - aiohttp is slow to import
+        from holdfast.llm import openai_chat  # noqa: PLC0415 - aiohttp is slow to import
 
-        return ChatModel(endpoint, self.http, info)
+        return openai_chat.ChatModel(endpoint, self.http, info)
 
     async def aclose(self) -> None:
         if self._http is not None:
@@ -74,9 +74,9 @@ class Vendors:
                 f"Models of {endpoint.provider_name} need an extra that is not installed here: "
                 f"pip install 'holdfast[vendors]'"
             )
-        from holdfast.llm.pydantic_ai import BridgedModel  # noqa: PLC0415 - optional and slow
+        from holdfast.llm import pydantic_ai  # noqa: PLC0415 - optional and slow
 
-        return BridgedModel(endpoint, info, first_byte_s=self._first_byte_s, total_s=self._total_s)
+        return pydantic_ai.BridgedModel(endpoint, info, first_byte_s=self._first_byte_s, total_s=self._total_s)
 
     def _wants_responses(self, endpoint: Endpoint, info: ModelInfo) -> bool:
         """Reasoning models of OpenAI think on from call to call only through its newer interface."""

@@ -13,6 +13,7 @@ from holdfast.llm import discovery
 from holdfast.llm.base import ModelInfo, ProviderStatus
 from holdfast.llm.discovery import EmbeddingInfo, JsonSource, Listing
 from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.environment import OPENAI_NAMES
 from holdfast.llm.listed import named_model
 from holdfast.llm.specs import undated_name
 from holdfast.settings import DeclaredModel
@@ -86,10 +87,13 @@ class Shelf:
 
     def embedding_models(self) -> list[dict[str, Any]]:
         endpoint = self.endpoint
+        # Under another address OpenAI's models have another prefix; its embedding models never had.
+        prefix = OPENAI_NAMES[0] if endpoint.provider_name == OPENAI_NAMES[1] else endpoint.provider_name
         known = {one.name: one for one in (*self._listing.embeddings, *self._declared_embeddings)}
         return [
             {
-                "handle": f"{endpoint.provider_name}/{name}",
+                "handle": f"{prefix}/{name}",
+                "alias": f"{endpoint.provider_name}/{name}",
                 "name": name,
                 "embedding_dim": known[name].dimension,
                 "provider_name": endpoint.provider_name,
