@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.settings import PROVIDER_VARIABLES, VARIABLES, Settings
+from holdfast.settings import PROVIDER_VARIABLES, VARIABLES, DeclaredModel, Settings
 
 
 def read(**environment: str) -> Settings:
@@ -35,6 +35,10 @@ def test_an_empty_environment_is_enough_and_stays_on_this_machine() -> None:
         ("ACCEPTABLE_ORIGINS", "https://a, https://b", "acceptable_origins", ("https://a", "https://b")),
         ("HOLDFAST_ALLOWED_HOSTS", "Intra.example,10.0.0.0/8", "allowed_hosts", ("intra.example", "10.0.0.0/8")),
         ("HOLDFAST_LOG_LEVEL", "debug", "log_level", "DEBUG"),
+        ("LETTA_TRACK_PROVIDER_TRACE", "true", "trace_provider", True),
+        ("HOLDFAST_TRACE_MAX_BYTES", "4096", "trace_max_bytes", 4096),
+        ("HOLDFAST_TRACE_RETENTION_S", "3600", "trace_retention_s", 3600.0),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318", "otlp_endpoint", "http://collector:4318"),
     ],
 )
 def test_a_variable_sets_its_field(name: str, value: str, field: str, expected: object) -> None:
@@ -51,6 +55,8 @@ def test_our_name_wins_over_the_old_one_and_empty_means_unset() -> None:
     ("name", "value"),
     [
         ("HOLDFAST_PORT", "99999"),
+        ("HOLDFAST_TRACE_MAX_BYTES", "10"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317"),
         ("HOLDFAST_PORT", "http"),
         ("HOLDFAST_MAX_BODY_BYTES", "-1"),
         ("HOLDFAST_KEEPALIVE_S", "soon"),
@@ -60,6 +66,11 @@ def test_our_name_wins_over_the_old_one_and_empty_means_unset() -> None:
         ("HOLDFAST_DEFAULT_MODEL", "gpt-4o"),
         ("HOLDFAST_LOG_LEVEL", "loud"),
         ("MCP_DISABLE_STDIO", "maybe"),
+        ("HOLDFAST_OPENAI_RESPONSES", "sometimes"),
+        ("HOLDFAST_MODELS", "just-a-name"),
+        ("HOLDFAST_MODELS", "vllm/a=wide"),
+        ("HOLDFAST_MODELS", "vllm/a=0"),
+        ("HOLDFAST_MAX_CONTEXT_WINDOW", "10"),
     ],
 )
 def test_a_wrong_value_is_refused_in_a_sentence_that_names_the_variable(name: str, value: str) -> None:

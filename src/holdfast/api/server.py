@@ -62,8 +62,6 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     approvals.router,
 )
 
-# The framework has spans and metrics of its own. Runs bring theirs, so it need not ask for a provider at each request.
-_NO_TELEMETRY: Final = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 _LOCAL_ORIGIN: Final = r"https?://([a-z0-9-]+\.)?(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?"
 _PROBLEM_SCHEMA: Final = {
     "title": "Problem",
@@ -87,7 +85,8 @@ def create_app(deps: Holdfast, routers: Iterable[APIRouter] = ROUTERS) -> FastAP
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        telemetry=_NO_TELEMETRY,
+        # Runs have spans of their own, so the framework need not look for providers at each request.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
         middleware=_layers(deps.settings, frozenset(route.path for route in everything if route.path.endswith("/"))),
     )
     app.state.holdfast = deps
