@@ -68,6 +68,7 @@ class ServedClient(AsyncLetta):
 @asynccontextmanager
 async def served(directory: Path, **settings: Any) -> AsyncGenerator[ServedClient]:
     known: dict[str, Any] = {"data_dir": directory, "default_model": "holdfast/offline", "drain_s": 0.1}
+    known["model_retry_s"] = 0.001
     async with wiring.build(Settings(**known | settings)) as deps:
         transport = AsgiTransport(create_app(deps))
         async with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from letta_client import ConflictError
 from holdfast import ids
 from holdfast.actions.compact_thread import compact_thread
 from holdfast.core.retrying import Patience
+from holdfast.core.usage import Usage
 from holdfast.engine.compacting import Compaction, Compactor, Wanted
 from holdfast.errors import Conflict
 from holdfast.wire.requests import CompactionSettingsInput
@@ -197,6 +199,42 @@ async def test_the_context_adds_up_and_shows_every_part(client: ServedClient) ->
     await client.agents.messages.cancel(agent.id)
     denied = await client.ask("GET", f"/v1/agents/{agent.id}/context")
     assert [row["role"] for row in denied["messages"]] == ["user", "approval", "approval", "tool"]
+
+
+async def test_the_context_is_what_the_next_request_costs(client: ServedClient) -> None:
+    agent = await client.guarded_agent(SECRET, memory_blocks=[{"label": "human", "value": "Ada, who asks a lot."}])
+    for number in range(4):
+        await client.say(agent.id, f"[[say:{'answer ' * 40}]] {number} {'question ' * 60}")
+    context = await client.ask("GET", f"/v1/agents/{agent.id}/context")
+    said = "[[say:fine]] and now?"
+    told = await client.say(agent.id, said)
+    assert context["context_window_size_current"] == pytest.approx(told.usage.prompt_tokens, rel=0.05)
+
+
+async def test_the_context_is_counted_the_way_the_models_vendor_counts(client: ServedClient) -> None:
+    agent = await client.guarded_agent(SECRET)
+    await client.say(agent.id, "[[say:fine]] hello")
+    path = f"/v1/agents/{agent.id}/context"
+    guessed = await client.ask("GET", path)
+    ratios = client.deps.compactor.ratios
+    assert await ratios.of("holdfast/offline") == 1.0
+    ratios.learn("holdfast/offline", 1_000, Usage(2_000, 5))
+    counted = await client.ask("GET", path)
+    tokens = [name for name in guessed if name.startswith("num_tokens_")]
+    assert {name: counted[name] for name in tokens} == {name: math.ceil(1.25 * guessed[name]) for name in tokens}
+    assert counted["context_window_size_current"] == sum(counted[name] for name in tokens)
+
+
+async def test_compacting_counts_the_tools_that_are_sent_with_every_request(client: ServedClient) -> None:
+    heavy = f'def heavy() -> str:\n    """{"Much to say. " * 300}"""\n    return ""\n'
+    left: dict[str, int] = {}
+    for name, source in (("light", SECRET), ("heavy", heavy)):
+        agent = await client.guarded_agent(source, context_window_limit=2_000)
+        for number in range(6):
+            await client.say(agent.id, f"[[say:fine]] {number} {'word ' * 30}")
+        made = await client.ask("POST", f"/v1/agents/{agent.id}/summarize")
+        left[name] = made["num_messages_after"]
+    assert left["heavy"] < left["light"]
 
 
 async def test_the_context_of_a_conversation_is_its_own(client: ServedClient) -> None:

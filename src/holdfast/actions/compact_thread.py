@@ -6,15 +6,15 @@ import msgspec
 
 from holdfast.actions.find_thread import require_idle
 from holdfast.actions.recompile_system import recompile_system
-from holdfast.actions.run_spec import effective_model
+from holdfast.actions.run_spec import effective_model, tool_specs
 from holdfast.core import compaction
 from holdfast.core.messages import Message, text_of
-from holdfast.core.records import Agent, CompactionSettings, Thread
+from holdfast.core.records import Agent, CompactionSettings, Thread, Tool
 from holdfast.engine.clock import Clock
 from holdfast.engine.compacting import Compaction, Compactor, Wanted
 from holdfast.errors import Conflict, Invalid
-from holdfast.llm.base import Catalog
-from holdfast.store import agents, messages, threads
+from holdfast.llm.base import Catalog, ToolSchema
+from holdfast.store import agents, messages, threads, tools
 from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.requests import CompactionSettingsInput
 
@@ -32,6 +32,7 @@ class _Scene(msgspec.Struct, frozen=True):
     agent: Agent
     thread: Thread
     window: list[Message]
+    tools: list[Tool]
 
 
 async def compact_thread(
@@ -70,13 +71,19 @@ async def _wanted(catalog: Catalog, scene: _Scene, sent: CompactionSettingsInput
         timezone=scene.agent.timezone,
         trigger=_TRIGGER,
         shown=True,
+        tools=tuple(ToolSchema(tool.name, tool.description, tool.parameters) for tool in tool_specs(scene.tools)),
     )
 
 
 async def _look(tx: Transaction, thread_id: str) -> _Scene:
     thread = await threads.get(tx, thread_id)
     await require_idle(tx, thread_id, _WHAT)
-    return _Scene(await agents.get(tx, thread.agent_id), thread, await threads.window(tx, thread_id))
+    return _Scene(
+        await agents.get(tx, thread.agent_id),
+        thread,
+        await threads.window(tx, thread_id),
+        await tools.of_agent(tx, thread.agent_id),
+    )
 
 
 async def _write(tx: Transaction, scene: _Scene, made: Compaction, now_us: int) -> None:

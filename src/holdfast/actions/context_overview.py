@@ -6,6 +6,7 @@ from holdfast.actions.recompile_system import hidden_messages
 from holdfast.actions.run_spec import effective_model
 from holdfast.core import envelopes, prompt
 from holdfast.engine.loading import blocks_in_view
+from holdfast.engine.ratios import TokenRatios
 from holdfast.errors import NotFound
 from holdfast.llm.base import Catalog
 from holdfast.store import agents, messages, threads, tools
@@ -14,11 +15,11 @@ from holdfast.wire.context import Contents, ContextOverview, context_overview
 
 
 async def read_context(
-    database: Database, catalog: Catalog, agent_id: str, thread_id: str, now_us: int
+    database: Database, catalog: Catalog, ratios: TokenRatios, agent_id: str, thread_id: str, now_us: int
 ) -> ContextOverview:
     contents = await database.read(lambda tx: _look(tx, agent_id, thread_id, now_us))
     model = await effective_model(catalog, contents.agent, contents.thread, None)
-    return context_overview(contents, model.context_window)
+    return context_overview(contents, model.context_window, await ratios.of(model.handle))
 
 
 async def _look(tx: Transaction, agent_id: str, thread_id: str, now_us: int) -> Contents:

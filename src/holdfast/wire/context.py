@@ -1,4 +1,5 @@
-"""What fills a context window, part by part. Every part is weighed by the same local guess: four bytes to a token."""
+"""What fills a context window, part by part. Every part is weighed by the same local guess, four bytes to a token, and
+the guess by what the model's vendor has been found to count for it."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 import msgspec
 from typing_extensions import TypedDict
 
-from holdfast.core import context, prompts
+from holdfast.core import budget, context, prompts
 from holdfast.core.messages import Message, text_of
 from holdfast.core.prompt import Sections
 from holdfast.core.records import Agent, Thread, Tool
@@ -51,7 +52,7 @@ class ContextOverview(TypedDict):
     messages: list[dict[str, Any]]
 
 
-def context_overview(contents: Contents, context_window: int) -> ContextOverview:
+def context_overview(contents: Contents, context_window: int, ratio: float | None = None) -> ContextOverview:
     sections = contents.sections
     instructions = sections.instructions.replace(prompts.CORE_MEMORY, "").strip()
     said = contents.window[1:]
@@ -66,9 +67,10 @@ def context_overview(contents: Contents, context_window: int) -> ContextOverview
         "directories": sections.directories,
         "summary_memory": "\n\n".join(text_of(row.parts) for row in summaries),
     }
-    weights = {name: estimate_tokens(text) for name, text in texts.items()}
-    weights["functions"] = estimate_tokens(msgspec.json.encode(functions).decode()) if functions else 0
-    weights["messages"] = sum(map(context.estimate_message, rest))
+    guesses = {name: estimate_tokens(text) for name, text in texts.items()}
+    guesses["functions"] = context.estimate_tools(functions)
+    guesses["messages"] = sum(map(context.estimate_message, rest))
+    weights = {name: budget.calibrated(guess, ratio) for name, guess in guesses.items()}
     return {
         "context_window_size_max": context_window,
         "context_window_size_current": sum(weights.values()),

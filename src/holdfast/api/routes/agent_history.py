@@ -60,7 +60,10 @@ async def recompile(deps: Deps, agent_id: AgentId, update_timestamp: bool = Fals
 @router.get("/context", deprecated=True, responses={200: {"model": ContextOverview}}, response_model=None)
 async def overview(deps: Deps, agent_id: AgentId, conversation_id: str = DEFAULT) -> Response:
     thread_id = thread_of(conversation_id, agent_id)
-    return json_response(await read_context(deps.database, deps.catalog, agent_id, thread_id, deps.clock.now_us()))
+    ratios = deps.compactor.ratios
+    return json_response(
+        await read_context(deps.database, deps.catalog, ratios, agent_id, thread_id, deps.clock.now_us())
+    )
 
 
 @router.post("/messages/preview-raw-payload", responses={200: {"model": dict[str, Any]}}, response_model=None)
