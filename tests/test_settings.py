@@ -35,6 +35,18 @@ def test_an_empty_environment_is_enough_and_stays_on_this_machine() -> None:
         ("ACCEPTABLE_ORIGINS", "https://a, https://b", "acceptable_origins", ("https://a", "https://b")),
         ("HOLDFAST_ALLOWED_HOSTS", "Intra.example,10.0.0.0/8", "allowed_hosts", ("intra.example", "10.0.0.0/8")),
         ("HOLDFAST_LOG_LEVEL", "debug", "log_level", "DEBUG"),
+        ("GLOBAL_MAX_CONTEXT_WINDOW_LIMIT", "64000", "max_context_window", 64_000),
+        ("HOLDFAST_OPENAI_RESPONSES", "Never", "openai_responses", "never"),
+        (
+            "HOLDFAST_MODELS",
+            "vllm/a/b=32768, lmstudio_openai/c,vllm/v=embedding:768",
+            "models",
+            (
+                DeclaredModel("vllm/a/b", 32_768),
+                DeclaredModel("lmstudio_openai/c"),
+                DeclaredModel("vllm/v", embedding_dim=768),
+            ),
+        ),
         ("LETTA_TRACK_PROVIDER_TRACE", "true", "trace_provider", True),
         ("HOLDFAST_TRACE_MAX_BYTES", "4096", "trace_max_bytes", 4096),
         ("HOLDFAST_TRACE_RETENTION_S", "3600", "trace_retention_s", 3600.0),
