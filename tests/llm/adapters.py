@@ -12,8 +12,11 @@ from holdfast.llm.base import Abilities, Model, ModelInfo
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http
 from holdfast.llm.openai_chat import ChatModel
+from holdfast.llm.pydantic_ai import BridgedModel
 from tests.llm.fakes.anthropic import AnthropicProtocol
 from tests.llm.fakes.chat import ChatProtocol
+from tests.llm.fakes.gemini import GeminiProtocol
+from tests.llm.fakes.responses import ResponsesProtocol
 from tests.llm.fakes.script import VendorProtocol
 from tests.llm.fakes.server import FakeVendor
 
@@ -35,6 +38,7 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
     in_stream_errors: bool = True
     omits_usage: bool = True  # a reply may end without a word about it
     raw_arguments: bool = True  # arguments travel as text, so that they can be malformed
+    shows_payload: bool = True  # False for pydantic-ai, which makes a request only while it sends it
     path: str = ""  # where requests go, for the rules that look at it
 
 
@@ -46,6 +50,17 @@ def _anthropic(url: str, model: ModelInfo, http: Http) -> Model:
 def _chat(url: str, model: ModelInfo, http: Http) -> Model:
     endpoint = Endpoint(provider_name="openai", provider_type="openai", base_url=f"{url}/v1", api_key="sk-offline-1")
     return ChatModel(endpoint, http, model)
+
+
+def _bridged(provider_type: str, path: str = "", *, name: str = "offline", reasoning: bool = False) -> Opener:
+    def open_model(url: str, model: ModelInfo, http: Http) -> Model:
+        endpoint = Endpoint(
+            provider_name=provider_type, provider_type=provider_type, base_url=url + path, api_key="sk-offline-1"
+        )
+        known = msgspec.structs.replace(model, name=name, abilities=Abilities(reasoning=reasoning))
+        return BridgedModel(endpoint, known, first_byte_s=http._first_byte_s, total_s=http._total_s)
+
+    return open_model
 
 
 ADAPTERS: list[Adapter] = [
@@ -60,6 +75,43 @@ ADAPTERS: list[Adapter] = [
         cache_writes=True,
         omits_usage=False,
         path="/v1/messages",
+    ),
+    Adapter(
+        name="responses",
+        shows_payload=False,
+        protocol=ResponsesProtocol,
+        open=_bridged("openai", "/v1", reasoning=True),
+        images_in_returns=True,
+        path="/v1/responses",
+    ),
+    Adapter(
+        name="gemini",
+        shows_payload=False,
+        protocol=GeminiProtocol,
+        open=_bridged("google_ai", name="gemini-3-offline", reasoning=True),
+        signatures=True,
+        images_in_returns=True,
+        raw_arguments=False,
+        path="/v1beta/models/gemini-3-offline:streamGenerateContent",
+    ),
+    Adapter(
+        name="bridged_anthropic",
+        shows_payload=False,
+        protocol=AnthropicProtocol,
+        open=_bridged("anthropic"),
+        signatures=True,
+        redaction=True,
+        images_in_returns=True,
+        cache_writes=True,
+        omits_usage=False,
+        path="/v1/messages",
+    ),
+    Adapter(
+        name="bridged_chat",
+        protocol=ChatProtocol,
+        open=_bridged("openai_chat", "/v1"),
+        shows_payload=False,
+        path="/v1/chat/completions",
     ),
 ]
 
@@ -80,7 +132,10 @@ async def opened(
 ) -> AsyncGenerator[tuple[FakeVendor, Model]]:
     vendor, http = FakeVendor(adapter.protocol()), Http(first_byte_s=first_byte_s, total_s=total_s)
     async with vendor.serving():
+        model = adapter.open(vendor.url, info(adapter.name), http)
         try:
-            yield vendor, adapter.open(vendor.url, info(adapter.name), http)
+            yield vendor, model
         finally:
+            if isinstance(model, BridgedModel):
+                await model.aclose()
             await http.aclose()

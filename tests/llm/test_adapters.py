@@ -290,7 +290,7 @@ async def test_tokens_of_reasoning_are_part_of_the_completion(adapter: Adapter) 
 # What is sent
 
 
-@every_adapter
+@those_with(lambda one: one.shows_payload)
 async def test_what_payload_shows_is_what_is_sent(adapter: Adapter) -> None:
     async with opened(adapter) as (vendor, model):
         asked = asks(adapter, *_every_kind_of_turn(adapter), max_output_tokens=500)

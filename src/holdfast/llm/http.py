@@ -58,7 +58,7 @@ class Http:
             if events := reader.close():
                 yield events
             elif none_yet and opening and not opening.startswith(b":"):
-                raise _not_a_stream(endpoint, bytes(opening))
+                raise not_a_stream(endpoint, bytes(opening))
 
     async def json(
         self, endpoint: Endpoint, path: str, *, body: Any = None, headers: Mapping[str, str] | None = None
@@ -136,7 +136,7 @@ async def _read_out(answer: aiohttp.ClientResponse) -> None:
                 pass
 
 
-def _not_a_stream(endpoint: Endpoint, said: bytes) -> ModelError:
+def not_a_stream(endpoint: Endpoint, said: bytes) -> ModelError:
     """A body without events: an error under a status that says otherwise, or another program at that address."""
     kinds, text = failures.described(without_key(endpoint, said))
     if kinds:

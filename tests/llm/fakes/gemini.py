@@ -155,7 +155,11 @@ class GeminiRendering:
         events = self._called()
         if self._finish is None:
             return events
-        candidate = {"content": {"role": "model", "parts": []}, "finishReason": _FINISHES[self._finish], "index": 0}
+        candidate: dict[str, Any] = {
+            "content": {"role": "model", "parts": []},
+            "finishReason": _FINISHES[self._finish],
+            "index": 0,
+        }
         told = {} if self._usage is None else {"usageMetadata": counts(self._usage)}
         return [*events, _event({"candidates": [candidate], **told, "modelVersion": "offline"})]
 

@@ -181,7 +181,7 @@ class ResponsesRendering:
         events = list[bytes]()
         if self._open is None or self._open.kind != "message":
             events = [*self._close(), *self._begin(self._new("message", "msg"))]
-            part = {"type": "output_text", "text": "", "annotations": []}
+            part = _text_part("")
             events.append(self._said("content_part.added", content_index=0, part=part))
         assert self._open is not None
         self._open.texts[0] += text
@@ -259,7 +259,7 @@ class ResponsesRendering:
         events = list[bytes]()
         if item.kind == "message":
             text = item.texts[0]
-            part = {"type": "output_text", "text": text, "annotations": []}
+            part = _text_part(text)
             events = [
                 self._event("response.output_text.done", **place, content_index=0, text=text, logprobs=[]),
                 self._event("response.content_part.done", **place, content_index=0, part=part),
@@ -273,7 +273,7 @@ class ResponsesRendering:
     def _shown(self, item: _Open, *, ended: bool = False) -> dict[str, Any]:
         status = "completed" if ended else "in_progress"
         if item.kind == "message":
-            part = {"type": "output_text", "text": item.texts[0], "annotations": []}
+            part = _text_part(item.texts[0])
             return {
                 "type": "message",
                 "id": item.id,
@@ -328,6 +328,10 @@ def counts(usage: Usage) -> dict[str, Any]:
     if usage.reasoning_tokens is not None:
         told["output_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
     return told
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": []}
 
 
 def _summary_parts(texts: tuple[str, ...]) -> list[dict[str, str]]:

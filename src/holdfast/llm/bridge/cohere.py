@@ -16,7 +16,12 @@ from holdfast.llm.endpoint import Endpoint
 
 def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient) -> Vendor:
     model = CohereModel(info.name, provider=CohereProvider(api_key=endpoint.api_key or "none"))
-    return Vendor(model=model, settings=lambda request: common_settings(request, parallel=False), wants=_anything)
+    return Vendor(
+        model=model,
+        settings=lambda request: common_settings(request, parallel=False),
+        wants=_anything,
+        returns_images=False,
+    )
 
 
 def _anything(event: Mapping[str, Any]) -> bool:

@@ -153,5 +153,6 @@ async def _beginning(response: httpx2.Response) -> bytes:
 def _failed(event: Mapping[str, Any]) -> dict[str, Any] | None:
     """What holds the error when the event tells of one."""
     if event.get("type") == "response.failed":
-        return (event.get("response") or {}).get("error") or {"message": "The reply failed."}
+        response: dict[str, Any] = event.get("response") or {}
+        return response.get("error") or {"message": "The reply failed."}
     return dict(event) if event.get("type") == "error" or event.get("error") else None

@@ -43,7 +43,7 @@ from holdfast.llm.bridge import proofs
 from holdfast.llm.bridge.proofs import Proof
 from holdfast.llm.bridge.vendor import Vendor
 from holdfast.llm.call_ids import short
-from holdfast.llm.chat_payload import sent_name
+from holdfast.llm.chat_payload import IMAGE_OF, IMAGES_FOLLOW, sent_name
 
 # Between the summaries of one piece of reasoning, which we hold as one text.
 BETWEEN_SUMMARIES: Final = "\n\n"
@@ -66,12 +66,9 @@ def messages(request: ModelRequest, vendor: Vendor, params: ModelRequestParamete
     for turn in request.turns:
         if turn.role != "assistant":
             asked += _asked(turn, vendor)
-            continue
-        if asked:
-            made.append(Asked(parts=asked))
+        elif said := _Said(vendor, own=turn.model == request.handle).parts(turn.parts):
+            made += [Asked(parts=asked), ModelResponse(parts=said, provider_name=vendor.system)]
             asked = []
-        if said := _Said(vendor, own=turn.model == request.handle).parts(turn.parts):
-            made.append(ModelResponse(parts=said, provider_name=vendor.system))
     if asked:
         made.append(Asked(parts=asked))
     if vendor.model.profile.get("tool_call_id_length") is not None:
@@ -106,17 +103,25 @@ def _asked(turn: Turn, vendor: Vendor) -> Iterator[ModelRequestPart]:
     if turn.role == "user":
         yield UserPromptPart(content=_content(turn.parts))
         return
+    apart: list[UserContent] = []
     for part in turn.parts:
-        if isinstance(part, ToolReturn):
-            in_words = isinstance(part.content, str)
-            # Text comes in an envelope that says whether it is an error; images do not.
-            failed = part.status == "error" and (vendor.marks_errors or not in_words)
-            yield ToolReturnPart(
-                tool_name=sent_name(part.name),
-                content=part.content if isinstance(part.content, str) else _content(part.content),
-                tool_call_id=short(part.call_id),
-                outcome="failed" if failed else "success",
-            )
+        if not isinstance(part, ToolReturn):
+            continue
+        call_id, content = (
+            short(part.call_id),
+            part.content if isinstance(part.content, str) else _content(part.content),
+        )
+        images = [] if isinstance(content, str) else [one for one in content if isinstance(one, BinaryContent)]
+        if images and not vendor.returns_images:
+            apart += [f"{IMAGE_OF}{call_id}:", *images]
+            content = "\n".join([*(one for one in content if isinstance(one, str)), IMAGES_FOLLOW])
+        # Text comes in an envelope that says whether it is an error; images do not.
+        failed = part.status == "error" and (vendor.marks_errors or not isinstance(part.content, str))
+        yield ToolReturnPart(
+            sent_name(part.name), content, tool_call_id=call_id, outcome="failed" if failed else "success"
+        )
+    if apart:
+        yield UserPromptPart(content=apart)
 
 
 def _content(parts: tuple[AnyPart, ...]) -> str | list[UserContent]:
@@ -154,6 +159,9 @@ class _Said:
                     self._place(made, part)
                 case _:
                     pass
+        while made and isinstance(made[-1], ThinkingPart):
+            # A reply that was cut off there. Vendors refuse a thought that leads to nothing.
+            made.pop()
         return made
 
     def _thinking(self, part: Reasoning | OmittedReasoning | RedactedReasoning) -> Iterator[ModelResponsePart]:

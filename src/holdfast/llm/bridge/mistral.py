@@ -20,7 +20,8 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
     provider = MistralProvider(
         api_key=endpoint.api_key or "none", base_url=without_version(endpoint.base_url), http_client=client
     )
-    return Vendor(model=MistralModel(info.name, provider=provider), settings=common_settings, wants=_is_chunk)
+    model = MistralModel(info.name, provider=provider)
+    return Vendor(model=model, settings=common_settings, wants=_is_chunk, returns_images=False)
 
 
 def _is_chunk(event: Mapping[str, Any]) -> bool:

@@ -70,11 +70,10 @@ class Bridge:
         await self._client.aclose()
 
     async def _ask(self, request: ModelRequest, heard: Heard, stack: AsyncExitStack) -> StreamedResponse:
+        params = parameters(request)
+        said, settings = messages(request, self._vendor, params), self._vendor.settings(request)
         with named_failures(self._endpoint, self._first_byte_s):
-            params = parameters(request)
-            asking = self._vendor.model.request_stream(
-                messages(request, self._vendor, params), self._vendor.settings(request), params
-            )
+            asking = self._vendor.model.request_stream(said, settings, params)
             token = HEARING.set(heard)
             try:
                 async with asyncio.timeout(self._first_byte_s):

@@ -54,7 +54,7 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
     provider = OpenAIProvider(openai_client=sdk)
     if endpoint.provider_type == "openai_chat":
         chat = OpenAIChatModel(info.name, provider=provider)
-        return Vendor(model=chat, settings=_chat_settings, wants=_is_chat)
+        return Vendor(model=chat, settings=_chat_settings, wants=_is_chat, returns_images=False)
     # A model that the library has not heard of may reason all the same: then it must be asked for the encrypted form.
     known = OpenAIModelProfile(openai_supports_encrypted_reasoning_content=True) if info.abilities.reasoning else None
     model = OpenAIResponsesModel(info.name, provider=provider, profile=known)
@@ -95,7 +95,8 @@ def _chat_settings(request: ModelRequest) -> OpenAIChatModelSettings:
 
 
 def _effort(request: ModelRequest) -> Any:
-    return (request.settings.get("reasoning") or {}).get("reasoning_effort")
+    reasoning: dict[str, Any] = request.settings.get("reasoning") or {}
+    return reasoning.get("reasoning_effort")
 
 
 def _is_response(event: Mapping[str, Any]) -> bool:

@@ -158,7 +158,7 @@ class Translation:
 
     def _begin_call(self, index: int, part: ToolCallPart) -> CallDelta:
         number = self._calls[index] = len(self._calls)
-        arguments = part.args_as_json_str() if part.args else ""
+        arguments = part.args if isinstance(part.args, str) else part.args_as_json_str() if part.args else ""
         if not arguments:
             self._wordless.add(number)
         proof = self._led_to(proofs.of(part, self._vendor.system))

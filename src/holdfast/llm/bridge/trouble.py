@@ -50,10 +50,9 @@ def _said_by_library(vendor: str, error: Exception) -> ModelError | None:
     """For vendors whose SDK does not use our line, and for what the library itself objects to."""
     match error:
         case ModelHTTPError():
-            body = error.body if isinstance(error.body, dict | list) else {"message": str(error.body or error.message)}
-            return failures.from_response(
-                vendor, error.status_code, error.headers or {}, msgspec.json.encode(body, enc_hook=str)
-            )
+            said = error.body if error.body is not None else {"message": error.message}
+            body = said.encode() if isinstance(said, str) else msgspec.json.encode(said, enc_hook=str)
+            return failures.from_response(vendor, error.status_code, error.headers or {}, body)
         case ModelTimeoutError():
             return ModelTimedOut(f"{vendor} timed out: {error.message}")
         case ModelAPIError():
@@ -63,6 +62,9 @@ def _said_by_library(vendor: str, error: Exception) -> ModelError | None:
             return BadReply(f"{vendor} replied with something that cannot be understood: {error.message}")
         case UserError():
             return Refused(f"{vendor} cannot be asked for this: {error.message}")
+        case ValueError() | TypeError() | LookupError() | AttributeError() | AssertionError():
+            # What library and SDK do when a vendor says something of a shape that they do not expect.
+            return BadReply(f"{vendor} replied with something that cannot be understood: {error!r:.500}")
         case _:
             return None
 

@@ -20,6 +20,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     wants: Callable[[Mapping[str, Any]], bool]  # which events its SDK understands
     bare: Bare = None
     redacts: bool = False  # it may send reasoning that only it can read
+    returns_images: bool = True  # a tool return can hold images
     marks_errors: bool = False  # a tool return can be an error without saying so in its text
 
     @property
