@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, Final, cast
 
 import msgspec
@@ -18,8 +19,8 @@ _SHORTEST_SECRET: Final = 4  # hiding every "1" would hide the text
 _LONG_BASE64: Final = 512
 _SECRET_NAMES: Final = ("apikey", "accesskey", "secretkey", "privatekey", "secret", "password", "token", "credentials")
 _SECRET_FIELDS: Final = frozenset({"authorization", "proxyauthorization", "cookie", "setcookie", "bearer"})
-_DATA_URL: Final = re.compile(r"(data:[\w.+-]+/[\w.+-]+;base64,)([A-Za-z0-9+/_-]+={0,2})")
-_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
+_DATA_URL: Final = r"(data:[\w.+-]+/[\w.+-]+;base64,)([A-Za-z0-9+/_-]+={0,2})"
+_BASE64: Final = r"[A-Za-z0-9+/_-]+={0,2}"
 _MEDIA_TYPE: Final = ("media_type", "mime_type", "mimeType", "mediaType")
 # Looking for a word is many times quicker than trying a pattern everywhere, and most texts hold none of these.
 _SIGNS_OF_KEYS: Final = (
@@ -27,8 +28,7 @@ _SIGNS_OF_KEYS: Final = (
     *("AIza", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "xox", "eyJ", " PRIVATE KEY"),
 )
 _SIGNS_OF_NAMES: Final = ("authorization", "key", "secret", "password", "token", "bearer")
-_KEYS: Final = re.compile(
-    r"""
+_KEYS: Final = r"""
     -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----[^-]*(?:-----END[ ][A-Z ]*PRIVATE[ ]KEY-----)?
     | \b(?:sk|pk|rk|xai|gsk|hf|key|glpat|fw)[-_][A-Za-z0-9_-]{16,}   # most vendors of models
     | \bAIza[A-Za-z0-9_-]{30,}                                        # Google
@@ -36,20 +36,15 @@ _KEYS: Final = re.compile(
     | \b(?:gh[pousr]|github_pat)_[A-Za-z0-9_]{20,}                    # GitHub
     | \bxox[abeoprs]-[A-Za-z0-9-]{10,}                                # Slack
     | \beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*       # JSON Web Tokens
-    """,
-    re.VERBOSE,
-)
+    """
 # A field that is named like a secret, in a header, a query string or JSON within a text.
-_NAMED: Final = re.compile(
-    r"""
+_NAMED: Final = r"""
     ( (?: authorization | api[-_]?key | access[-_]?key | secret[-_]?key | secret | password | token )
       \\*["']? \s* [:=] \s* \\*["']? (?:(?:bearer|basic)\s+)?
       | \b bearer \s+
     )
     [^\s"'\\,;&}\]]{8,}
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
+    """
 
 
 class Redactor:
@@ -72,17 +67,17 @@ class Redactor:
                 return value
 
     def hide_in_text(self, text: str) -> str:
-        if len(text) >= _LONG_BASE64 and _BASE64.fullmatch(text):
+        if len(text) >= _LONG_BASE64 and _compiled(_BASE64).fullmatch(text):
             return _size_of(text)
         if ";base64," in text:
-            text = _DATA_URL.sub(lambda found: found[1] + _size_of(found[2]), text)
+            text = _compiled(_DATA_URL).sub(lambda found: found[1] + _size_of(found[2]), text)
         if self._secrets is not None:
             text = self._secrets.sub(HIDDEN, text)
         if any(sign in text for sign in _SIGNS_OF_KEYS):
-            text = _KEYS.sub(HIDDEN, text)
+            text = _compiled(_KEYS, re.VERBOSE).sub(HIDDEN, text)
         lowered = text.lower()
         if any(sign in lowered for sign in _SIGNS_OF_NAMES):
-            text = _NAMED.sub(lambda found: found[1] + HIDDEN, text)
+            text = _compiled(_NAMED, re.VERBOSE | re.IGNORECASE).sub(lambda found: found[1] + HIDDEN, text)
         return text
 
     def _hide_in_object(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -187,3 +182,9 @@ def _size_of(base64: str) -> str:
 
 def _json_spelling(text: str) -> str:
     return msgspec.json.encode(text).decode()[1:-1]
+
+
+@cache
+def _compiled(pattern: str, flags: int = 0) -> re.Pattern[str]:
+    """When first used: compiling them takes longer than all else here, and is for nothing while tracing is off."""
+    return re.compile(pattern, flags)
