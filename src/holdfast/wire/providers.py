@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from holdfast import ids
 from holdfast.core.records import Provider
-from holdfast.wire.base import WireModel
 from holdfast.wire.models import ProviderType
 from holdfast.wire.times import optional_timestamp, timestamp
 
@@ -25,7 +24,7 @@ Key = Annotated[Annotated[str, Field(max_length=20_000)] | None, BeforeValidator
 Detail = Annotated[Annotated[str, Field(max_length=2_000)] | None, BeforeValidator(_empty_is_null)]
 
 
-class ProviderFields(WireModel):
+class ProviderFields(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     access_key: Key = None
