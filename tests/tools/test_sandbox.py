@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -379,6 +380,27 @@ def leave(port: int):
 """
     assert (await sandbox.run(job(source, port=port_of(listener)))).content == "left"
     assert_dead(await arrival(listener))
+
+
+async def test_what_speaks_for_itself_and_lives_on_is_ended(
+    sandbox: ForkServerSandbox, listener: socket.socket
+) -> None:
+    source = f"""{CONNECT}
+import os
+def linger(port: int):
+    line = connect(port)
+    os.write(3, b'{{"status": "success", "content": "said"}}')
+    os.closerange(1, 4)
+    while True:
+        pass
+"""
+    waiting = asyncio.create_task(
+        sandbox.run(msgspec.structs.replace(job(source, port=port_of(listener)), timeout_s=3))
+    )
+    with await arrival(listener) as line:
+        assert await asyncio.get_running_loop().sock_recv(line, 1) == b""
+    outcome = await waiting
+    assert outcome.content == "said" or "3 seconds" in texts(outcome)
 
 
 async def test_server_secrets_are_nowhere_to_be_found(sandbox: ForkServerSandbox) -> None:

@@ -91,6 +91,7 @@ class Child:
         self.number = 0
         self.deadline: float | None = None
         self.how: Literal["exited", "killed", "timeout", "overflow"] = "exited"
+        self.open_pipes = len(pipes)
         self._doorbell = doorbell
         self._inbox = inbox
 
@@ -102,6 +103,11 @@ class Child:
         with contextlib.suppress(BrokenPipeError):  # it is dead already, as the loop will notice
             os.write(self._doorbell, b"!")
         self.shut()
+
+    @property
+    def has_answered(self) -> bool:
+        """It said all it has to say, and nothing inside can say more."""
+        return self.how == "exited" and not self.open_pipes and self.pipes[2].size > 0
 
     def shut(self) -> None:
         os.close(self._inbox)
@@ -245,7 +251,12 @@ class Zygote:
 
     def _gather(self, call: Child, pipe: Gathered) -> None:
         if not pipe.read():
-            self._selector.unregister(pipe.fd)  # closed by its writers; the bytes wait for the child's death
+            self._selector.unregister(pipe.fd)  # closed by its writers
+            call.open_pipes -= 1
+            if call.has_answered and self._cell.namespaces:
+                # Taking its walls down would take the kernel as long as the call took; nobody needs to wait for that.
+                os.kill(call.pid, signal.SIGKILL)
+                self._report(self._calls.pop(call.pid), 0)
         elif pipe is call.pipes[2] and pipe.size > self._limits.result_bytes and call.how == "exited":
             self._end(call, "overflow")
 
@@ -304,6 +315,7 @@ def _become_tool(cell: cells.Cell, pipes: cells.Pipes, scratch: str) -> NoReturn
         if os.getpid() == me:  # a tool that forked: only the original speaks
             code = 0
             _write_all(cells.ANSWER_FD, msgspec.json.encode(answer))
+            os.closerange(1, cells.ANSWER_FD + 1)  # at once: leaving takes the kernel longer than the call did
     except OSError as problem:
         refusal = Answer("error", f"The tool was not run: its sandbox could not be set up ({problem}).")
         _write_all(cells.ANSWER_FD, msgspec.json.encode(refusal))
