@@ -17,7 +17,7 @@ from holdfast.store.paging import Page
 from holdfast.store.run_filters import RunFilter
 from holdfast.store.transaction import Transaction
 
-from ..scenario import RULES, Node, World, sqlite_at, world_at
+from ..scenario import HASTY, RULES, Node, World, sqlite_at, world_at
 from .expectation import expectation_of
 
 Story = Callable[[World, Node], Awaitable[None]]
@@ -41,6 +41,11 @@ async def cut_short(world: World, node: Node) -> None:
 
 async def model_failed(world: World, node: Node) -> None:
     await node.ask("call the note tool [[error:rate_limit@2]]")
+
+
+async def retried(world: World, node: Node) -> None:
+    world.patience = HASTY
+    await world.node().ask("call the note tool [[error:overloaded@2]][[error_times:2]][[usage:40,2]]")
 
 
 async def rules(world: World, node: Node) -> None:
@@ -99,6 +104,7 @@ STORIES: tuple[Story, ...] = (
     budget,
     cut_short,
     model_failed,
+    retried,
     rules,
     approved,
     denied,

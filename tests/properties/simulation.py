@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from holdfast.actions.send_message import Accepted
 from holdfast.core.frames import Frame
 from holdfast.core.messages import Approve, ClientReturn, Decision, Deny, text_of
+from holdfast.core.retrying import Patience
 from holdfast.engine.streams import RunStream, without_abandoned
 from holdfast.errors import Busy, NothingToCancel, PendingApproval
 
@@ -24,7 +25,9 @@ from ..invariants import Snapshot, assert_invariants, stream_violations
 from ..scenario import Crash, Node, World, eventually, world_at
 
 T = TypeVar("T")
-Kind = Literal["plain", "note", "lookup", "guarded", "mixed", "slow", "slow_lookup", "stall", "midway", "error"]
+Kind = Literal[
+    "plain", "note", "lookup", "guarded", "mixed", "slow", "slow_lookup", "stall", "midway", "error", "retry"
+]
 TEXTS: dict[Kind, str] = {
     "plain": "hello",
     "note": "call the note tool",
@@ -36,6 +39,7 @@ TEXTS: dict[Kind, str] = {
     "stall": "[[stall]] hello",
     "midway": "[[stall_after:4]] hello",
     "error": "[[error:server]] hello",
+    "retry": "[[error:overloaded]] [[error_after:2]] [[error_times:1]] hello",
 }
 # How a run of each kind ends when it is left alone; None: it waits, for its tools to be let go or for a cancel.
 ENDS: dict[Kind, str | None] = {
@@ -49,6 +53,7 @@ ENDS: dict[Kind, str | None] = {
     "stall": None,
     "midway": None,
     "error": "llm_api_error",
+    "retry": "end_turn",
 }
 KINDS = st.sampled_from(list(TEXTS))
 WHEN = st.sampled_from(["before", "after"])
@@ -80,6 +85,7 @@ class Simulation(RuleBasedStateMachine):
 
     async def open(self, url: Callable[[], Awaitable[str]]) -> None:
         self.world: World = await self.stack.enter_async_context(world_at(await url()))
+        self.world.patience = Patience(retries=8, first_pause_s=0.0)  # each process' model fails anew
         self.node: Node = self.world.node()
         self.talks = [Talk(self.world.agent_id), Talk(await self.world.add_thread())]
 
