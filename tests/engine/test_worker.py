@@ -152,6 +152,8 @@ async def test_a_run_whose_journal_cannot_be_read_fails_with_a_reason_and_frees_
     assert agent.last_stop_reason == "error"
     snapshot = await take_snapshot(world.database)
     assert {step.status for step in snapshot.steps.values()} == {"failed"}
+    assert (run.total_duration_ns or 0) > 0
+    assert all((step.step_ns or 0) > 0 for step in snapshot.steps.values())
     assert (await second.ask("hello")).stop_reason == "end_turn"
 
 
