@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, Final, cast
@@ -52,19 +52,20 @@ class Heard:
         assert isinstance(stream, httpx2.AsyncByteStream)  # the client is asynchronous
         response.stream = _Listening(stream, self)
 
-    def passed(self, chunk: bytes) -> bytes:
+    def passed(self, chunk: bytes) -> Iterator[bytes]:
+        """An event at a time: those before one that fails have been said."""
         events = self._reader.feed(chunk)
         if events:
             self._none_yet = False
         elif self._none_yet and len(self._opening) < _MAX_ERROR_BYTES:
             self._opening += chunk
-        return b"".join([self._passed(event) for event in events])
+        yield from filter(None, map(self._passed, events))
 
-    def rest(self) -> bytes:
+    def rest(self) -> Iterator[bytes]:
         events = self._reader.close()
         if not events and self._none_yet and self._opening and not self._opening.startswith(b":"):
             raise not_a_stream(self._endpoint, self._opening)
-        return b"".join([self._passed(event) for event in events])
+        yield from filter(None, map(self._passed, events))
 
     async def hang_up(self) -> None:
         for response in self._answers:
@@ -140,10 +141,10 @@ class _Listening(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for chunk in self._source:
-            if passed := self._heard.passed(chunk):
-                yield passed
-        if rest := self._heard.rest():
-            yield rest
+            for event in self._heard.passed(chunk):
+                yield event
+        for event in self._heard.rest():
+            yield event
 
     async def aclose(self) -> None:
         await self._source.aclose()
