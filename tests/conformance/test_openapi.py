@@ -42,6 +42,8 @@ def operations() -> dict[str, Any]:
 
 
 OPERATIONS = operations()
+# Made-up requests to these would have real vendors called, there and then or when models are listed.
+CALLING_VENDORS = {"POST /v1/providers/", "POST /v1/providers/check"}
 
 
 class Served:
@@ -104,7 +106,7 @@ def records(served: Served) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", sorted(OPERATIONS))
+@pytest.mark.parametrize("name", sorted(OPERATIONS.keys() - CALLING_VENDORS))
 def test_no_request_makes_the_server_fail(name: str, served: Served, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "holdfast")
     known = records(served)
@@ -133,6 +135,7 @@ def test_no_request_makes_the_server_fail(name: str, served: Served, caplog: pyt
 
 def test_the_description_names_every_operation_that_is_tested() -> None:
     assert "POST /v1/agents/{agent_id}/messages" in OPERATIONS
+    assert OPERATIONS.keys() >= CALLING_VENDORS
     assert len(OPERATIONS) > 50
 
 
