@@ -17,6 +17,7 @@ import uvloop
 from bench import footprint, sections
 from bench.client import Client
 from bench.history import history
+from bench.models import models
 from bench.process import Server
 from bench.sections import Row
 
@@ -41,6 +42,9 @@ async def measure(only: set[str]) -> list[Row]:
     if not only or "history" in only:
         with tempfile.TemporaryDirectory() as folder:
             rows += _told(await history(Path(folder)))
+    if not only or "models" in only:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += _told(await models(Path(folder)))
     if not only or "footprint" in only:
         rows += _told(footprint.installed())
     return rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator
 from typing import Any, Self
 
@@ -44,6 +43,9 @@ BUSY_TOOL = '''def bench_busy(seconds: int) -> str:
 '''
 
 
+PLAIN_AGENT: dict[str, Any] = {"model": "holdfast/offline", "include_base_tools": False}
+
+
 class Client:
     def __init__(self, url: str) -> None:
         self._url = url
@@ -67,9 +69,8 @@ class Client:
     async def tool(self, source: str) -> str:
         return (await self.call("PUT", "/tools/", {"source_code": source}))["id"]
 
-    async def agent(self, *tool_ids: str) -> str:
-        body = {"model": "holdfast/offline", "include_base_tools": False, "tool_ids": list(tool_ids)}
-        return (await self.call("POST", "/agents/", body))["id"]
+    async def agent(self, *tool_ids: str, **fields: Any) -> str:
+        return (await self.call("POST", "/agents/", PLAIN_AGENT | {"tool_ids": list(tool_ids)} | fields))["id"]
 
     async def turn(self, agent: str, text: str = "hello") -> Any:
         return await self.call("POST", f"/agents/{agent}/messages", {"input": text})
@@ -85,12 +86,6 @@ class Client:
 
     async def run_of(self, agent: str) -> dict[str, Any]:
         return (await self.call("GET", f"/runs/?agent_id={agent}&limit=1"))[0]
-
-
-async def timed(work: Any) -> float:
-    began = time.perf_counter()
-    await work
-    return time.perf_counter() - began
 
 
 async def until(condition: Any, limit_s: float = 10.0) -> None:

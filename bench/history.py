@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from bench.client import Client, timed
+from bench.client import Client
+from bench.line import Line
 from bench.process import Server
 from bench.sections import Row, at_most, model_floor_ms
 from holdfast import ids
@@ -26,9 +27,8 @@ async def history(data_dir: Path) -> list[Row]:
             kept = max(0, in_context - (stored - first - count))
             await database.write(lambda tx, a=agent, n=count, k=kept: _fill(tx, a, n, k))
     await database.aclose()
-    with Server(data_dir) as server:
-        async with Client(server.url) as client:
-            taken = {agent: [await timed(client.turn(agent)) for _ in range(25)] for agent in (small, long, wide)}
+    with Server(data_dir) as server, Line(server.url) as line:
+        taken = {agent: [line.turn(agent) for _ in range(25)] for agent in (small, long, wide)}
     said = tuple(Turn("user" if number % 2 == 0 else "assistant", row.parts) for number, row in enumerate(_rows(2_000)))
     floor = await model_floor_ms("hello", 50, said)
     base, much, full = (statistics.median(taken[agent]) * 1e3 for agent in (small, long, wide))

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from bench.client import BUSY_TOOL, ECHO_TOOL, SLEEP_TOOL, Client, timed, until
+from bench.client import BUSY_TOOL, ECHO_TOOL, PLAIN_AGENT, SLEEP_TOOL, Client, until
+from bench.line import Line
 from bench.process import Server
 from holdfast.core.messages import Text, Turn
 from holdfast.llm.base import ModelRequest
@@ -51,19 +52,18 @@ async def turns(server: Server, client: Client) -> list[Row]:
     floor = await model_floor_ms("hello")
     plain = await client.agent()
     tool = await client.tool(ECHO_TOOL)
-    for _ in range(20):
-        await client.turn(plain)
     agents = [await client.agent() for _ in range(20)]
-    cpu = server.cpu_s()
-    taken = [await timed(client.turn(agent)) for agent in agents for _ in range(20)]
-    cpu_ms = (server.cpu_s() - cpu) / len(taken) * 1e3
     with_tool = [await client.agent(tool) for _ in range(10)]
-    tool_taken = [
-        await timed(client.turn(agent, "Call bench_echo with 'hi'")) for agent in with_tool for _ in range(10)
-    ]
+    with Line(server.url) as line:
+        for _ in range(20):
+            line.turn(plain)
+        cpu = server.cpu_s()
+        taken = [line.turn(agent) for agent in agents for _ in range(20)]
+        cpu_ms = (server.cpu_s() - cpu) / len(taken) * 1e3
+        tool_taken = [line.turn(agent, "Call bench_echo with 'hi'") for agent in with_tool for _ in range(10)]
     return [
-        at_most("no-tool turn, overhead p50", _p50_ms(taken) - floor, "ms", 5, "332 ms"),
-        at_most("one-tool turn, overhead p50", _p50_ms(tool_taken) - 2 * floor, "ms", 15, "4,270 ms"),
+        at_most("no-tool turn, overhead p50", median_ms(taken) - floor, "ms", 5, "332 ms"),
+        at_most("one-tool turn, overhead p50", median_ms(tool_taken) - 2 * floor, "ms", 15, "4,270 ms"),
         at_most("CPU of a no-tool turn", cpu_ms, "ms", 5, "150 ms"),
     ]
 
@@ -91,11 +91,12 @@ async def streaming(server: Server, client: Client) -> list[Row]:
     agents = [await client.agent() for _ in range(32)]
     many = max([await _chunks_per_second(client, agents, 500) for _ in range(3)])
     floor = await model_floor_ms("[[tokens:1]] [[no_reasoning]]")
-    first = [await _first_piece_s(client, agent) for agent in agents]
+    with Line(server.url) as line:
+        first = [line.first_piece(agent, "[[tokens:1]] [[no_reasoning]]") for agent in agents * 3]
     return [
         at_least("one stream of 2,000 tokens", one, "chunks/s", 20_000, "2,411 chunks/s"),
         at_least("32 streams of 500 tokens", many, "chunks/s", 20_000, "967 chunks/s"),
-        at_most("time to the first token, over the floor", _p50_ms(first) - floor, "ms", 3, "200 ms"),
+        at_most("time to the first token, over the floor", median_ms(first) - floor, "ms", 3, "200 ms"),
     ]
 
 
@@ -125,18 +126,18 @@ async def cancelling(server: Server, client: Client, times: int = 12) -> list[Ro
 
 
 async def agents_section(server: Server, client: Client) -> list[Row]:
-    created = [await timed(client.agent()) for _ in range(100)]
-    have = len(created)
-    for _ in range(max(0, 1_000 - have) // 20):
-        await asyncio.gather(*(client.agent() for _ in range(20)))
-    listed = [await timed(client.call("GET", "/agents/?limit=50")) for _ in range(40)]
+    with Line(server.url) as line:
+        created = [line.ask("POST", "/agents/", PLAIN_AGENT) for _ in range(100)]
+        for _ in range((1_000 - len(created)) // 20):
+            await asyncio.gather(*(client.agent() for _ in range(20)))
+        listed = [line.ask("GET", "/agents/?limit=50") for _ in range(100)]
     return [
-        at_most("agent create p50", _p50_ms(created), "ms", 5, "72 ms"),
-        at_most("list 50 of 1,000 agents p50", _p50_ms(listed), "ms", 5, "69 ms"),
+        at_most("agent create p50", median_ms(created), "ms", 5, "72 ms"),
+        at_most("list 50 of 1,000 agents p50", median_ms(listed), "ms", 5, "69 ms"),
     ]
 
 
-def _p50_ms(seconds: list[float]) -> float:
+def median_ms(seconds: list[float]) -> float:
     return statistics.median(seconds) * 1e3
 
 
@@ -159,15 +160,6 @@ async def _chunks_per_second(client: Client, agents: list[str], tokens: int) -> 
     if any(count < tokens for count in counts):
         raise RuntimeError(f"tokens were lost: {counts}")
     return sum(counts) / taken
-
-
-async def _first_piece_s(client: Client, agent: str) -> float:
-    began = time.perf_counter()
-    first = 0.0
-    async for piece in client.stream(agent, "[[tokens:1]] [[no_reasoning]]", stream_tokens=True):
-        if b"assistant_message" in piece and not first:
-            first = time.perf_counter() - began
-    return first
 
 
 async def _cancel_s(client: Client, agent: str, text: str, mode: str, options: dict[str, Any]) -> float:

@@ -57,11 +57,15 @@ class RunStream:
 
     async def follow(self, after: int = 0) -> AsyncGenerator[Sequence[Numbered]]:
         """Batches of frames numbered above `after`, until the run's last one."""
-        position = max(after, self.base)
+        position, frames, base = max(after, self.base), self.frames, self.base
         while True:
-            if self.last > position:
-                batch = list(enumerate(self.frames[position - self.base :], position + 1))
-                position = self.last
+            last = base + len(frames)
+            if last == position + 1 and not isinstance(frames[-1], AbandonedFrame):  # as it is with a token at a time
+                position = last
+                yield ((last, frames[-1]),)
+            elif last > position:
+                batch = list(enumerate(frames[position - base :], position + 1))
+                position = last
                 if shown := without_abandoned(batch):
                     yield shown
             elif self.finished:

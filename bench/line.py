@@ -1,0 +1,81 @@
+"""One connection and nothing else, for figures of a millisecond or two: a client library would be half of them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+
+class Line:
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._host = parts.netloc
+        self._socket = socket.create_connection((parts.hostname, parts.port), timeout=60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, method: str, path: str, body: Any = None) -> float:
+        """Seconds from the request leaving here to the last byte of the answer arriving here."""
+        request = self._request(method, path, body)
+        began = time.perf_counter()
+        self._socket.sendall(request)
+        self._read_whole()
+        return time.perf_counter() - began
+
+    def turn(self, agent: str, text: str = "hello") -> float:
+        return self.ask("POST", f"/agents/{agent}/messages", {"input": text})
+
+    def first_piece(self, agent: str, text: str) -> float:
+        """Seconds until the first words of a token stream arrive here. Reads the stream to its end."""
+        body = {"messages": [{"role": "user", "content": text}], "include_pings": False, "stream_tokens": True}
+        request = self._request("POST", f"/agents/{agent}/messages/stream", body)
+        began, first, held = time.perf_counter(), 0.0, b""
+        self._socket.sendall(request)
+        while not held.endswith(b"\r\n0\r\n\r\n"):
+            held += self._piece()
+            if not first and b"assistant_message" in held:
+                first = time.perf_counter() - began
+        return first
+
+    def chat(self) -> float:
+        """A whole reply of a vendor, asked for directly: what the turn of an agent cannot do without."""
+        request = self._request("POST", "/chat/completions", {"messages": [{"content": "stream 1 every 0 us"}]})
+        began, held = time.perf_counter(), b""
+        self._socket.sendall(request)
+        while not held.endswith(b"\r\n0\r\n\r\n"):
+            held += self._piece()
+        return time.perf_counter() - began
+
+    def _request(self, method: str, path: str, body: Any) -> bytes:
+        encoded = b"" if body is None else msgspec.json.encode(body)
+        kind = b"content-type: application/json\r\n" if encoded else b""
+        head = f"{method} /v1{path} HTTP/1.1\r\nhost: {self._host}\r\ncontent-length: {len(encoded)}\r\n"
+        return head.encode() + kind + b"\r\n" + encoded
+
+    def _read_whole(self) -> None:
+        held = b""
+        while b"\r\n\r\n" not in held:
+            held += self._piece()
+        head, _, rest = held.partition(b"\r\n\r\n")
+        lines = head.lower().split(b"\r\n")
+        if not lines[0].startswith(b"http/1.1 200"):
+            raise RuntimeError(held.decode(errors="replace")[:500])
+        size = next(int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length"))
+        missing = size - len(rest)
+        while missing > 0:
+            missing -= len(self._piece())
+
+    def _piece(self) -> bytes:
+        piece = self._socket.recv(1 << 18)
+        if not piece:
+            raise RuntimeError("the server closed the connection")
+        return piece
