@@ -17,6 +17,8 @@ class SseReader:
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that are whole now."""
+        if not self._held and chunk.count(b"\n") == 2 and chunk.startswith(b"data: ") and chunk.endswith(b"}\n\n"):
+            return [(b"", chunk[6:-2])]  # one event, whole: the usual packet
         last = self._held[-1] if self._held else b""
         if b"\n" not in chunk and b"\r" not in chunk and not last.endswith(b"\r"):
             # No line ends here, so no event does: pieces of a long one are joined once, not over and over.
