@@ -123,6 +123,7 @@ EXAMPLES: dict[str, tuple[Frame, dict[str, Any]]] = {
             "event_message",
             otid=None,
             event_type="retry",
+            content="",
             event_data={
                 "attempt": 2,
                 "max_attempts": 4,

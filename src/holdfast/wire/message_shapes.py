@@ -167,6 +167,7 @@ class EventMessage(Envelope):
     message_type: Literal["event_message"]
     event_type: Literal["compaction", "retry"]
     event_data: dict[str, Any]
+    content: NotRequired[str]
 
 
 LettaMessage = Annotated[

@@ -75,7 +75,8 @@ def retry_event(frame: RetryFrame, run_id: str, seq_id: int | None = None) -> Wi
         "retry_in_ms": frame.retry_in_ms,
         "abandoned_message_ids": list(frame.abandoned_ids),
     }
-    return shown | {"event_type": "retry", "event_data": data}
+    # Clients do not know this event, take it for some message, and append the contents of neighbours.
+    return shown | {"event_type": "retry", "event_data": data, "content": ""}
 
 
 def stop_reason_view(stop_reason: StopReason) -> dict[str, Any]:
