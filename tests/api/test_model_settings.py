@@ -40,7 +40,10 @@ SHOWN: dict[str, dict[str, Any]] = {
     ),
 }
 SHOWN["google_vertex"] = SHOWN["google_ai"]
-SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object", "properties": {}}}}
+SCHEMA: dict[str, Any] = {
+    "type": "json_schema",
+    "json_schema": {"name": "answer", "schema": {"type": "object", "properties": {}}},
+}
 
 
 @pytest.fixture
