@@ -44,6 +44,13 @@ async def why(client: ServedClient, agent_id: str) -> Any:
     return await client.ask("GET", f"/v1/runs/{run['id']}/why")
 
 
+async def until_event(stream: Any) -> None:
+    """Untyped: the client does not know events."""
+    async for event in stream:
+        if event.message_type == "event_message":
+            return
+
+
 async def test_a_finished_run_says_how_it_ended(client: ServedClient) -> None:
     agent = await client.agent()
     await client.say(agent.id, "hello")
@@ -71,9 +78,7 @@ async def test_a_run_that_waits_to_try_again_says_for_how_long_and_why(client: S
     agent = await client.agent()
     text = "[[error:rate_limit]] [[retry_after:45]] [[message:Slow down.]]"
     stream = await client.agents.messages.create(agent.id, input=text, streaming=True)
-    async for event in stream:
-        if event.message_type == "event_message":
-            break
+    await until_event(stream)
     answer = await why(client, agent.id)
     assert re.match(
         r"Waiting 4\d\.\d s before try 2 of 4 of holdfast/offline, because RATE_LIMIT_EXCEEDED: Slow down\.",
@@ -91,9 +96,7 @@ async def test_a_run_in_its_second_try_says_so(client: ServedClient) -> None:
     agent = await client.agent()
     text = "[[error:server]] [[error_times:1]] [[retry_after:0.01]] [[delay:30]]"
     stream = await client.agents.messages.create(agent.id, input=text, streaming=True)
-    async for event in stream:
-        if event.message_type == "event_message":
-            break
+    await until_event(stream)
     await eventually(lambda: client.open_model_streams == 1)
     answer = await why(client, agent.id)
     assert answer["doing"].startswith("Model call 1 of holdfast/offline, try 2 of 4, has been running for ")
