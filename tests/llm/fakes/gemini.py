@@ -38,7 +38,7 @@ from tests.llm.fakes import gemini_rules as rules
 from tests.llm.fakes.gemini_rules import Body, Part
 from tests.llm.fakes.script import Failure, FailureKind
 
-_PATH = re.compile(r"/v1(?:beta)?/models/([^/:]+):streamGenerateContent")
+_PATH = re.compile(r"/v1beta/models/([^/:]+):streamGenerateContent")
 _PREFIX = base64.b64encode(b"signed-by-").decode().rstrip("=")[:12]  # how every signature of its own begins
 _INVALID_KEY = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
 # Status, its name, and what the message begins with.
@@ -68,7 +68,7 @@ class GeminiProtocol:
         return method == "POST" and _PATH.fullmatch(path) is not None
 
     def listing(self, path: str) -> bytes | None:
-        if path not in ("/v1/models", "/v1beta/models"):
+        if path != "/v1beta/models":
             return None
         model = {
             "name": "models/offline",

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import httpx2
-from google.genai.types import ThinkingConfigDict
+from google.genai import Client
+from google.genai.types import HttpOptions, ThinkingConfigDict
 from pydantic_ai.models.google import GoogleModel, GoogleModelSettings
 from pydantic_ai.providers.google import BaseGoogleProvider, GoogleProvider
 from pydantic_ai.providers.google_cloud import GoogleCloudProvider
@@ -15,6 +16,8 @@ from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.bridge.vendor import Vendor, common_settings
 from holdfast.llm.endpoint import Endpoint
 
+# The one whose list of models we read, and that gateways offer; the SDK's own choice changes with its releases.
+API_VERSION: Final = "v1beta"
 _TELLING: Final = ("candidates", "usageMetadata", "promptFeedback")
 
 
@@ -36,7 +39,8 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
 
 def _provider(endpoint: Endpoint, client: httpx2.AsyncClient) -> BaseGoogleProvider:
     if endpoint.provider_type == "google_ai":
-        return GoogleProvider(api_key=endpoint.api_key or "none", base_url=endpoint.base_url, http_client=client)
+        options = HttpOptions(base_url=endpoint.base_url, api_version=API_VERSION, httpx_async_client=client)
+        return GoogleProvider(client=Client(vertexai=False, api_key=endpoint.api_key or "none", http_options=options))
     if endpoint.api_key is not None:
         return GoogleCloudProvider(api_key=endpoint.api_key, base_url=endpoint.base_url, http_client=client)
     return GoogleCloudProvider(
