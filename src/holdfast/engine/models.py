@@ -1,8 +1,8 @@
-"""Finds the model that a handle names. A run outlives what it was told at its start: the model may be gone."""
+"""Finds the model that a handle names. A run outlives what it was told at its start: the model may be gone, or out of reach."""
 
 from __future__ import annotations
 
-from holdfast.errors import NotFound, Rejected
+from holdfast.errors import Rejected, RequestError
 from holdfast.llm.base import Catalog, Model, ModelInfo
 
 
@@ -11,5 +11,5 @@ async def find_model(catalog: Catalog, handle: str) -> tuple[ModelInfo, Model]:
     try:
         info = await catalog.find(handle)
         return info, catalog.open(info)
-    except NotFound as missing:
-        raise Rejected(missing.message) from missing
+    except RequestError as refusal:  # it is not there any more, or what it is reached through is not installed
+        raise Rejected(refusal.message) from refusal
