@@ -10,13 +10,13 @@ import httpx
 import pytest
 from letta_client import AsyncLetta
 
-from tests.conformance import tools
 from tests.conformance.modes import Recording
 from tests.conformance.receiver import Receiver, open_receiver
+from tests.conformance.vendors import OFFLINE, VENDORS, Site, Sites, Vendor, reason_against
 from tests.serving import ServerProcess
 
 HERE = Path(__file__).parent
-MODEL = "holdfast/offline"
+MODEL = OFFLINE.model
 MakeAgent = Callable[..., Awaitable[str]]
 
 
@@ -25,23 +25,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"))
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and "vendor" in item.callspec.params:
+            given = item.callspec.params
+            why = reason_against(item.originalname, given["vendor"], given.values())
+            if why is not None:
+                item.add_marker(pytest.mark.skip(reason=why))
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]:
-    environment = {
-        "HOLDFAST_ALLOWED_HOSTS": "127.0.0.1",
-        "HOLDFAST_QUEUE_WAIT_S": "10",
-        "HOLDFAST_MODEL_RETRY_S": "0.01",
-    }
-    with ServerProcess(tmp_path_factory.mktemp("server"), **environment) as process:
-        yield process
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Generator[Sites]:
+    with Sites(tmp_path_factory.mktemp) as sites:
+        yield sites
 
 
-@pytest.fixture(scope="session")
-def tool_ids(server: ServerProcess) -> dict[str, str]:
-    with server.client() as client:
-        return tools.install(client)
+@pytest.fixture
+def vendor(request: pytest.FixtureRequest) -> Vendor:
+    """Whose model the agents use. Tests that are about more than the offline one are parametrised with it."""
+    return VENDORS[getattr(request, "param", OFFLINE.name)]
+
+
+@pytest.fixture
+def site(sites: Sites, vendor: Vendor) -> Generator[Site]:
+    """However a test goes, the vendor is not left talking to nobody."""
+    site = sites.of(vendor)
+    left_open = site.fake.standing().open if site.fake else 0
+    yield site
+    if site.fake is not None:
+        site.fake.check_none_open(left_open)
+
+
+@pytest.fixture
+def server(site: Site) -> ServerProcess:
+    return site.server
+
+
+@pytest.fixture
+def tool_ids(site: Site) -> dict[str, str]:
+    return site.tool_ids
 
 
 @pytest.fixture
@@ -51,11 +71,13 @@ async def client(server: ServerProcess) -> AsyncGenerator[AsyncLetta]:
 
 
 @pytest.fixture
-def make_agent(client: AsyncLetta, tool_ids: dict[str, str]) -> MakeAgent:
+def make_agent(client: AsyncLetta, site: Site) -> MakeAgent:
     """Call it with the names of tools and any field of an agent; the new agent's id comes back."""
 
     async def make(*names: str, **fields: Any) -> str:
-        return await create_agent(client, [tool_ids[name] for name in names], **fields)
+        return await create_agent(
+            client, [site.tool_ids[name] for name in names], **{"model": site.vendor.model} | fields
+        )
 
     return make
 

@@ -16,6 +16,8 @@ import msgspec
 import pytest
 from letta_client import APIError, AsyncLetta
 
+from tests.conformance.vendors import ADAPTERS, OFFLINE
+
 Json = dict[str, Any]
 Mode = Literal["blocking", "step", "token", "background", "async"]
 MODES: dict[str, Mode] = {"B": "blocking", "S": "step", "T": "token", "G": "background", "A": "async"}
@@ -24,8 +26,17 @@ INPUT_TYPES = ("system_message", "user_message", "approval_response_message")
 PATIENCE_S = 20.0
 
 
-def in_modes(letters: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("mode", [MODES[letter] for letter in letters])
+def in_modes(letters: str, adapters: str = "") -> pytest.MarkDecorator:
+    """The modes in which it runs with the offline model, and those in which it runs with every adapter besides."""
+    if not adapters:
+        return pytest.mark.parametrize("mode", [MODES[letter] for letter in letters])
+    here = [pytest.param(OFFLINE.name, MODES[letter], id=MODES[letter]) for letter in letters]
+    there = [
+        pytest.param(vendor.name, MODES[letter], id=f"{MODES[letter]}-{vendor.name}")
+        for vendor in ADAPTERS
+        for letter in adapters
+    ]
+    return pytest.mark.parametrize(("vendor", "mode"), [*here, *there], indirect=["vendor"])
 
 
 class Outcome(msgspec.Struct, kw_only=True):

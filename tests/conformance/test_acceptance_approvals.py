@@ -23,6 +23,7 @@ from tests.conformance.checks import (
 from tests.conformance.conftest import MakeAgent
 from tests.conformance.modes import Json, Mode, Outcome, begin, in_modes, send
 from tests.conformance.receiver import Receiver
+from tests.conformance.vendors import with_every_vendor
 
 ASK = "Call secret_code with 'open sesame'"
 FOUR = (
@@ -43,7 +44,7 @@ async def context_works(client: AsyncLetta, agent: str) -> bool:
     return overview["num_messages"] > 0
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="TG")
 async def test_a4_a_guarded_call_pauses_the_agent(client: AsyncLetta, make_agent: MakeAgent, mode: Mode) -> None:
     agent = await make_agent("secret_code")
 
@@ -70,7 +71,7 @@ async def test_a4_a_guarded_call_pauses_the_agent(client: AsyncLetta, make_agent
     await check_at_rest(client, agent)
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="T")
 async def test_a4_an_unguarded_sibling_waits_with_the_guarded_calls(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -168,7 +169,7 @@ async def test_a6_the_old_form_of_an_approval_is_understood(client: AsyncLetta, 
     await check_next_message_works(client, agent)
 
 
-@in_modes("BST")
+@in_modes("BST", adapters="BT")
 async def test_a7_an_approved_call_runs_and_its_return_comes_first(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -205,7 +206,7 @@ async def test_a7_an_approved_call_runs_and_its_return_comes_first(
     await check_next_message_works(client, agent)
 
 
-@in_modes("BST")
+@in_modes("BST", adapters="T")
 async def test_a7_a_denied_call_does_not_run_and_the_model_hears_the_reason(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -234,7 +235,7 @@ async def test_a7_a_denial_without_a_reason_does_not_invent_one(client: AsyncLet
     await check_next_message_works(client, agent)
 
 
-@in_modes("BST")
+@in_modes("BST", adapters="T")
 async def test_a7_a_client_may_answer_with_its_own_return(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -254,7 +255,7 @@ async def test_a7_a_client_may_answer_with_its_own_return(
     await check_next_message_works(client, agent)
 
 
-@in_modes("BST")
+@in_modes("BST", adapters="BT")
 async def test_a7_a_mixed_answer_gives_every_call_its_own_return(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -285,7 +286,7 @@ async def test_a7_a_mixed_answer_gives_every_call_its_own_return(
     await check_next_message_works(client, agent)
 
 
-@in_modes("BT")
+@in_modes("BT", adapters="T")
 async def test_a8_a_message_sent_with_the_approval_follows_the_return(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -307,7 +308,7 @@ async def test_a8_a_message_sent_with_the_approval_follows_the_return(
     await check_next_message_works(client, agent)
 
 
-@in_modes("BT")
+@in_modes("BT", adapters="T")
 async def test_a8_nothing_is_lost_when_the_approval_uses_up_the_only_step(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -335,6 +336,7 @@ async def test_a8_something_that_is_no_message_cannot_follow_an_approval(
     await check_next_message_works(client, agent)
 
 
+@with_every_vendor
 async def test_a9_a_provider_error_after_the_approval_leaves_the_agent_usable(
     client: AsyncLetta, make_agent: MakeAgent
 ) -> None:
@@ -359,7 +361,7 @@ def stored_returns(listed: list[Json]) -> list[Any]:
     return [each["tool_return"] for message in listed for each in message.get("tool_returns") or ()]
 
 
-@in_modes("BT")
+@in_modes("BT", adapters="T")
 async def test_a10_the_same_approval_again_is_a_keep_alive(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -380,7 +382,7 @@ async def test_a10_the_same_approval_again_is_a_keep_alive(
     await check_next_message_works(client, agent)
 
 
-@in_modes("BT")
+@in_modes("BT", adapters="T")
 async def test_a10_a_mixed_answer_again_runs_nothing_twice_and_its_message_counts(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -399,6 +401,7 @@ async def test_a10_a_mixed_answer_again_runs_nothing_twice_and_its_message_count
     await check_next_message_works(client, agent)
 
 
+@with_every_vendor
 async def test_a10_of_two_equal_approvals_at_once_one_runs_the_tool(
     client: AsyncLetta, make_agent: MakeAgent, receiver: Receiver
 ) -> None:

@@ -24,6 +24,7 @@ from tests.conformance.checks import (
 from tests.conformance.conftest import MakeAgent
 from tests.conformance.modes import STREAMS, Json, Mode, Outcome, Turn, begin, eventually, in_modes, newest_run, send
 from tests.conformance.receiver import Receiver
+from tests.conformance.vendors import ADAPTERS, OFFLINE, with_every_vendor
 
 DENIED = "The user cancelled the request, so the tool call was denied."
 SOON_S = 1.0
@@ -63,7 +64,7 @@ def was_heard(event: Json) -> bool:
     return event["message_type"] == "assistant_message"
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="BTG")
 async def test_a11_a_cancel_right_after_the_request_stops_it_before_anything_is_said(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -76,7 +77,7 @@ async def test_a11_a_cancel_right_after_the_request_stops_it_before_anything_is_
     await check_after_cancel(client, agent, stopped, ["cancelled"])
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="BTG")
 async def test_a11_a_cancel_during_the_models_silence_does_not_wait_for_the_model(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -100,7 +101,7 @@ async def thinking(client: AsyncLetta, run_id: str) -> None:
     await eventually(look, "the model was never asked")
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="BTG")
 async def test_a11_a_cancel_between_tokens_keeps_what_the_client_has_seen(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -122,7 +123,7 @@ async def test_a11_a_cancel_between_tokens_keeps_what_the_client_has_seen(
     await check_after_cancel(client, agent, stopped, ["cancelled"])
 
 
-@in_modes("TG")
+@in_modes("TG", adapters="TG")
 async def test_a11_a_cancel_amid_a_tool_call_drops_the_unfinished_call(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -138,7 +139,7 @@ async def test_a11_a_cancel_amid_a_tool_call_drops_the_unfinished_call(
     await check_after_cancel(client, agent, stopped, ["cancelled"])
 
 
-@in_modes("TG")
+@in_modes("TG", adapters="T")
 async def test_a11_a_cancel_amid_a_reply_that_is_only_a_call_leaves_just_the_input(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -154,7 +155,7 @@ async def test_a11_a_cancel_amid_a_reply_that_is_only_a_call_leaves_just_the_inp
     await check_next_message_works(client, agent)
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="BT")
 async def test_a11_a_cancel_during_a_tool_kills_it_and_delivers_a_return(
     client: AsyncLetta, make_agent: MakeAgent, receiver: Receiver, mode: Mode
 ) -> None:
@@ -171,7 +172,7 @@ async def test_a11_a_cancel_during_a_tool_kills_it_and_delivers_a_return(
     await check_after_cancel(client, agent, stopped, ["cancelled"])
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="T")
 async def test_a11_a_cancel_keeps_the_return_of_a_sibling_that_had_finished(
     client: AsyncLetta, make_agent: MakeAgent, receiver: Receiver, mode: Mode
 ) -> None:
@@ -192,7 +193,7 @@ async def test_a11_a_cancel_keeps_the_return_of_a_sibling_that_had_finished(
     await check_after_cancel(client, agent, stopped, ["cancelled"])
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="BT")
 async def test_a11_a_cancel_between_two_steps_keeps_the_first(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -220,7 +221,7 @@ async def second_step(client: AsyncLetta, run_id: str) -> None:
     await eventually(look, "there was no second step")
 
 
-@in_modes("BSTG")
+@in_modes("BSTG", adapters="T")
 async def test_a11_a_cancel_while_an_approved_tool_runs_keeps_the_approval(
     client: AsyncLetta, make_agent: MakeAgent, receiver: Receiver, mode: Mode
 ) -> None:
@@ -249,6 +250,7 @@ THREE = " ".join(f'[[call:bash_tool {{"operation": "{name}"}}]]' for name in ("l
 SIBLING = ' [[call:print_tool {"message": "hi"}]]'
 
 
+@with_every_vendor
 @pytest.mark.parametrize("said", ["Call bash_tool with 'ls'", THREE, THREE + SIBLING], ids=["one", "three", "sibling"])
 @pytest.mark.parametrize("where", ["default", "conversation"])
 async def test_a12_cancelling_a_pause_denies_every_call(
@@ -324,6 +326,7 @@ async def test_a13_cancelling_twice_says_so_twice(client: AsyncLetta, make_agent
     await check_next_message_works(client, agent)
 
 
+@with_every_vendor
 async def test_a13_two_cancels_at_once_agree(client: AsyncLetta, make_agent: MakeAgent) -> None:
     agent = await make_agent()
     turn = begin(client, "token", agent, "Wait [[stall]]")
@@ -373,7 +376,13 @@ async def test_a13_an_idle_agent_has_nothing_to_cancel(client: AsyncLetta, make_
     await check_next_message_works(client, agent)
 
 
-@pytest.mark.parametrize("part", range(4))
+RACES = [
+    *[pytest.param(OFFLINE.name, part, id=str(part)) for part in range(4)],
+    *[pytest.param(vendor.name, part, id=f"{part}-{vendor.name}") for part, vendor in enumerate(ADAPTERS)],
+]
+
+
+@pytest.mark.parametrize(("vendor", "part"), RACES, indirect=["vendor"])
 async def test_a14_a_cancel_that_races_the_end_and_everybody_agrees_who_won(
     client: AsyncLetta, make_agent: MakeAgent, part: int
 ) -> None:

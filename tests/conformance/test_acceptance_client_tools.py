@@ -11,6 +11,7 @@ from tests.conformance.answers import answer, approve, asked_ids, deny, returned
 from tests.conformance.checks import check_next_message_works, check_told_is_stored, history, read_agent, rows
 from tests.conformance.conftest import MakeAgent
 from tests.conformance.modes import Json, Mode, in_modes, send
+from tests.conformance.vendors import with_every_vendor
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 ASK = "Call read_screen with window 'main'"
@@ -25,7 +26,7 @@ def client_tool(name: str = "read_screen") -> Json:
     }
 
 
-@in_modes("BTGA")
+@in_modes("BTGA", adapters="BT")
 async def test_a24_a_client_tool_pauses_and_goes_on_with_the_clients_return(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -63,7 +64,7 @@ async def test_a24_a_client_tool_takes_the_place_of_the_servers_for_one_request(
     await check_next_message_works(client, agent)
 
 
-@in_modes("BT")
+@in_modes("BT", adapters="T")
 async def test_a24_a_return_may_hold_an_image(client: AsyncLetta, make_agent: MakeAgent, mode: Mode) -> None:
     agent = await make_agent()
     paused = await send(client, mode, agent, ASK, client_tools=[client_tool()])
@@ -84,6 +85,7 @@ async def test_a24_a_return_may_hold_an_image(client: AsyncLetta, make_agent: Ma
     await check_next_message_works(client, agent)
 
 
+@with_every_vendor
 async def test_a24_a_failed_return_keeps_its_status(client: AsyncLetta, make_agent: MakeAgent) -> None:
     agent = await make_agent()
     paused = await send(client, "blocking", agent, ASK, client_tools=[client_tool()])

@@ -11,6 +11,7 @@ from tests.conformance.answers import approve, asked_ids
 from tests.conformance.checks import check_at_rest, history, read_agent
 from tests.conformance.conftest import MakeAgent
 from tests.conformance.modes import Json, Mode, as_json, begin, in_modes, send
+from tests.conformance.vendors import with_every_vendor
 
 NEARLY_FULL = "[[usage:120000,10]]"
 WORDS = "lorem ipsum dolor sit amet " * 40
@@ -26,7 +27,7 @@ async def compact(client: AsyncLetta, agent: str, **settings: Any) -> Json:
     return (await client.agents.messages.compact(agent_id=agent, **body)).to_dict()
 
 
-@in_modes("BT")
+@in_modes("BT", adapters="T")
 async def test_a23_a_window_nearly_full_is_compacted_after_the_step(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -71,7 +72,7 @@ async def test_a23_a_request_that_did_not_ask_is_not_shown_the_compaction(
     await check_at_rest(client, agent, compacted=True)
 
 
-@in_modes("BT")
+@in_modes("BT", adapters="BT")
 async def test_a23_a_request_that_overflows_is_compacted_and_tried_again(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -92,7 +93,7 @@ async def test_a23_a_request_that_overflows_is_compacted_and_tried_again(
     await check_at_rest(client, agent, compacted=True)
 
 
-@in_modes("BT")
+@in_modes("BT", adapters="T")
 async def test_a23_a_question_survives_compaction(client: AsyncLetta, make_agent: MakeAgent, mode: Mode) -> None:
     agent = await make_agent("bash_tool")
     await talk(client, agent)
@@ -152,6 +153,7 @@ async def test_a23_a_conversation_is_compacted_on_its_own(client: AsyncLetta, ma
         await client.conversations.messages.compact(conversation_id=conversation)
 
 
+@with_every_vendor
 async def test_a23_a_busy_agent_is_not_compacted(client: AsyncLetta, make_agent: MakeAgent) -> None:
     agent = await make_agent()
     await talk(client, agent, 2)

@@ -108,7 +108,7 @@ async def check_failed_steps(client: AsyncLetta, agent: str, run_id: str | None,
     await check_next_message_works(client, agent)
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="BT")
 @pytest.mark.parametrize("kind", TABLE)
 async def test_a18_a_failure_at_the_start_is_told_and_recorded(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode, kind: str
@@ -116,7 +116,7 @@ async def test_a18_a_failure_at_the_start_is_told_and_recorded(
     await check_failure(client, await make_agent(), mode, kind, TABLE[kind], after_tool=False)
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="T")
 @pytest.mark.parametrize("kind", TABLE)
 async def test_a18_a_failure_after_a_tool_keeps_what_the_tool_did(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode, kind: str
@@ -124,7 +124,7 @@ async def test_a18_a_failure_after_a_tool_keeps_what_the_tool_did(
     await check_failure(client, await make_agent("print_tool"), mode, kind, TABLE[kind], after_tool=True)
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="T")
 @pytest.mark.parametrize("kind", RARER)
 async def test_a18_the_rarer_failures_have_their_own_names(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode, kind: str
@@ -132,7 +132,7 @@ async def test_a18_the_rarer_failures_have_their_own_names(
     await check_failure(client, await make_agent(), mode, kind, RARER[kind], after_tool=False)
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="T")
 async def test_a18_a_context_that_stays_too_long_is_told_and_recorded(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -166,7 +166,7 @@ async def test_a18_a_system_prompt_that_is_too_long_is_told_and_recorded(
     assert "CONTEXT_WINDOW_EXCEEDED: " in failed.error_text
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="T")
 async def test_a18_a_reply_of_nothing_at_all_is_told_and_recorded(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -181,7 +181,7 @@ async def test_a18_a_reply_of_nothing_at_all_is_told_and_recorded(
     await check_next_message_works(client, agent)
 
 
-@in_modes("TG")
+@in_modes("TG", adapters="T")
 async def test_a18_a_failure_amid_the_answer_is_told_as_what_it_is(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -198,7 +198,7 @@ async def test_a18_a_failure_amid_the_answer_is_told_as_what_it_is(
     await check_next_message_works(client, agent)
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="T")
 async def test_a_tool_that_fails_is_the_models_business_not_the_runs(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:

@@ -25,6 +25,7 @@ from tests.conformance.modes import (
     send,
     told,
 )
+from tests.conformance.vendors import with_every_vendor
 from tests.serving import ServerProcess
 
 SLOWLY = "[[no_reasoning]] [[tokens:30]] [[delay:0.02]]"
@@ -34,6 +35,7 @@ def numbers(events: list[Json]) -> list[int]:
     return [event["seq_id"] for event in events]
 
 
+@with_every_vendor
 async def test_a15_a_stream_can_be_read_again_while_it_is_under_way(client: AsyncLetta, make_agent: MakeAgent) -> None:
     agent = await make_agent()
     turn = begin(client, "background", agent, SLOWLY)
@@ -60,6 +62,7 @@ async def test_a15_a_stream_can_be_read_again_from_anywhere_when_it_is_over(
         assert await replay(client, first.run_id, position) == first.events[position:]
 
 
+@with_every_vendor
 async def test_a15_a_cancelled_stream_reads_the_same_again(client: AsyncLetta, make_agent: MakeAgent) -> None:
     agent = await make_agent()
     turn = begin(client, "background", agent, "[[tokens:50]] [[stall_after:12]]")
@@ -198,6 +201,7 @@ async def test_a17_of_two_requests_at_once_only_one_runs_at_a_time(
     await check_next_message_works(client, agent)
 
 
+@with_every_vendor
 async def test_a17_conversations_of_one_agent_run_side_by_side(client: AsyncLetta, make_agent: MakeAgent) -> None:
     agent = await make_agent()
     threads = [agent, *[(await client.conversations.create(agent_id=agent)).id for _ in range(2)]]
@@ -212,7 +216,7 @@ async def test_a17_conversations_of_one_agent_run_side_by_side(client: AsyncLett
     await check_at_rest(client, agent)
 
 
-@in_modes("ST")
+@in_modes("ST", adapters="T")
 async def test_a20_a_client_that_hangs_up_does_not_stop_the_run(
     server: ServerProcess, client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -236,7 +240,7 @@ async def test_a20_a_client_that_hangs_up_does_not_stop_the_run(
     await check_next_message_works(client, agent)
 
 
-@in_modes("TG")
+@in_modes("TG", adapters="T")
 async def test_the_thread_is_free_before_the_stream_says_that_it_is_done(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:

@@ -10,6 +10,9 @@ from letta_client import AsyncLetta
 from tests.conformance.checks import check_next_message_works
 from tests.conformance.conftest import MakeAgent
 from tests.conformance.receiver import Receiver
+from tests.conformance.vendors import with_every_vendor
+
+pytestmark = with_every_vendor
 
 ROLL = "Use roll_dice, with 16 sides please, and say what came up."
 

@@ -21,6 +21,9 @@ from tests.conformance.conftest import MakeAgent
 from tests.conformance.modes import Json, Mode, Turn, begin, send
 from tests.conformance.receiver import Receiver
 from tests.conformance.test_acceptance_cancelling import cancel, second_step, thinking
+from tests.conformance.vendors import with_every_vendor
+
+pytestmark = with_every_vendor
 
 DENIED = "The user cancelled the request, so the tool call was denied."
 THREE_TIMES = "Run bash_tool three times, with operations 'df', 'date' and 'uptime'"
@@ -242,7 +245,7 @@ class TestApprovalFlowCancellation:
 class TestEdgeCases:
     async def test_cancellation_with_max_steps_reached(self, client: AsyncLetta, make_agent: MakeAgent) -> None:
         agent = await make_agent("print_tool")
-        turn = begin(client, "blocking", agent, "Use print_tool with 'word' [[repeat]] [[ttft:0.3@2]]", max_steps=2)
+        turn = begin(client, "blocking", agent, "Use print_tool with 'word' [[repeat]] [[ttft:5@2]]", max_steps=2)
         await second_step(client, await turn.run_id())
 
         result = await cancel(client, agent)

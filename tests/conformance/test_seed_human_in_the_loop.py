@@ -12,10 +12,12 @@ import pytest
 from letta_client import APIError, Letta
 
 from tests.conformance.answers import answer, approval, returned
-from tests.conformance.conftest import MODEL
 from tests.conformance.modes import Json
 from tests.conformance.receiver import Receiver
+from tests.conformance.vendors import Vendor, with_every_vendor
 from tests.serving import ServerProcess
+
+pytestmark = with_every_vendor
 
 ASK = "Trigger secret_code for 'the back door'"
 ASK_FOUR = (
@@ -29,7 +31,7 @@ BROKEN = "[[error:server@2]] [[message:TEST: broken on purpose]]"
 Answer = Callable[[str], list[Json]]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def sync(server: ServerProcess) -> Generator[Any]:
     """Untyped on purpose: an application reads whatever attribute a message happens to have."""
     with server.client(max_retries=0) as client:
@@ -37,11 +39,11 @@ def sync(server: ServerProcess) -> Generator[Any]:
 
 
 @pytest.fixture
-def agent(sync: Letta, tool_ids: dict[str, str]) -> Generator[str]:
+def agent(sync: Letta, vendor: Vendor, tool_ids: dict[str, str]) -> Generator[str]:
     made = sync.agents.create(
         name="guarded",
         agent_type="letta_v1_agent",
-        model=MODEL,
+        model=vendor.model,
         include_base_tools=False,
         include_base_tool_rules=False,
         tool_ids=[tool_ids["secret_code"], tool_ids["roll_dice"]],
@@ -397,10 +399,12 @@ def test_approve_with_cancellation(sync: Any, agent: str) -> None:
 
 
 async def test_approve_with_cancellation_of_the_approved_tool(
-    sync: Any, receiver: Receiver, tool_ids: dict[str, str]
+    sync: Any, vendor: Vendor, receiver: Receiver, tool_ids: dict[str, str]
 ) -> None:
     """The same while the tool itself is at work: it is stopped, and its return says so."""
-    made = sync.agents.create(name="ringer", model=MODEL, include_base_tools=False, tool_ids=[tool_ids["ring_gate"]])
+    made = sync.agents.create(
+        name="ringer", model=vendor.model, include_base_tools=False, tool_ids=[tool_ids["ring_gate"]]
+    )
     call = call_of(ask(sync, made.id, f'[[call:ring_gate {{"url": "{receiver.url}", "seconds": 60}}]]'))
     run = sync.agents.messages.create_async(agent_id=made.id, messages=yes(call))
     await receiver.until(1)

@@ -28,6 +28,7 @@ from holdfast.llm.tool_names import sent_name
 # A tool message holds text only, so what a tool shows is shown by a message of the user, right after the returns.
 IMAGES_FOLLOW: Final = "[The next message shows the image of this result.]"
 IMAGE_OF: Final = "Image of the result of call "
+FAILED: Final = "Error: "
 IMAGE_OMITTED: Final = "[Image omitted]"
 UNREADABLE: Final = "unreadable_arguments"
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -156,7 +157,11 @@ def _returns(parts: Parts, sees: bool) -> list[_Message]:
         if images:
             shown.append({"type": "text", "text": f"{IMAGE_OF}{call_id}:"})
             shown += [_image(image) for image in images]
-        messages.append({"role": "tool", "tool_call_id": call_id, "content": _return_text(content, bool(images))})
+        text = _return_text(content, bool(images))
+        # Text alone comes in an envelope that says whether it is an error; several parts do not.
+        if part.status == "error" and not isinstance(content, str):
+            text = f"{FAILED}{text}"
+        messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
     return [*messages, {"role": "user", "content": shown}] if shown else messages
 
 

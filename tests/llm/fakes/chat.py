@@ -22,7 +22,7 @@ from holdfast.core.deltas import (
 from holdfast.core.messages import AnyPart, Image, Reasoning, Text, ToolCall, ToolReturn, Turn
 from holdfast.core.usage import Usage
 from holdfast.llm.base import ModelRequest, NamedTool, ToolChoice, ToolSchema
-from holdfast.llm.chat_payload import IMAGE_OF, IMAGES_FOLLOW
+from holdfast.llm.chat_payload import FAILED, IMAGE_OF, IMAGES_FOLLOW
 from tests.llm.fakes.script import Failure, FailureKind
 
 PATH = "/v1/chat/completions"
@@ -411,7 +411,7 @@ def _texts(message: ChatMessage) -> str:
 
 def _returned(message: ChatMessage, names: dict[str, str]) -> ToolReturn:
     text, call_id = _texts(message), message.tool_call_id or ""
-    failed = text.startswith('{\n  "status": "Failed"')
+    failed = text.startswith(('{\n  "status": "Failed"', FAILED))
     return ToolReturn(call_id, names.get(call_id, ""), "error" if failed else "success", text)
 
 

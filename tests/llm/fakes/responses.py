@@ -374,7 +374,8 @@ def _parts(item: Item, names: dict[str, str]) -> list[AnyPart]:
         case "function_call_output":
             said = item.output or ""
             content = said if isinstance(said, str) else tuple(_shown(piece) for piece in said)
-            return [ToolReturn(item.call_id, names[item.call_id], "success", content)]
+            failed = isinstance(content, str) and content.startswith('{"error":')  # as the library puts it
+            return [ToolReturn(item.call_id, names[item.call_id], "error" if failed else "success", content)]
         case "message":
             return [_shown(piece) for piece in item.pieces]
 

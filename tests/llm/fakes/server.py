@@ -17,12 +17,14 @@ from typing import Any
 import msgspec
 
 from holdfast.core.deltas import Delta
-from holdfast.errors import ModelError, ModelUnavailable
+from holdfast.errors import BadReply, ModelError, ModelUnavailable
 from holdfast.llm.base import ModelRequest
 from holdfast.llm.scripted import OfflineModel
 from tests.llm.fakes.script import Failure, Rendering, Script, VendorProtocol, failure_of
 
 Brain = Callable[[ModelRequest], AsyncGenerator[Delta]]
+# Paths of our own, for tests in another process: how many replies are open, and what was last asked.
+STANDING, LAST = "/_open", "/_last"
 
 
 class Exchange:
@@ -74,9 +76,13 @@ class FakeVendor:
     def open_replies(self) -> int:
         return sum(not (one.ended.is_set() or one.gone.is_set()) for one in self.exchanges)
 
+    @property
+    def abandoned_replies(self) -> int:
+        return sum(one.gone.is_set() for one in self.exchanges)
+
     @asynccontextmanager
-    async def serving(self) -> AsyncGenerator[FakeVendor]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+    async def serving(self, port: int = 0) -> AsyncGenerator[FakeVendor]:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", port)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         try:
             yield self
@@ -102,8 +108,9 @@ class FakeVendor:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first = b""
         while (exchange := await _read(reader, first)) is not None:
-            self.exchanges.append(exchange)
-            self.arrivals.put_nowait(exchange)
+            if exchange.path not in (STANDING, LAST):
+                self.exchanges.append(exchange)
+                self.arrivals.put_nowait(exchange)
             next_byte = asyncio.create_task(reader.read(1))
             answer = asyncio.create_task(self._answer(exchange, writer))
             try:
@@ -112,8 +119,8 @@ class FakeVendor:
                     exchange.gone_at = time.perf_counter()
                     exchange.gone.set()
                     return
+                exchange.ended.set()  # whole, cut or failed: nobody hears more of it
                 await answer
-                exchange.ended.set()
                 first = await next_byte
             except _Cut:
                 return
@@ -125,6 +132,10 @@ class FakeVendor:
     async def _answer(self, exchange: Exchange, writer: asyncio.StreamWriter) -> None:
         path = exchange.path.partition("?")[0]
         protocol = next((one for one in self._protocols if one.answers(exchange.method, path)), None)
+        if path in (STANDING, LAST):
+            standing = {"open": self.open_replies, "left": self.abandoned_replies, "asked": len(self.exchanges)}
+            await _whole(exchange, writer, 200, msgspec.json.encode(standing if path == STANDING else self.last.body))
+            return
         if protocol is None:
             await self._list(exchange, path, writer)
             return
@@ -195,6 +206,10 @@ class FakeVendor:
                     raise _Cut from error
                 await self._refuse(exchange, writer, protocol, failure_of(error))
                 return
+            except BadReply as error:
+                if not out.is_open:
+                    await out.open()
+                await out.send([b"data: {" + error.message.encode() + b"\n\n"])
             except ModelError as error:
                 if not out.is_open:
                     await self._refuse(exchange, writer, protocol, failure_of(error))

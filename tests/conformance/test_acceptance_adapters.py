@@ -1,0 +1,307 @@
+"""What users of a vendor meet, with every adapter: hanging up, memory, images, restarts, thoughts that are signed."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from letta_client import AsyncLetta
+
+from tests.conformance.answers import answer, approval, approve, asked_ids, deny
+from tests.conformance.checks import check_at_rest, check_next_message_works, check_told_is_stored, read_agent, rows
+from tests.conformance.conftest import MakeAgent
+from tests.conformance.modes import MODES, Mode, Turn, begin, ended_run, eventually, send
+from tests.conformance.vendors import Site, Standing, VendorProcess, with_every_adapter
+
+pytestmark = with_every_adapter
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+# How each vendor spells the proof of what its model thought; it must come back as it was given.
+PROOF = {
+    "anthropic": r'"signature":"signed-[0-9a-f]{24}"',
+    "responses": r'"encrypted_content":"[^"]{20,}"',
+    "gemini": r'"thoughtSignature":"[^"]{12,}"',
+}
+
+
+@pytest.fixture
+def fake(site: Site) -> VendorProcess:
+    assert site.fake is not None
+    return site.fake
+
+
+def proofs(fake: VendorProcess, site: Site) -> list[str]:
+    return re.findall(PROOF[site.vendor.name], fake.last_request())
+
+
+# --- hanging up ---
+
+
+async def asked_once_more(fake: VendorProcess, before: Standing) -> None:
+    async def look() -> bool | None:
+        standing = fake.standing()
+        return True if standing.asked > before.asked and standing.open else None
+
+    await eventually(look, "the vendor was never asked")
+
+
+MOMENTS = {
+    "before it has answered": "Think hard [[stall]]",
+    "while it thinks": "[[reasoning:50]] [[stall_after:5]]",
+    "amid its words": "[[no_reasoning]] [[tokens:50]] [[stall_after:5]]",
+    "while it talks": "[[no_reasoning]] [[tokens:2000]] [[delay:0.01]]",
+    "amid a call": "Call print_tool with message 'far too long to be finished' [[stall_after:5]]",
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("letter", "BTG")
+async def test_a_cancel_hangs_up_on_the_vendor(
+    client: AsyncLetta, make_agent: MakeAgent, fake: VendorProcess, moment: str, letter: str
+) -> None:
+    agent = await make_agent("print_tool")
+    before = fake.standing()
+    turn = begin(client, MODES[letter], agent, MOMENTS[moment])
+    run_id = await turn.run_id()
+    await asked_once_more(fake, before)
+    await heard_something(turn, silent=moment == "before it has answered")
+
+    assert await client.agents.messages.cancel(agent_id=agent) == {run_id: "cancelled"}
+
+    after = fake.check_none_open()
+    assert (after.asked, after.left) == (before.asked + 1, before.left + 1)
+    assert (await turn.outcome()).stop_reason == "cancelled"
+    await check_next_message_works(client, agent)
+
+
+async def heard_something(turn: Turn, *, silent: bool) -> None:
+    if turn.mode in ("token", "background") and not silent:
+        await turn.until(lambda event: event["message_type"] != "ping")
+
+
+async def test_a_cancel_of_many_runs_at_once_hangs_up_on_all_of_them(
+    client: AsyncLetta, make_agent: MakeAgent, fake: VendorProcess
+) -> None:
+    agent = await make_agent()
+    threads = [agent, *[(await client.conversations.create(agent_id=agent)).id for _ in range(4)]]
+    before = fake.standing()
+    turns = [begin(client, "token", thread, "[[tokens:50]] [[stall_after:9]]") for thread in threads]
+    for turn in turns:
+        await turn.until(lambda event: event["message_type"] == "assistant_message")
+    assert fake.standing().open == 5
+
+    await client.agents.messages.cancel(agent_id=agent)
+
+    assert fake.check_none_open().left == before.left + 5
+    assert [(await turn.outcome()).stop_reason for turn in turns] == ["cancelled"] * 5
+
+
+async def test_who_stops_reading_does_not_hang_up_on_the_vendor(
+    client: AsyncLetta, make_agent: MakeAgent, fake: VendorProcess
+) -> None:
+    agent = await make_agent()
+    before = fake.standing()
+    messages: Any = client.agents.messages
+    said = [{"role": "user", "content": "[[no_reasoning]] [[tokens:40]] [[delay:0.01]]"}]
+    stream = await messages.stream(agent_id=agent, messages=said, stream_tokens=True)
+    async for event in stream:
+        if event.message_type == "assistant_message":
+            break
+    await stream.close()
+
+    async def look() -> bool | None:
+        return True if (await rows(client, agent))[-1] == "assistant_message" else None
+
+    await eventually(look, "the reply was not stored")
+    assert fake.check_none_open().left == before.left
+    await check_next_message_works(client, agent)
+
+
+# --- tools and memory ---
+
+
+async def test_an_agent_remembers_with_its_memory_tools(
+    client: AsyncLetta, make_agent: MakeAgent, fake: VendorProcess
+) -> None:
+    agent = await make_agent(
+        include_base_tools=True, memory_blocks=[{"label": "human", "value": "Name: Chad"}], parallel=False
+    )
+    edit = '[[call:memory_replace {"label": "human", "old_string": "Chad", "new_string": "Ada Lovelace"}]]'
+
+    told = await send(client, "token", agent, f"Remember my name. {edit}")
+
+    assert told.only("tool_return_message")["status"] == "success"
+    assert told.stop_reason == "end_turn"
+    block = await client.agents.blocks.retrieve(agent_id=agent, block_label="human")
+    assert block.value == "Name: Ada Lovelace"
+    assert "Ada Lovelace" in fake.last_request(), "the model sees what it has just learned"
+    await check_told_is_stored(client, agent, told)
+    await check_next_message_works(client, agent)
+
+
+async def test_calls_made_at_once_get_their_own_returns(client: AsyncLetta, make_agent: MakeAgent) -> None:
+    agent = await make_agent("print_tool", "broken_tool")
+    calls = [f'[[call:print_tool {{"message": "{word}"}}]]' for word in ("one", "two")]
+    said = f'{calls[0]} [[call:broken_tool {{"message": "three"}}]] {calls[1]}'
+
+    told = await send(client, "token", agent, said)
+
+    returns = told.only("tool_return_message")["tool_returns"]
+    made = [call["tool_call_id"] for call in told.only("tool_call_message")["tool_calls"]]
+    assert [back["tool_call_id"] for back in returns] == made
+    assert [back["status"] for back in returns] == ["success", "error", "success"]
+    assert told.stop_reason == "end_turn"
+    assert "print_tool returned one." in told.text
+    assert "print_tool returned two." in told.text
+    await check_told_is_stored(client, agent, told)
+    await check_next_message_works(client, agent)
+
+
+async def test_a_call_with_no_arguments_and_one_with_nested_ones(client: AsyncLetta, make_agent: MakeAgent) -> None:
+    """What a client's tool takes travels through the vendor unharmed, down to the kinds of its values."""
+    agent = await make_agent()
+    plain = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
+    inner = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": ["number", "null"]}}}
+    deep = {
+        "name": "draw",
+        "description": "Draws.",
+        "parameters": {
+            "type": "object",
+            "properties": {"points": {"type": "array", "items": inner}, "fill": {"type": "boolean"}},
+            "required": ["points"],
+        },
+    }
+    arguments = '{"points": [{"x": 1, "y": null}, {"x": 2, "y": 0.5}], "fill": true}'
+
+    paused = await send(
+        client, "token", agent, f"[[call:look {{}}]] [[call:draw {arguments}]]", client_tools=[plain, deep]
+    )
+
+    look, draw = paused.last["tool_calls"]
+    assert (look["name"], draw["name"]) == ("look", "draw")
+    assert json.loads(look["arguments"]) == {}
+    assert json.loads(draw["arguments"]) == json.loads(arguments)
+    denied = await send(client, "token", agent, deny(*asked_ids(paused.last), reason="no canvas"))
+    assert "no canvas" in denied.text
+    await check_next_message_works(client, agent)
+
+
+# --- what is shown ---
+
+
+@pytest.mark.parametrize("mode", ["blocking", "token"])
+async def test_an_image_reaches_the_model(
+    client: AsyncLetta, make_agent: MakeAgent, fake: VendorProcess, mode: Mode
+) -> None:
+    agent = await make_agent("print_tool")
+    source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
+    content = [{"type": "text", "text": "Call print_tool with 'seen'"}, {"type": "image", "source": source}]
+
+    told = await send(client, mode, agent, [{"role": "user", "content": content}])
+
+    assert told.stop_reason == "end_turn"
+    assert told.only("tool_return_message")["tool_return"] == "seen"
+    assert PIXEL in shown_to(fake)
+    await check_told_is_stored(client, agent, told)
+    await check_next_message_works(client, agent)
+    assert PIXEL in shown_to(fake), "it stays in the conversation"
+
+
+def shown_to(fake: VendorProcess) -> str:
+    """Vendors take both alphabets of base64."""
+    return fake.last_request().replace("-", "+").replace("_", "/")
+
+
+# --- what the model thought ---
+
+
+async def test_what_the_model_thought_comes_back_to_it_as_it_was(
+    client: AsyncLetta, make_agent: MakeAgent, fake: VendorProcess, site: Site
+) -> None:
+    """The fakes refuse a proof that is missing where it must be, and one that is not with what it was given to."""
+    agent = await make_agent("print_tool", "roll_dice")
+
+    first = await send(client, "token", agent, "Call print_tool with 'one', then call roll_dice with 6 sides")
+    within = proofs(fake, site)
+    second = await send(client, "blocking", agent, "Call print_tool with 'two' and roll_dice with 20 sides")
+
+    assert first.types.count("tool_return_message") == 2
+    assert first.types.count("reasoning_message") == 3
+    assert len(within) >= 2, fake.last_request()
+    assert set(within) <= set(proofs(fake, site)), "also in the next turn"
+    assert second.stop_reason == "end_turn"
+    await check_told_is_stored(client, agent, second)
+    await check_next_message_works(client, agent)
+
+
+@pytest.mark.parametrize("how", ["crash", "stop"])
+async def test_an_approval_is_given_after_a_restart(
+    client: AsyncLetta, make_agent: MakeAgent, fake: VendorProcess, site: Site, how: str
+) -> None:
+    agent = await make_agent("bash_tool", "print_tool")
+    three = " ".join(f'[[call:bash_tool {{"operation": "{name}"}}]]' for name in ("ls", "pwd"))
+    paused = await send(client, "token", agent, f'{three} [[call:print_tool {{"message": "hi"}}]]')
+    asked = paused.only("approval_request_message")
+    ls, pwd = asked_ids(asked)
+
+    restart(site, how)
+
+    assert (await read_agent(client, agent))["pending_approval"]["id"] == asked["id"]
+    answered = await send(client, "token", agent, answer([approval(ls, True), approval(pwd, False, "not here")]))
+    returns = answered.messages[0]["tool_returns"]
+    assert [back["status"] for back in returns] == ["success", "error", "success"]
+    assert returns[0]["tool_return"] == "ran ls"
+    assert "not here" in answered.text
+    if site.vendor.name in PROOF:
+        assert len(proofs(fake, site)) >= 1, "what it thought before the restart"
+    await check_told_is_stored(client, agent, answered)
+    await check_next_message_works(client, agent)
+
+
+async def test_a_reply_that_a_restart_interrupted_is_asked_for_again(
+    client: AsyncLetta, make_agent: MakeAgent, fake: VendorProcess, site: Site
+) -> None:
+    """The vendor's line goes dead with the server; the run goes on with a new one."""
+    agent = await make_agent("print_tool")
+    before = fake.standing()
+    begun = await client.agents.messages.create_async(
+        agent_id=agent, messages=[{"role": "user", "content": "Call print_tool with 'x' [[ttft:2@2]]"}]
+    )
+
+    async def look() -> bool | None:
+        return True if fake.standing().asked == before.asked + 2 else None
+
+    await eventually(look, "the second call was not made")
+    site.server.stop()
+    assert fake.check_none_open().left == before.left + 1
+    site.server.start()
+
+    assert (await ended_run(client, begun.id, patience_s=60))["stop_reason"] == "end_turn"
+    assert (await rows(client, agent)).count("tool_return_message") == 1
+    await check_at_rest(client, agent)
+    await check_next_message_works(client, agent)
+
+
+def restart(site: Site, how: str) -> None:
+    if how == "crash":
+        site.server.kill()
+    else:
+        site.server.stop()
+    site.server.start()
+
+
+async def test_a_denied_call_does_not_run_after_a_restart(
+    client: AsyncLetta, make_agent: MakeAgent, site: Site
+) -> None:
+    agent = await make_agent("secret_code")
+    paused = await send(client, "blocking", agent, "Call secret_code with 'sesame'")
+    restart(site, "stop")
+
+    denied = await send(client, "blocking", agent, deny(*asked_ids(paused.last), reason="it is 4711"))
+
+    assert "4711" in denied.text
+    again = await send(client, "blocking", agent, approve(*asked_ids(paused.last)))
+    assert "tool_return_message" not in again.types
+    await check_next_message_works(client, agent)
