@@ -12,6 +12,7 @@ from letta_client import AsyncLetta
 from tests.conformance.checks import check_at_rest, check_next_message_works, history, read_run
 from tests.conformance.conftest import MakeAgent
 from tests.conformance.modes import Json, Outcome, send
+from tests.conformance.vendors import with_every_vendor
 
 PRINT = '[[call:print_tool {"message": "p"}@%d]]'
 DICE = '[[call:roll_dice {"num_sides": 1}@%d]]'
@@ -30,6 +31,7 @@ def made(outcome: Outcome) -> list[tuple[str, bool]]:
     return list(zip(names, done, strict=True))
 
 
+@with_every_vendor
 async def test_a21_run_first_forces_the_first_call(client: AsyncLetta, make_agent: MakeAgent) -> None:
     rules = [{"type": "run_first", "tool_name": "roll_dice", "args": {"num_sides": 1}}]
     agent = await make_agent("print_tool", "roll_dice", tool_rules=rules)
@@ -42,6 +44,7 @@ async def test_a21_run_first_forces_the_first_call(client: AsyncLetta, make_agen
     await check_at_rest(client, agent)
 
 
+@with_every_vendor
 async def test_a21_a_first_call_of_anything_else_is_refused(client: AsyncLetta, make_agent: MakeAgent) -> None:
     rules = [{"type": "run_first", "tool_name": "roll_dice"}]
     agent = await make_agent("print_tool", "roll_dice", tool_rules=rules)
@@ -68,6 +71,7 @@ async def test_a21_arguments_that_a_rule_gets_wrong_end_the_run(client: AsyncLet
     await check_at_rest(client, agent)
 
 
+@with_every_vendor
 async def test_a21_children_must_follow_their_parent(client: AsyncLetta, make_agent: MakeAgent) -> None:
     nodes = [{"name": "roll_dice", "args": {"num_sides": 1}}]
     rules = [
@@ -150,6 +154,7 @@ async def test_a21_a_tool_may_be_called_exactly_as_often_as_the_rule_says(
     await check_at_rest(client, agent)
 
 
+@with_every_vendor
 async def test_a21_a_terminal_tool_ends_the_turn(client: AsyncLetta, make_agent: MakeAgent) -> None:
     agent = await make_agent("print_tool", tool_rules=[{"type": "exit_loop", "tool_name": "print_tool"}])
 
@@ -161,6 +166,7 @@ async def test_a21_a_terminal_tool_ends_the_turn(client: AsyncLetta, make_agent:
     await check_next_message_works(client, agent)
 
 
+@with_every_vendor
 async def test_a21_a_terminal_tool_does_not_end_the_turn_while_another_is_required(
     client: AsyncLetta, make_agent: MakeAgent
 ) -> None:
@@ -177,6 +183,7 @@ async def test_a21_a_terminal_tool_does_not_end_the_turn_while_another_is_requir
     await check_at_rest(client, agent)
 
 
+@with_every_vendor
 async def test_a21_when_nothing_is_left_nothing_is_offered(client: AsyncLetta, make_agent: MakeAgent) -> None:
     rules = [
         {"type": "run_first", "tool_name": "print_tool"},

@@ -20,7 +20,7 @@ from tests.conformance.conftest import MakeAgent
 from tests.conformance.modes import Mode, in_modes, send
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="T")
 async def test_a1_a_greeting_is_answered(client: AsyncLetta, make_agent: MakeAgent, mode: Mode) -> None:
     agent, otid = await make_agent(), str(uuid.uuid4())
 
@@ -48,7 +48,7 @@ async def test_a1_a_greeting_is_answered(client: AsyncLetta, make_agent: MakeAge
     await check_next_message_works(client, agent)
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="T")
 async def test_a2_one_tool_is_called_and_its_return_reported(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -84,7 +84,7 @@ async def test_a2_one_tool_is_called_and_its_return_reported(
     await check_next_message_works(client, agent)
 
 
-@in_modes("BSTGA")
+@in_modes("BSTGA", adapters="T")
 async def test_a3_three_parallel_calls_share_one_message_and_one_return(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -106,7 +106,7 @@ async def test_a3_three_parallel_calls_share_one_message_and_one_return(
     await check_next_message_works(client, agent)
 
 
-@in_modes("BST")
+@in_modes("BST", adapters="T")
 async def test_a25_the_step_limit_ends_a_run_that_would_go_on(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -123,7 +123,7 @@ async def test_a25_the_step_limit_ends_a_run_that_would_go_on(
     await check_next_message_works(client, agent)
 
 
-@in_modes("BST")
+@in_modes("BST", adapters="T")
 async def test_a25_an_answer_cut_by_the_output_limit_is_kept_and_the_run_fails(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -142,7 +142,7 @@ async def test_a25_an_answer_cut_by_the_output_limit_is_kept_and_the_run_fails(
     await check_next_message_works(client, agent)
 
 
-@in_modes("BST")
+@in_modes("BST", adapters="T")
 async def test_a25_an_empty_response_ends_the_turn_and_stores_nothing(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -156,7 +156,7 @@ async def test_a25_an_empty_response_ends_the_turn_and_stores_nothing(
     await check_next_message_works(client, agent)
 
 
-@in_modes("BST")
+@in_modes("BST", adapters="T")
 async def test_a25_an_answer_does_not_excuse_from_a_required_tool(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:
@@ -173,7 +173,7 @@ async def test_a25_an_answer_does_not_excuse_from_a_required_tool(
     await check_at_rest(client, agent)
 
 
-@in_modes("BST")
+@in_modes("BST", adapters="T")
 async def test_a25_the_limit_leaves_no_nudge_behind_when_a_required_tool_was_not_called(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode
 ) -> None:

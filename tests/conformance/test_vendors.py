@@ -20,7 +20,8 @@ STALLED = {
 def test_a_vendor_knows_who_listens_and_who_left() -> None:
     with VendorProcess("chat") as vendor:
         with httpx.stream("POST", f"{vendor.url}/v1/chat/completions", json=STALLED) as answer:
-            next(answer.iter_bytes())
+            said = answer.iter_bytes()
+            assert b"data: " in next(said)
             assert vendor.standing() == Standing(open=1, left=0, asked=1)
         assert vendor.check_none_open() == Standing(open=0, left=1, asked=1)
         assert "[[stall_after:2]]" in vendor.last_request()
