@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from bench.client import Client
 from bench.line import Line
 from bench.process import Server
 from bench.sections import Row, at_least, at_most, median_ms
 from bench.vendor import Vendor
+from holdfast.core.messages import Text, ToolCall, ToolReturn, Turn
+from holdfast.llm.anthropic import AnthropicModel
+from holdfast.llm.base import ModelInfo, ModelRequest, ToolSchema
+from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.http import Http
+from holdfast.llm.openai_chat import ChatModel
 
+_TIMES: Final = 200
 MODEL: Final = "openai-proxy/bench"
 # Streams, tokens in each, and microseconds between them: slow enough that every token is a packet of its own.
-ONE: Final = (1, 4_000, 400)
-MANY: Final = (32, 500, 8_000)
+ONE: Final = (1, 10_000, 250)
+MANY: Final = (32, 2_000, 2_000)
 
 
 async def models(data_dir: Path) -> list[Row]:
@@ -37,7 +47,42 @@ async def models(data_dir: Path) -> list[Row]:
                 taken = [line.turn(agent, "stream 1 every 0 us") for agent in agents for _ in range(10)]
             with Line(vendor.url.removesuffix("/v1")) as floor:
                 bare = [floor.chat() for _ in range(200)]
-    return [*rows, at_most("no-tool turn through a vendor, overhead p50", median_ms(taken) - median_ms(bare), "ms", 5)]
+    rows.append(at_most("no-tool turn through a vendor, overhead p50", median_ms(taken) - median_ms(bare), "ms", 5))
+    return [
+        *rows,
+        *(await _encoding(name, model) for name, model in (("OpenAI", ChatModel), ("Anthropic", AnthropicModel))),
+    ]
+
+
+async def _encoding(name: str, adapter: type[ChatModel] | type[AnthropicModel]) -> Row:
+    """All that happens before a request's first byte leaves."""
+    endpoint = Endpoint(provider_name="bench", provider_type=name.lower(), base_url="http://127.0.0.1:9")
+    info = ModelInfo(
+        handle="bench/bench", name="bench", provider_name="bench", provider_type=name.lower(), context_window=100_000
+    )
+    http = Http()
+    model, request = adapter(endpoint, http, info), _long_request()
+    before = time.process_time()
+    for _ in range(_TIMES):
+        msgspec.json.encode(model.payload(request))
+    used_ms = (time.process_time() - before) / _TIMES * 1e3
+    await http.aclose()
+    return at_most(f"CPU to put 100 messages into {name}'s words", used_ms, "ms", 1, "20 ms")
+
+
+def _long_request() -> ModelRequest:
+    said: list[Turn] = []
+    for number in range(25):
+        call = ToolCall(f"call_{number}", "find", f'{{"query": "{number}"}}')
+        said += [
+            Turn("user", (Text(f"question {number} about something that takes a line to say"),)),
+            Turn("assistant", (Text(f"let me look that up, it is number {number}"), call), "bench/bench"),
+            Turn("tool", (ToolReturn(call.id, call.name, "success", "found " * 30),)),
+            Turn("assistant", (Text(f"here is what was found about {number}: not much"),), "bench/bench"),
+        ]
+    parameters = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+    tools = tuple(ToolSchema(f"find_{number}", "Finds things.", parameters) for number in range(10))
+    return ModelRequest(handle="bench/bench", system="Be brief. " * 100, turns=tuple(said), tools=tools)
 
 
 async def _through_server(server: Server, client: Client, streams: int, tokens: int, pause_us: int) -> float:
