@@ -48,10 +48,9 @@ async def models(data_dir: Path) -> list[Row]:
             with Line(vendor.url.removesuffix("/v1")) as floor:
                 bare = [floor.chat() for _ in range(200)]
     rows.append(at_most("no-tool turn through a vendor, overhead p50", median_ms(taken) - median_ms(bare), "ms", 5))
-    return [
-        *rows,
-        *(await _encoding(name, model) for name, model in (("OpenAI", ChatModel), ("Anthropic", AnthropicModel))),
-    ]
+    for name, adapter in (("OpenAI", ChatModel), ("Anthropic", AnthropicModel)):
+        rows.append(await _encoding(name, adapter))
+    return rows
 
 
 async def _encoding(name: str, adapter: type[ChatModel] | type[AnthropicModel]) -> Row:
