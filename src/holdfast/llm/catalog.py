@@ -46,6 +46,10 @@ class OfflineProvider:
         self.model = model or OfflineModel()
 
 
+def _model_part(handle: str) -> str:
+    return handle.partition("/")[2]
+
+
 async def _nothing_brought() -> list[Endpoint]:
     return []
 
@@ -168,9 +172,10 @@ class ModelCatalog:
 
     def _not_found(self, handle: str, why: str) -> NotFound:
         known = [*(name for shelf in self._shelves() for name in shelf.names()), OFFLINE.handle]
-        by_model = {name.partition("/")[2]: name for name in reversed(known)}
-        alike = get_close_matches(handle.partition("/")[2], by_model, _NAMES_SHOWN)
-        near = [by_model[model] for model in alike] or known[-_NAMES_SHOWN:]
+        provider_name, _, model_name = handle.partition("/")
+        alike = get_close_matches(model_name, {_model_part(name) for name in known}, _NAMES_SHOWN)
+        near = [name for model in alike for name in known if _model_part(name) == model] or known[-_NAMES_SHOWN:]
+        near = sorted(near, key=lambda name: not name.startswith(f"{provider_name}/"))[:_NAMES_SHOWN]
         word = "Near it" if len(near) < len(known) else "These exist"
         return NotFound(f"Handle {handle} not found: {why}. {word}: {', '.join(near)}.")
 
