@@ -250,9 +250,22 @@ THREE = " ".join(f'[[call:bash_tool {{"operation": "{name}"}}]]' for name in ("l
 SIBLING = ' [[call:print_tool {"message": "hi"}]]'
 
 
-@with_every_vendor
-@pytest.mark.parametrize("said", ["Call bash_tool with 'ls'", THREE, THREE + SIBLING], ids=["one", "three", "sibling"])
-@pytest.mark.parametrize("where", ["default", "conversation"])
+THREADS = ("default", "conversation")
+PAUSES = {"one": "Call bash_tool with 'ls'", "three": THREE, "sibling": THREE + SIBLING}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "said", "where"),
+    [
+        *[
+            pytest.param(OFFLINE.name, PAUSES[name], where, id=f"{name}-{where}")
+            for name in PAUSES
+            for where in THREADS
+        ],
+        *[pytest.param(each.name, PAUSES["sibling"], "default", id=f"sibling-{each.name}") for each in ADAPTERS],
+    ],
+    indirect=["vendor"],
+)
 async def test_a12_cancelling_a_pause_denies_every_call(
     client: AsyncLetta, make_agent: MakeAgent, said: str, where: str
 ) -> None:

@@ -108,7 +108,7 @@ async def check_failed_steps(client: AsyncLetta, agent: str, run_id: str | None,
     await check_next_message_works(client, agent)
 
 
-@in_modes("BSTGA", adapters="BT")
+@in_modes("BSTGA", adapters="T")
 @pytest.mark.parametrize("kind", TABLE)
 async def test_a18_a_failure_at_the_start_is_told_and_recorded(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode, kind: str

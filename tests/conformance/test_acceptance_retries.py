@@ -19,7 +19,7 @@ def retries(outcome: Outcome) -> list[Json]:
     return [event for event in outcome.events if is_retry(event)]
 
 
-@in_modes("BSTGA", adapters="BT")
+@in_modes("BSTGA", adapters="T")
 @pytest.mark.parametrize("kind", ["rate_limit", "overloaded", "server"])
 async def test_a_failure_in_passing_is_told_in_streams_and_nowhere_else(
     client: AsyncLetta, make_agent: MakeAgent, mode: Mode, kind: str
@@ -78,7 +78,7 @@ async def test_a_reader_of_few_types_is_told_of_retries_all_the_same(
     assert len(retries(told)) == 1
 
 
-@in_modes("BSTGA", adapters="BT")
+@in_modes("BSTGA", adapters="T")
 async def test_a_cancel_does_not_wait_for_the_next_try(client: AsyncLetta, make_agent: MakeAgent, mode: Mode) -> None:
     agent = await make_agent()
     turn = begin(client, mode, agent, f"Hello [[error:overloaded]] {LONGER}")

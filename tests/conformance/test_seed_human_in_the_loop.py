@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
+import httpx
 import pytest
 from letta_client import APIError, Letta
 
@@ -34,7 +35,7 @@ Answer = Callable[[str], list[Json]]
 @pytest.fixture
 def sync(server: ServerProcess) -> Generator[Any]:
     """Untyped on purpose: an application reads whatever attribute a message happens to have."""
-    with server.client(max_retries=0) as client:
+    with server.client(max_retries=0, http_client=httpx.Client(verify=False, timeout=60)) as client:
         yield client
 
 

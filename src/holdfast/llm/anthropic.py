@@ -219,7 +219,7 @@ class _Reply:
                 raise BadReply(f"{self._vendor} sent an event that cannot be understood: {error}") from error
             return None
         except msgspec.DecodeError as error:
-            raise BadReply(f"{self._vendor} sent an event that is not JSON: {error}") from error
+            raise BadReply(f"{self._vendor} sent an event that is not JSON: {data[:200]!r}") from error
 
     def _failure(self, data: bytes) -> ModelError:
         kinds, text = failures.described(data)
