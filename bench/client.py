@@ -43,6 +43,7 @@ BUSY_TOOL = '''def bench_busy(seconds: int) -> str:
 '''
 
 
+_FRAGMENT = b'"assistant_message"'
 PLAIN_AGENT: dict[str, Any] = {"model": "holdfast/offline", "include_base_tools": False}
 
 
@@ -83,6 +84,15 @@ class Client:
                 raise RuntimeError(f"stream: {answer.status} {await answer.text()}")
             async for piece in answer.content.iter_any():
                 yield piece
+
+    async def tokens(self, agent: str, text: str) -> int:
+        """How many fragments of text a token stream brings."""
+        seen, tail = 0, b""
+        async for piece in self.stream(agent, text, stream_tokens=True):
+            held = tail + piece
+            seen += held.count(_FRAGMENT)
+            tail = held[held.rfind(b"\n") + 1 :] if _FRAGMENT not in held[held.rfind(b"\n") + 1 :] else b""
+        return seen
 
     async def run_of(self, agent: str) -> dict[str, Any]:
         return (await self.call("GET", f"/runs/?agent_id={agent}&limit=1"))[0]

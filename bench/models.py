@@ -87,16 +87,9 @@ def _long_request() -> ModelRequest:
 async def _through_server(server: Server, client: Client, streams: int, tokens: int, pause_us: int) -> float:
     agents = [await client.agent(model=MODEL) for _ in range(streams)]
     text = f"stream {tokens} every {pause_us} us"
-
-    async def read(agent: str, asked: str) -> int:
-        seen = 0
-        async for piece in client.stream(agent, asked, stream_tokens=True):
-            seen += piece.count(b"assistant_message")
-        return seen
-
-    await read(agents[0], "stream 10 every 0 us")
+    await client.tokens(agents[0], "stream 10 every 0 us")
     before = server.cpu_s()
-    seen = sum(await asyncio.gather(*(read(agent, text) for agent in agents)))
+    seen = sum(await asyncio.gather(*(client.tokens(agent, text) for agent in agents)))
     used = server.cpu_s() - before
     if seen < streams * tokens:
         raise RuntimeError(f"tokens were lost: {seen} of {streams * tokens} came")

@@ -146,11 +146,7 @@ def _p99_ms(seconds: list[float]) -> float:
 
 
 async def _read(client: Client, agent: str, tokens: int) -> int:
-    text = f"[[tokens:{tokens}]] [[no_reasoning]] go"
-    seen = 0
-    async for piece in client.stream(agent, text, stream_tokens=True):
-        seen += piece.count(b"assistant_message")
-    return seen
+    return await client.tokens(agent, f"[[tokens:{tokens}]] [[no_reasoning]] go")
 
 
 async def _chunks_per_second(client: Client, agents: list[str], tokens: int) -> float:

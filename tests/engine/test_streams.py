@@ -192,3 +192,28 @@ async def test_a_reply_that_its_worker_did_not_live_to_finish_is_left_out_of_the
     assert len(ids) == 1
     assert ids <= set(snapshot.messages)
     assert any(isinstance(frame, AbandonedFrame) for _, frame in snapshot.frames[accepted.run.id])
+
+
+async def test_a_reader_that_wants_gaps_gets_what_came_meanwhile_at_once_and_the_end_without_waiting() -> None:
+    stream = RunStream("run-1")
+    batches = stream.follow(gap_s=30)
+    stream.publish(said("a"))
+    assert [seq for seq, _ in await anext(batches)] == [1]
+    for letter in "bc":
+        stream.publish(said(letter))
+    waiting = asyncio.ensure_future(anext(batches))
+    await asyncio.sleep(0)
+    stream.publish(said("d"))
+    assert not waiting.done()
+    stream.finish()
+    assert [seq for seq, _ in await waiting] == [2, 3, 4]
+    assert [batch async for batch in batches] == []
+
+
+async def test_a_gap_that_has_passed_delays_nothing() -> None:
+    stream = RunStream("run-1")
+    batches = stream.follow(gap_s=0.001)
+    for letter in "ab":
+        stream.publish(said(letter))
+        assert len(await anext(batches)) == 1
+    await batches.aclose()

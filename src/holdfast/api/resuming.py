@@ -9,7 +9,7 @@ from typing import Final
 from holdfast.api.deps import Holdfast
 from holdfast.core.frames import TERMINAL, ErrorFrame, Frame, StopFrame, UsageFrame
 from holdfast.core.records import FAILED_WITH_ANSWER, Run
-from holdfast.engine.streams import Numbered
+from holdfast.engine.streams import PACKET_GAP_S, Numbered
 from holdfast.errors import Gone, Invalid
 from holdfast.store import frames, runs
 
@@ -32,7 +32,7 @@ async def resumed(deps: Holdfast, run: Run, after: int) -> AsyncGenerator[Sequen
     position = after
     while True:
         ended = not (await deps.database.read(lambda tx: runs.get(tx, run.id))).is_active
-        async for batch in deps.streams.follow(run.id, position):
+        async for batch in deps.streams.follow(run.id, position, PACKET_GAP_S):
             yield batch
             position = batch[-1][0]
             if isinstance(batch[-1][1], TERMINAL):

@@ -16,7 +16,7 @@ from holdfast.api.resuming import require_replayable, resumed
 from holdfast.core.frames import CompactionFrame, ErrorFrame, MessageFrame, StopFrame, UsageFrame, message_frames
 from holdfast.core.messages import Image, Message
 from holdfast.core.records import FAILED_WITH_ANSWER, Run
-from holdfast.engine.streams import Numbered, RunStream
+from holdfast.engine.streams import PACKET_GAP_S, Numbered, RunStream
 from holdfast.store import messages, runs
 from holdfast.store.paging import Page
 from holdfast.wire.inputs import ParsedInput, input_of, resolve_images
@@ -82,7 +82,7 @@ async def send_and_answer(
 
 
 def follow_accepted(deps: Holdfast, accepted: Accepted, request: LettaStreamingRequest) -> EventStream:
-    batches = accepted.stream.follow() if accepted.stream else replayed(deps, accepted.run)
+    batches = accepted.stream.follow(gap_s=PACKET_GAP_S) if accepted.stream else replayed(deps, accepted.run)
     return event_stream(deps, accepted.run, batches, request, include_pings=request.include_pings)
 
 
@@ -113,7 +113,8 @@ def resumed_stream(deps: Holdfast, run: Run, request: RetrieveStreamRequest) -> 
 async def replayed(deps: Holdfast, run: Run, after: int = 0) -> AsyncGenerator[Sequence[Numbered]]:
     """The frames of a run that this request did not start: stored, live, or made from its messages."""
     if run.background or deps.streams.live(run.id) is not None:
-        async for batch in resumed(deps, run, after) if run.background else deps.streams.follow(run.id, after):
+        live = deps.streams.follow(run.id, after, PACKET_GAP_S)
+        async for batch in resumed(deps, run, after) if run.background else live:
             yield batch
         return
     told = await _told(deps, await _stopped(deps, run.id))

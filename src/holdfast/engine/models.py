@@ -1,4 +1,4 @@
-"""Finds the model that a handle names. A run outlives what it was told at its start: the model may be gone, or out of reach."""
+"""Finds the model that a handle names. A run outlives what it was told at its start: by now it may be out of reach."""
 
 from __future__ import annotations
 

@@ -26,6 +26,8 @@ from holdfast.store import runs
 from holdfast.store.transaction import Database, Transaction
 
 Numbered = tuple[int, Frame]
+# Two hundred packets a second look as smooth as any number; a model that is slower sends each token at once.
+PACKET_GAP_S = 0.005
 _FRAGMENTS = (TextFrame, ReasoningFrame, HiddenReasoningFrame, CallFrame)
 _FRAMES = msgspec.msgpack.Decoder(list[Frame])
 
@@ -42,6 +44,7 @@ class RunStream:
         self.finished = False
         self.storing = asyncio.Lock()  # the flusher and the checkpoint must not store the same frames
         self._waiters: list[asyncio.Future[None]] = []
+        self._resting: set[asyncio.Future[None]] = set()
 
     @property
     def last(self) -> int:
@@ -54,11 +57,22 @@ class RunStream:
     def finish(self) -> None:
         self.finished = True
         self._wake()
+        for rest in self._resting:
+            _resolve(rest)
 
-    async def follow(self, after: int = 0) -> AsyncGenerator[Sequence[Numbered]]:
-        """Batches of frames numbered above `after`, until the run's last one."""
+    async def follow(self, after: int = 0, gap_s: float = 0.0) -> AsyncGenerator[Sequence[Numbered]]:
+        """Batches of frames numbered above `after`, until the run's last one.
+
+        No two batches come within `gap_s` of each other unless the run ends, so that a model that is faster than any
+        reader does not cost a packet for every token.
+        """
         position, frames, base = max(after, self.base), self.frames, self.base
+        now, next_at = asyncio.get_running_loop().time, 0.0
         while True:
+            if gap_s and base + len(frames) > position and not self.finished:
+                if (early_s := next_at - now()) > 0:
+                    await self._rest(early_s)
+                next_at = now() + gap_s
             last = base + len(frames)
             if last == position + 1 and not isinstance(frames[-1], AbandonedFrame):  # as it is with a token at a time
                 position = last
@@ -78,6 +92,18 @@ class RunStream:
         self._waiters.append(waiter)
         await waiter
 
+    async def _rest(self, seconds: float) -> None:
+        """Ends early with the run."""
+        loop = asyncio.get_running_loop()
+        rest = loop.create_future()
+        self._resting.add(rest)
+        timer = loop.call_later(seconds, _resolve, rest)
+        try:
+            await rest
+        finally:
+            timer.cancel()
+            self._resting.discard(rest)
+
     def fragment_ids(self) -> dict[str, None]:
         """The messages of which fragments were shown here, in order."""
         return {frame.message_id: None for frame in self.frames if isinstance(frame, _FRAGMENTS)}
@@ -88,8 +114,12 @@ class RunStream:
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            _resolve(waiter)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class Streams:
@@ -135,7 +165,7 @@ class Streams:
         marks = [frame for frame in stream.unstored() if isinstance(frame, AbandonedFrame)] if stream else []
         return without_abandoned([(seq, frame) for seq, frame in numbered if seq > after], marks)
 
-    async def follow(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Numbered]]:
+    async def follow(self, run_id: str, after: int = 0, gap_s: float = 0.0) -> AsyncGenerator[Sequence[Numbered]]:
         """Stored frames, then live ones. Ends with the run's last frame, or when nobody is producing any more."""
         position = after
         stream = self._live.get(run_id)
@@ -148,7 +178,7 @@ class Streams:
                     return
         stream = self._live.get(run_id) or stream  # it may have ended while we read: then it knows how
         if stream is not None:
-            async for batch in stream.follow(position):
+            async for batch in stream.follow(position, gap_s):
                 yield batch
 
 
