@@ -274,6 +274,23 @@ async def test_ollama_is_asked_about_each_of_its_models(http: Http) -> None:
     assert str(named(found, "old:1b").endpoint).endswith("/v1")
 
 
+async def test_what_a_modelfile_sets_is_the_window_whatever_the_model_was_made_for(http: Http) -> None:
+    """Ollama runs a model with `num_ctx`, and silently drops the beginning of a longer prompt."""
+    made_for = {"model_info": {"llama.context_length": 131_072}}
+    shown = {
+        "set": made_for
+        | {"parameters": 'num_ctx                        8192\nstop                           "<|eot|>"'},
+        "other": made_for | {"parameters": "num_ctx_max 4\ntemperature 0.7"},
+    }
+
+    def show(body: Any) -> Any:
+        return shown[body["model"]]
+
+    answers = {"/api/tags": {"models": [{"name": name} for name in shown]}, "/api/show": show}
+    found = await listed(http, answers, "ollama", api_key=None)
+    assert [(model.name, model.context_window) for model in found.models] == [("set", 8_192), ("other", 131_072)]
+
+
 async def test_lm_studio_s_own_list_is_preferred_and_not_required(http: Http) -> None:
     own = [
         {"id": "qwen", "type": "llm", "max_context_length": 40_000, "loaded_context_length": 8_000},

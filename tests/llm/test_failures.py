@@ -62,6 +62,7 @@ OVERFLOWS = [
         (422, {"detail": [{"msg": "bad"}]}, Rejected),
         (400, openai("bad", "invalid_request_error"), Refused),
         (400, openai("filtered", None, "content_filter"), Refused),
+        (400, {"error": {"code": 400, "message": "no", "type": "exceed_context_size_error"}}, ContextTooLong),
         (408, b"", ModelTimedOut),
         (413, b"<html>too large</html>", ContextTooLong),
         (500, openai("oops", "server_error"), ModelUnavailable),

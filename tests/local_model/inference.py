@@ -95,4 +95,5 @@ def pointing_at(url: str) -> dict[str, str]:
         "OPENAI_BASE_URL": f"{url}/v1",
         "HOLDFAST_MODELS": f"openai-proxy/{NAME}={WINDOW * 8}",
         "HOLDFAST_TRACE_PROVIDER": "true",
+        "HOLDFAST_MODEL_TIMEOUT_S": "100",  # a CPU that is busy otherwise reads a dozen tokens in a second
     }

@@ -8,8 +8,11 @@ Runs in the environment that `make test-local-model` makes, which has nothing of
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import xllamacpp  # pyright: ignore[reportMissingImports]
+
+llama: Any = xllamacpp
 
 
 def weights() -> Path:
@@ -21,7 +24,7 @@ def weights() -> Path:
 
 
 def main(name: str, window: int) -> None:
-    wanted = xllamacpp.CommonParams()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    wanted: Any = llama.CommonParams()
     wanted.model.path = str(weights())
     wanted.model_alias = {name}
     wanted.n_ctx = window
@@ -31,8 +34,8 @@ def main(name: str, window: int) -> None:
     wanted.endpoint_slots = wanted.endpoint_metrics = True
     # A second thread waits in a tight loop for the first; on a busy machine of two cores that is ten times slower.
     wanted.cpuparams.n_threads = wanted.cpuparams_batch.n_threads = 1
-    server = xllamacpp.Server(wanted)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    print(server.listening_address, flush=True)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+    server: Any = llama.Server(wanted)
+    print(server.listening_address, flush=True)
     sys.stdin.read()
 
 

@@ -20,7 +20,7 @@ async def test_a_cancel_in_the_middle_of_a_reply_stops_the_model_and_leaves_an_a
     before = inference.tokens_said()
 
     events = await client.agents.messages.create(agent, input="Count.", streaming=True, stream_tokens=True)
-    heard: list[str] = []
+    heard: list[str | None] = []
     answered: dict[str, object] = {}
     async for event in events:
         heard.append(event.message_type)

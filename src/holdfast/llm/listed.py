@@ -19,6 +19,8 @@ _NOT_CHAT_AT_OPENAI: Final = re.compile(
     r"whisper|tts|dall-e|image|moderation|realtime|transcribe|audio|sora|davinci|babbage|computer-use|-instruct|search"
     r"|deep-research|live"
 )
+# A line of a Modelfile, as Ollama tells it back: the window that it runs the model with.
+_NUM_CTX: Final = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
 _WINDOWS: Final = ("loaded_context_length", "context_length", "context_window", "max_model_len", "max_context_length")
 # The table's prices are the makers' own; whoever else serves a model of that name may ask anything.
 _MAKERS: Final = frozenset({"openai", "anthropic", "google_ai", "deepseek"})
@@ -104,7 +106,7 @@ def gemini_model(endpoint: Endpoint, entry: Entry) -> ModelInfo:
 
 
 def ollama_model(endpoint: Endpoint, entry: Entry) -> ModelInfo:
-    known = _model(endpoint, entry.id, window=_of_architecture(entry, "context_length"))
+    known = _model(endpoint, entry.id, window=_num_ctx(entry) or _of_architecture(entry, "context_length"))
     can = entry.words("capabilities")
     if can is None:  # a server from before it told
         return known
@@ -211,6 +213,11 @@ def _amount(entry: Entry, path: str) -> float | None:
     except ValueError:
         return None
     return round(amount * 1_000_000, 6) if 0 <= amount < 1 else None
+
+
+def _num_ctx(entry: Entry) -> int | None:
+    found = _NUM_CTX.search(_text(entry.said.get("parameters")) or "")
+    return int(found[1]) if found else None
 
 
 def _of_architecture(entry: Entry, fact: str) -> int | None:
