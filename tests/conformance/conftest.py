@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"))
         if isinstance(item, pytest.Function) and hasattr(item, "callspec") and "vendor" in item.callspec.params:
             given = item.callspec.params
-            why = reason_against(item.originalname, given["vendor"], given.values())
+            why = reason_against(item.originalname, str(given["vendor"]), given.values())
             if why is not None:
                 item.add_marker(pytest.mark.skip(reason=why))
 
