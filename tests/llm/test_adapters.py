@@ -431,8 +431,9 @@ async def test_a_failure_within_the_stream_becomes_the_right_error(adapter: Adap
 @every_adapter
 @pytest.mark.parametrize("hangs", HANGS)
 async def test_a_vendor_that_falls_silent_is_given_up(adapter: Adapter, hangs: Hang) -> None:
-    async with opened(adapter, first_byte_s=0.2, total_s=0.4) as (vendor, model):
-        vendor.will(Script(deltas=(TextDelta("Well, "),), hangs=hangs))
+    async with opened(adapter, first_byte_s=0.4, total_s=1.2) as (vendor, model):
+        vendor.will(Script(failure=Failure("server")), Script(deltas=(TextDelta("Well, "),), hangs=hangs))
+        await seen_before_failing(model, asks(adapter))  # what is loaded on first use is loaded by now
         seen, error = await seen_before_failing(model, asks(adapter))
         assert type(error) is ModelTimedOut
         assert seen == ("Well, " if hangs == "mid_stream" else "")
