@@ -168,6 +168,17 @@ async def test_model_settings_are_applied_and_shown(served: Served) -> None:
     assert agent.llm_config.effort == "low"
 
 
+async def test_a_response_format_stays_until_the_settings_say_null(served: Served) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+    made = await served.create(model_settings={"provider_type": "openai", "response_format": wanted})
+    path = f"/v1/agents/{made['id']}"
+    kept = await served.ok("PATCH", path, {"model_settings": {"provider_type": "openai", "temperature": 0.1}})
+    assert (kept["response_format"], kept["model_settings"]["response_format"]) == (wanted, wanted)
+    null = {"provider_type": "openai", "response_format": None}
+    cleared = await served.ok("PATCH", path, {"model_settings": null})
+    assert (cleared["response_format"], cleared["model_settings"]["response_format"]) == (None, None)
+
+
 async def test_an_llm_config_object_still_chooses_the_model(served: Served) -> None:
     config = {"model": "large", "model_endpoint_type": "acme", "context_window": 9_000, "max_tokens": 50}
     made = await served.create(llm_config=config)

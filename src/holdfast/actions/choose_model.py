@@ -38,6 +38,8 @@ class Defaults(msgspec.Struct, frozen=True):
     embedding: str | None = None
     window: int = 128_000
 
+_FORMATS: Final = frozenset({"response_format", "response_schema"})  # one thing, which Google calls the latter
+
 
 class Embedding(msgspec.Struct, frozen=True):
     handle: str | None = None
@@ -189,9 +191,11 @@ def _read_settings(sent: ModelSettings, changes: dict[str, Any], settings: dict[
         changes["parallel_tool_calls"] = sent.parallel_tool_calls
     if sent.temperature is not None:
         changes["temperature"] = sent.temperature
-    wanted = sent.response_format or sent.response_schema
-    if wanted is not None:
-        changes["response_format"] = wanted.model_dump()
+    if _FORMATS & sent.model_fields_set:
+        wanted = sent.response_format or sent.response_schema
+        changes["response_format"] = wanted.model_dump() if wanted else None
+        for name in _FORMATS if wanted is None else ():
+            settings.pop(name, None)
 
 
 def _check_reasoning_budget(choice: ModelChoice) -> None:
