@@ -173,6 +173,7 @@ class Node:
         wait_s: float = 0.0,
         **request: Any,
     ) -> Accepted:
+        await self._require_true_window(thread or self.world.agent_id)
         said = () if text is None else (NewMessage(role="user", parts=(Text(text),), otid=otid),)
         parsed = ParsedInput(
             messages=said,
@@ -192,6 +193,16 @@ class Node:
                 wait_s=wait_s,
             )
         )
+
+    async def _require_true_window(self, thread_id: str) -> None:
+        """What this process remembers of a window, if anything, is what is stored."""
+
+        async def read(tx: Transaction) -> tuple[int, list[Message]]:
+            return (await threads.standing(tx, thread_id)).end, await threads.window(tx, thread_id)
+
+        end, stored = await self.world.database.read(read)
+        remembered = self.worker.windows.of(thread_id, end)
+        assert remembered is None or remembered == stored
 
     async def told(self, accepted: Accepted) -> list[Frame]:
         """Everything the run showed, once it has ended."""
