@@ -51,7 +51,7 @@ test-newest: $(READY) ## Run the conformance suite with the newest 1.x letta-cli
 	else \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(NEWEST) 'letta-client>=1.12,<2'; \
 	fi
-	PYTHONPATH=$(NEWEST) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/conformance
+	PYTHONPATH=$(NEWEST) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not adapter" tests/conformance
 
 test-npm: $(READY) ## Run the npm client against a server (needs node, npm and the npm registry)
 	$(BIN)/python -m tests.conformance.npm.run
