@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from alembic import op
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -110,6 +111,25 @@ async def test_starting_twice_at_once_migrates_once(sqlite_url: str, empty_postg
         await database.aclose()
     path = Path(sqlite_url.removeprefix("sqlite:///"))
     await asyncio.gather(*(asyncio.to_thread(upgrade.upgrade_sqlite, path) for _ in range(4)))
+    with closing(sqlite3.connect(path)) as connection:
+        assert revision.of_sqlite(connection) == revision.HEAD
+
+
+def test_migrations_that_are_cut_short_between_two_revisions_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "one.db"
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(op, "add_column", fail)  # which only the second revision does
+        with pytest.raises(KeyboardInterrupt):
+            upgrade.upgrade_sqlite(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == []
+    upgrade.upgrade_sqlite(path)
     with closing(sqlite3.connect(path)) as connection:
         assert revision.of_sqlite(connection) == revision.HEAD
 

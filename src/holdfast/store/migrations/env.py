@@ -16,8 +16,6 @@ def run() -> None:
             connection=attributes["connection"],
             target_metadata=metadata,
             render_as_batch=True,
-            # The caller holds one transaction around everything; Alembic must neither begin nor commit.
-            transactional_ddl=False,
         )
     with context.begin_transaction():
         context.run_migrations()

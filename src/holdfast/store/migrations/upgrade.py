@@ -28,7 +28,8 @@ def upgrade_sqlite(path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None, timeout=60)
     connection.execute("PRAGMA journal_mode = WAL").fetchall()
     engine = create_engine("sqlite://", creator=lambda: connection, poolclass=NullPool)
-    with engine.connect() as migrating:
+    # A transaction that was begun outside is one that Alembic neither begins nor commits, between revisions or ever.
+    with engine.connect() as migrating, migrating.begin():
         connection.execute("BEGIN IMMEDIATE")
         current = revision.of_sqlite(connection)
         if current != revision.HEAD:
@@ -36,7 +37,6 @@ def upgrade_sqlite(path: Path) -> None:
             config = configuration()
             config.attributes["connection"] = migrating
             command.upgrade(config, revision.HEAD)
-        migrating.commit()
     engine.dispose()
 
 
