@@ -108,6 +108,7 @@ class Http:
                 # The limit is on runs, not on connections: a run must not wait for another one's silence.
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
                 timeout=aiohttp.ClientTimeout(total=self._total_s, sock_connect=self._first_byte_s),
+                cookie_jar=aiohttp.DummyCookieJar(),  # nobody's requests are to be told by those of others
                 trust_env=proxied,
             )
         return known
