@@ -38,6 +38,7 @@ class Defaults(msgspec.Struct, frozen=True):
     embedding: str | None = None
     window: int = 128_000
 
+
 _FORMATS: Final = frozenset({"response_format", "response_schema"})  # one thing, which Google calls the latter
 
 
