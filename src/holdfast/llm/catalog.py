@@ -158,7 +158,11 @@ class ModelCatalog:
         shelf = self._shelf(provider_name)
         if shelf is None:
             offline = provider_name == OFFLINE.provider_name
-            raise self._not_found(handle, "it has one model" if offline else f"no provider is called {provider_name}")
+            missing = (
+                f"no provider is called {provider_name}; name its key or address where the server starts, "
+                "or add it with POST /v1/providers/"
+            )
+            raise self._not_found(handle, "it has one model" if offline else missing)
         info = shelf.find(model_name)
         if info is None and shelf.can_list:
             await self._ask(shelf)
