@@ -292,7 +292,7 @@ def sqlite_at(directory: Path) -> str:
     return f"sqlite:///{directory}/holdfast.db"
 
 
-async def eventually(what: Callable[[], bool], attempts: int = 2_000) -> None:
+async def eventually(what: Callable[[], bool], attempts: int = 20_000) -> None:
     """For what another task is about to do, where there is no event to wait for."""
     for _ in range(attempts):
         if what():

@@ -279,13 +279,19 @@ async def test_a_tool_that_returned_while_the_worker_was_told_to_go_is_on_record
 # --- standing in line ------------------------------------------------------------------------------------------------
 
 
+async def in_line(world: World, node: Node, text: str, place: int) -> asyncio.Task[Accepted]:
+    """Sends what has to wait, and returns when it stands at that place of the line."""
+    waiting = asyncio.create_task(node.send(text, wait_s=30))
+    await eventually(
+        lambda: world.agent_id in node.worker._lines and node.worker._lines[world.agent_id].length == place
+    )
+    return waiting
+
+
 async def test_requests_that_wait_for_a_busy_thread_go_in_the_order_they_came_in(world: World, node: Node) -> None:
     await node.send("call the slow tool")
     await world.tools.waiting.wait()
-    waiting: list[asyncio.Task[Accepted]] = []
-    for number in range(3):
-        waiting.append(asyncio.create_task(node.send(f"number {number}", wait_s=30)))
-        await asyncio.sleep(0)
+    waiting = [await in_line(world, node, f"number {number}", place=number + 1) for number in range(3)]
     world.tools.let_go.set()
     for accepted in await asyncio.gather(*waiting):
         await node.worker.stopped(accepted.run.id)
@@ -297,10 +303,8 @@ async def test_requests_that_wait_for_a_busy_thread_go_in_the_order_they_came_in
 async def test_whoever_gives_up_waiting_does_not_leave_the_line_blocked(world: World, node: Node) -> None:
     await node.send("call the slow tool")
     await world.tools.waiting.wait()
-    first = asyncio.create_task(node.send("gave up", wait_s=30))
-    await asyncio.sleep(0)
-    second = asyncio.create_task(node.send("still here", wait_s=30))
-    await asyncio.sleep(0)
+    first = await in_line(world, node, "gave up", place=1)
+    second = await in_line(world, node, "still here", place=2)
     first.cancel()
     world.tools.let_go.set()
     await node.worker.stopped((await second).run.id)
