@@ -37,23 +37,26 @@ class Line:
     def first_piece(self, agent: str, text: str) -> float:
         """Seconds until the first words of a token stream arrive here. Reads the stream to its end."""
         body = {"messages": [{"role": "user", "content": text}], "include_pings": False, "stream_tokens": True}
-        request = self._request("POST", f"/agents/{agent}/messages/stream", body)
+        return self._chunked(f"/agents/{agent}/messages/stream", body, b"assistant_message")[0]
+
+    def reply(self, path: str, text: str) -> float:
+        """A whole reply of a vendor, asked for directly: what the turn of an agent cannot do without."""
+        return self._chunked(path, {"messages": [{"role": "user", "content": text}]}, b" token")[1]
+
+    def first_word(self, path: str, text: str) -> float:
+        """Likewise, up to its first word."""
+        return self._chunked(path, {"messages": [{"role": "user", "content": text}]}, b" token")[0]
+
+    def _chunked(self, path: str, body: Any, word: bytes) -> tuple[float, float]:
+        """Seconds until the word arrives here, and until the answer is whole."""
+        request = self._request("POST", path, body)
         began, first, held = time.perf_counter(), 0.0, b""
         self._socket.sendall(request)
         while not held.endswith(b"\r\n0\r\n\r\n"):
             held += self._piece()
-            if not first and b"assistant_message" in held:
+            if not first and word in held:
                 first = time.perf_counter() - began
-        return first
-
-    def chat(self) -> float:
-        """A whole reply of a vendor, asked for directly: what the turn of an agent cannot do without."""
-        request = self._request("POST", "/chat/completions", {"messages": [{"content": "stream 1 every 0 us"}]})
-        began, held = time.perf_counter(), b""
-        self._socket.sendall(request)
-        while not held.endswith(b"\r\n0\r\n\r\n"):
-            held += self._piece()
-        return time.perf_counter() - began
+        return first, time.perf_counter() - began
 
     def _request(self, method: str, path: str, body: Any) -> bytes:
         encoded = b"" if body is None else msgspec.json.encode(body)

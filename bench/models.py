@@ -1,4 +1,4 @@
-"""What a real vendor's stream costs on its way through the whole server, next to a bare client reading the same."""
+"""What a vendor's words cost on their way through the whole server, next to a bare client reading the same."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Final
 
 import msgspec
 
+from bench.bare import bare_chunks_per_cpu_s
 from bench.client import Client
-from bench.line import Line
 from bench.process import Server
-from bench.sections import Row, at_least, at_most, median_ms
+from bench.sections import Row, at_least, at_most
 from bench.vendor import Vendor
+from bench.vendor_turns import vendor_turns
 from holdfast.core.messages import Text, ToolCall, ToolReturn, Turn
 from holdfast.llm.anthropic import AnthropicModel
 from holdfast.llm.base import ModelInfo, ModelRequest, ToolSchema
@@ -29,28 +30,23 @@ MANY: Final = (32, 2_000, 2_000)
 
 
 async def models(data_dir: Path) -> list[Row]:
-    with Vendor() as vendor, Server(data_dir, OPENAI_API_KEY="bench", OPENAI_BASE_URL=vendor.url) as server:
-        async with Client(server.url) as client:
-            rows = [
-                at_least(
-                    f"vendor's chunks per CPU-second at {streams} run{'s' * (streams > 1)}, against a bare client",
-                    await _through_server(server, client, streams, tokens, pause_us)
-                    / vendor.bare_chunks_per_cpu_s(streams, tokens, pause_us)
-                    * 100,
-                    "%",
-                    40,
-                )
-                for streams, tokens, pause_us in (ONE, MANY)
-            ]
-            agents = [await client.agent(model=MODEL) for _ in range(20)]
-            with Line(server.url) as line:
-                taken = [line.turn(agent, "stream 1 every 0 us") for agent in agents for _ in range(10)]
-            with Line(vendor.url.removesuffix("/v1")) as floor:
-                bare = [floor.chat() for _ in range(200)]
-    rows.append(at_most("no-tool turn through a vendor, overhead p50", median_ms(taken) - median_ms(bare), "ms", 5))
+    with Vendor() as vendor:
+        keys = {"OPENAI_API_KEY": "bench", "ANTHROPIC_API_KEY": "bench"}
+        with Server(data_dir, OPENAI_BASE_URL=vendor.url, ANTHROPIC_BASE_URL=vendor.url, **keys) as server:
+            async with Client(server.url) as client:
+                rows = [await _share(server, client, vendor, *pace) for pace in (ONE, MANY)]
+                rows += await vendor_turns(server, client, vendor)
     for name, adapter in (("OpenAI", ChatModel), ("Anthropic", AnthropicModel)):
         rows.append(await _encoding(name, adapter))
     return rows
+
+
+async def _share(server: Server, client: Client, vendor: Vendor, streams: int, tokens: int, pause_us: int) -> Row:
+    through = await _through_server(server, client, streams, tokens, pause_us)
+    bare = bare_chunks_per_cpu_s(vendor.url, streams, tokens, pause_us)
+    runs = f"{streams} run{'s' * (streams > 1)}"
+    what = f"vendor's chunks per CPU-second at {runs}, against a bare client"
+    return at_least(what, through / bare * 100, "%", 40)
 
 
 async def _encoding(name: str, adapter: type[ChatModel] | type[AnthropicModel]) -> Row:
