@@ -213,6 +213,57 @@ async def test_a_provider_sealed_with_another_key_is_used_without(
     assert "sealed with another key" in caplog.text
 
 
+async def test_steps_name_the_provider_that_a_user_brought_also_when_it_is_gone(client: ServedClient) -> None:
+    async with FakeVendor(ChatProtocol()).serving() as vendor:
+        body = {"name": "mine", "provider_type": "openai", "api_key": KEY, "base_url": vendor.url}
+        brought = await client.ask("POST", PROVIDERS, body)
+        agent = await client.agent(model="mine/offline")
+        await client.say(agent.id, "Hello")
+        waiting = await client.agents.messages.create_async(agent.id, input="Hello [[stall]]")
+        while "[[stall]]" not in str((await vendor.arrivals.get()).body):
+            pass
+        (pending,) = await client.ask("GET", f"/v1/runs/{waiting.id}/steps")
+        assert (pending["provider_id"], pending["provider_category"]) == (brought["id"], "byok")
+        await client.agents.messages.cancel(agent.id)
+    await client.ask("DELETE", PROVIDERS + brought["id"])
+    listed = await client.ask("GET", "/v1/steps/", agent_id=agent.id)
+    of_run = await client.ask("GET", f"/v1/runs/{listed[0]['run_id']}/steps")
+    one = await client.ask("GET", f"/v1/steps/{listed[0]['id']}")
+    rated = await client.ask("PATCH", f"/v1/steps/{listed[0]['id']}/feedback", {"feedback": "positive"})
+    metrics = await client.ask("GET", f"/v1/steps/{listed[0]['id']}/metrics")
+    assert len(listed) == 2
+    assert {step["provider_id"] for step in (*listed, *of_run, one, rated, metrics)} == {brought["id"]}
+    assert {step["provider_category"] for step in (*listed, *of_run, one, rated)} == {"byok"}
+
+
+async def test_steps_of_the_server_s_own_providers_name_none(tmp_path: Path) -> None:
+    """As they are not among the providers that are listed, there is no id that would lead anywhere."""
+    async with FakeVendor(ChatProtocol()).serving() as vendor:
+        environment = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": vendor.url}
+        async with served(tmp_path, providers=environment) as client:
+            for handle in ("openai-proxy/offline", "holdfast/offline"):
+                agent = await client.agent(model=handle)
+                await client.say(agent.id, "Hello")
+                (step,) = await client.ask("GET", "/v1/steps/", agent_id=agent.id)
+                assert (step["provider_id"], step["provider_category"]) == (None, "base")
+            assert await client.ask("GET", PROVIDERS) == []
+
+
+async def test_an_agent_says_whose_key_its_model_is_called_with(client: ServedClient, vendor: ListingServer) -> None:
+    await bring(client, vendor)
+
+    async def category(agent_id: str) -> str:
+        return (await client.ask("GET", f"/v1/agents/{agent_id}"))["llm_config"]["provider_category"]
+
+    agent = await client.agent(model="mine/m")
+    assert agent.llm_config.provider_category == await category(agent.id) == "byok"
+    await client.agents.update(agent.id, model="holdfast/offline")
+    assert await category(agent.id) == "base"
+    await client.agents.update(agent.id, model="mine/m")
+    assert await category(agent.id) == "byok"
+    assert await category((await client.agent()).id) == "base"
+
+
 @pytest.mark.parametrize(("provider_type", "protocol"), [("openai", ChatProtocol), ("anthropic", AnthropicProtocol)])
 async def test_an_agent_speaks_through_a_provider_that_a_user_brought(
     tmp_path: Path, provider_type: str, protocol: Callable[[], VendorProtocol]

@@ -79,7 +79,7 @@ def revised_choice(choice: ModelChoice, request: AgentFields, info: ModelInfo, w
     """
     if info.handle != choice.handle:
         choice = _moved(choice, info, window)
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"provider_category": info.provider_category}
     settings = dict(choice.settings)
     if request.llm_config is not None:
         _read_llm_config(request.llm_config, info, changes, settings)

@@ -64,6 +64,7 @@ def _switched(choice: ModelChoice, info: ModelInfo) -> ModelChoice:
     return msgspec.structs.replace(
         choice,
         handle=info.handle,
+        provider_category=info.provider_category,
         context_window=min(choice.context_window, info.context_window),
         max_output_tokens=min(wanted, longest) if wanted and longest else wanted,
         settings={},

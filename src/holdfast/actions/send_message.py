@@ -290,6 +290,7 @@ def _first_step(accepting: _Plan, started: RunStarted) -> Step | None:
         model_handle=model.handle,
         context_window_limit=model.context_window,
         provider_name=model.handle.partition("/")[0],
+        provider_category=model.provider_category,
         created_us=run.created_us,
         step_start_ns=run.created_us * 1_000,
     )

@@ -101,6 +101,7 @@ class ModelChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     handle: str
     context_window: int
+    provider_category: Literal["base", "byok"] = "base"  # whose key it is called with: the server's, or a user's
     max_output_tokens: int | None = None
     temperature: float | None = None
     parallel_tool_calls: bool = False
@@ -208,6 +209,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     context_window_limit: int
     provider_name: str = ""
     provider_category: str = "base"
+    provider_id: str | None = None  # only providers that users brought have one; looked up, not stored
     model_endpoint: str | None = None
     usage: Usage = Usage()
     stop_reason: StopReason | None = None

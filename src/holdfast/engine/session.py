@@ -130,6 +130,7 @@ class Session:
             model_handle=self.spec.model.handle,
             context_window_limit=self.spec.model.context_window,
             provider_name=provider_name,
+            provider_category=self.spec.model.provider_category,
             model_endpoint=endpoint,
             created_us=now_ns // 1_000,
             step_start_ns=now_ns,

@@ -12,7 +12,7 @@ from holdfast.core.usage import Usage
 from holdfast.errors import NotFound
 from holdfast.store.paging import Ordering, Page, fetch_page
 from holdfast.store.statements import insert_into, insert_or_update, one_of
-from holdfast.store.tables import steps
+from holdfast.store.tables import providers, steps
 from holdfast.store.transaction import Row, Transaction
 
 _encode = msgspec.json.Encoder().encode
@@ -25,7 +25,15 @@ Feedback = Literal["positive", "negative"]
 _SAVED = tuple(column.name for column in steps.columns if column.name not in ("id", "feedback", "tags"))
 _INSERT = insert_into(steps)
 _SAVE = insert_or_update(steps, ["id"], _SAVED)
-_ONE = select(steps).where(steps.c.id == bindparam("step"))
+# A name belongs to one provider for good, also after its deletion: so a step need not keep the id as well.
+_PROVIDER_ID = (
+    select(providers.c.id)
+    .where(providers.c.name == steps.c.provider_name, steps.c.provider_category == "byok")
+    .scalar_subquery()
+    .label("provider_id")
+)
+_SHOWN = (steps, _PROVIDER_ID)
+_ONE = select(*_SHOWN).where(steps.c.id == bindparam("step"))
 _FINISH = (
     update(steps)
     .where(steps.c.id == bindparam("step"))
@@ -41,10 +49,7 @@ _ADD_TOOL_TIME = (
     )
 )
 _FEEDBACK = (
-    update(steps)
-    .where(steps.c.id == bindparam("step"))
-    .values(feedback=bindparam("verdict"), tags=bindparam("labels"))
-    .returning(steps)
+    update(steps).where(steps.c.id == bindparam("step")).values(feedback=bindparam("verdict"), tags=bindparam("labels"))
 )
 _BY_AGE = Ordering(sort=steps.c.created_us, id=steps.c.id, what="Step")
 
@@ -88,13 +93,13 @@ async def get(tx: Transaction, step_id: str) -> Step:
 
 
 async def list_steps(tx: Transaction, filters: StepFilter, page: Page) -> list[Step]:
-    query: Select[Any] = select(steps).where(*_conditions(filters))
+    query: Select[Any] = select(*_SHOWN).where(*_conditions(filters))
     return [_step(row) for row in await fetch_page(tx, query, _BY_AGE, page)]
 
 
 async def list_of_run(tx: Transaction, run_id: str, page: Page | None = None) -> list[Step]:
     """All of them in the order in which they happened, unless a page is asked for."""
-    query = select(steps).where(steps.c.run_id == run_id)
+    query = select(*_SHOWN).where(steps.c.run_id == run_id)
     by_number = Ordering(sort=steps.c.number, id=steps.c.id, what="Step", scope=(steps.c.run_id == run_id,))
     page = page or Page(limit=None, order="asc")
     return [_step(row) for row in await fetch_page(tx, query, by_number, page)]
@@ -104,10 +109,8 @@ async def feedback(tx: Transaction, step_id: str, verdict: Feedback | None, tags
     """`tags` None keeps those that are there."""
     kept = (await get(tx, step_id)).tags if tags is None else tags
     labels = _encode(kept).decode()
-    row = await tx.fetch_one(_FEEDBACK, {"step": step_id, "verdict": verdict, "labels": labels})
-    if row is None:
-        raise NotFound("Step not found")
-    return _step(row)
+    await tx.execute(_FEEDBACK, {"step": step_id, "verdict": verdict, "labels": labels})
+    return await get(tx, step_id)
 
 
 def _conditions(filters: StepFilter) -> list[ColumnElement[bool]]:
@@ -149,7 +152,7 @@ def _columns(step: Step) -> dict[str, Any]:
     }
 
 
-_PLAIN = tuple(name for name in Step.__struct_fields__ if name not in ("usage", "error_data", "tags"))
+_PLAIN = tuple(name for name in Step.__struct_fields__ if name not in ("usage", "error_data", "tags", "provider_id"))
 
 
 def _step(row: Row) -> Step:
@@ -165,4 +168,5 @@ def _step(row: Row) -> Step:
         ),
         error_data=None if row["error_data"] is None else _decode_object(row["error_data"]),
         tags=_decode_tags(row["tags"]),
+        provider_id=row["provider_id"],
     )

@@ -203,7 +203,7 @@ def llm_config_view(choice: ModelChoice) -> dict[str, Any]:
         "model_endpoint_type": shown_endpoint(choice.handle),
         "model_endpoint": None,
         "provider_name": provider,
-        "provider_category": "base",
+        "provider_category": choice.provider_category,
         "model_wrapper": None,
         "context_window": choice.context_window,
         "put_inner_thoughts_in_kwargs": False,

@@ -73,7 +73,7 @@ def step_view(step: Step, messages: Iterable[Message] = (), conversation_id: str
         "id": step.id,
         "origin": None,
         "organization_id": ids.DEFAULT_ORG,
-        "provider_id": None,
+        "provider_id": step.provider_id,
         "run_id": step.run_id,
         "agent_id": step.agent_id,
         "status": step.status,
@@ -112,7 +112,7 @@ def step_metrics_view(step: Step) -> StepMetricsView:
     return {
         "id": step.id,
         "organization_id": ids.DEFAULT_ORG,
-        "provider_id": None,
+        "provider_id": step.provider_id,
         "run_id": step.run_id,
         "agent_id": step.agent_id,
         "step_start_ns": step.step_start_ns,
