@@ -10,13 +10,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import weakref
 from pathlib import Path
 from typing import Self
 
 from letta_client import AsyncLetta, Letta
 
-START_S = 30.0
-STOP_S = 30.0
+START_S = 60.0
+STOP_S = 60.0
 
 
 class ServerProcess:
@@ -27,7 +28,7 @@ class ServerProcess:
 
     def __init__(self, data_dir: Path, **environment: str) -> None:
         self.data_dir = data_dir
-        self.port = free_port()
+        self.port = hold_port(self)
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = data_dir / "server.log"
         self._environment = environment
@@ -88,14 +89,22 @@ class ServerProcess:
             if self._process.poll() is not None:
                 raise AssertionError(f"the server ended with {self._process.returncode}:\n{self.read_log()}")
             try:
-                with urllib.request.urlopen(f"{self.url}/v1/health/", timeout=1):
+                with urllib.request.urlopen(f"{self.url}/v1/health/", timeout=5):
                     return
             except (urllib.error.URLError, ConnectionError, TimeoutError):
                 time.sleep(0.02)  # there is no event to wait for before the port is open
         raise AssertionError(f"the server was not healthy within {START_S} s:\n{self.read_log()}")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def hold_port(owner: object) -> int:
+    """A port that nobody else is given for as long as the owner lives, also while the server on it is dead.
+
+    Linux lets another socket listen there, because both may reuse the address and this one never listens. Were the port
+    free instead, anybody's outgoing connection could take it, even that of a client that waits for the server.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    port = held.getsockname()[1]
+    weakref.finalize(owner, os.close, held.detach())
+    return port

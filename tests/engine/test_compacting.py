@@ -256,7 +256,7 @@ async def test_a_cancel_does_not_wait_for_a_summariser_that_is_waited_for(world:
     await node.ask("[[say:fine]] remember")
     accepted = await node.send("[[say:fine]] [[usage:3900,10]] [[summary_error:rate_limit]]", background=True)
     await eventually(lambda: len(catalog.summaries) == 1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert await node.cancel.one(accepted.run.id) == "cancelled"
         await node.worker.stopped(accepted.run.id)
     await assert_invariants(world.database, idle=True)

@@ -17,7 +17,7 @@ from holdfast.core.usage import Usage
 from ..invariants import Snapshot, assert_invariants
 from ..scenario import HASTY, RULES, Node, World, stop_of
 
-CANCEL_S = 5.0
+CANCEL_S = 30.0  # half of what would be waited for
 ONCE = "[[error_times:1]]"
 
 
@@ -45,6 +45,17 @@ async def first_retry(accepted: Accepted) -> RetryFrame:
             for frame in retries([frame for _, frame in batch]):
                 return frame
     raise AssertionError("the run ended without another try")
+
+
+async def die_waiting(world: World, node: Node, text: str) -> str:
+    """The run, whose worker did not outlive the write that says when there will be another try."""
+    node.database.crash_at(3, "after")  # accepted, begun, failed
+    accepted = await node.send(text, background=True)
+    await node.settled()
+    assert node.database.dead
+    snapshot = await assert_invariants(world.database)
+    assert [failed.retry_in_ms for failed in failures(snapshot, accepted.run.id)] == [20]
+    return accepted.run.id
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -160,15 +171,13 @@ async def test_a_server_that_stops_hands_a_waiting_run_over(world: World, node: 
 
 
 async def test_a_run_whose_worker_died_while_it_waited_goes_on_with_the_same_try(world: World, node: Node) -> None:
-    accepted = await node.send(f"hello [[error:server]][[retry_after:0.2]]{ONCE}", background=True)
-    await first_retry(accepted)
-    await node.die()
+    run_id = await die_waiting(world, node, f"hello [[error:server]][[retry_after:0.02]]{ONCE}")
     after = world.node()
     await after.worker.recover(alone=True)
-    await after.worker.stopped(accepted.run.id)
+    await after.worker.stopped(run_id)
     snapshot = await assert_invariants(world.database, idle=True)
-    assert snapshot.runs[accepted.run.id].stop_reason == "end_turn"
-    stored = [frame for _, frame in snapshot.frames[accepted.run.id]]
+    assert snapshot.runs[run_id].stop_reason == "end_turn"
+    stored = [frame for _, frame in snapshot.frames[run_id]]
     assert [frame.attempt for frame in retries(stored)] == [2, 3], "this worker's model fails once as well"
     assert len(snapshot.steps) == 1
 
@@ -176,15 +185,13 @@ async def test_a_run_whose_worker_died_while_it_waited_goes_on_with_the_same_try
 async def test_a_run_keeps_the_number_of_tries_it_was_told_whatever_the_settings_say_later(
     world: World, node: Node
 ) -> None:
-    accepted = await node.send("hello [[error:server]][[retry_after:0.2]]", background=True)
-    await first_retry(accepted)
-    await node.die()
+    run_id = await die_waiting(world, node, "hello [[error:server]][[retry_after:0.02]]")
     world.patience = Patience(retries=0)
     after = world.node()
     await after.worker.recover(alone=True)
-    await after.worker.stopped(accepted.run.id)
+    await after.worker.stopped(run_id)
     snapshot = await assert_invariants(world.database, idle=True)
-    assert len(failures(snapshot, accepted.run.id)) == 4
+    assert len(failures(snapshot, run_id)) == 4
 
 
 async def test_what_a_failed_try_cost_is_paid_for_with_its_step(world: World, node: Node) -> None:
