@@ -66,7 +66,7 @@ async def _resolve(host: str, port: int) -> list[Address]:
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise Invalid(f"The host {host} could not be found: {error}") from error
+        raise Invalid(f"The host {host} could not be found ({error}): check how it is written.") from error
     # A scope such as fe80::1%eth0 is dropped: link-local addresses are refused or listed without it.
     texts = dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found)
     return [ipaddress.ip_address(text) for text in texts]

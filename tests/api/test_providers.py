@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from holdfast import ids
 from tests.llm.fakes.anthropic import AnthropicProtocol
@@ -137,6 +145,106 @@ async def test_a_key_is_checked_with_the_vendor(client: ServedClient, vendor: Li
         error = refused.json()["error"]
         assert error["type"] == "llm_authentication"
         assert "no such key" in error["detail"]
+
+
+def self_signed(path: Path) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    unlocked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(unlocked + certificate.public_bytes(Encoding.PEM))
+    return path
+
+
+@pytest.fixture
+async def deaf_port() -> AsyncIterator[int]:
+    """Somebody is there who never speaks TLS, and hangs up."""
+    server = await asyncio.start_server(lambda _, writer: writer.transport.abort(), "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.fixture
+async def untrusted_port(tmp_path: Path) -> AsyncIterator[int]:
+    """TLS with a certificate that nobody but its owner has signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(self_signed(tmp_path / "certificate.pem"))
+    server = await asyncio.start_server(lambda _, writer: writer.transport.abort(), "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("http://nobody.localhost:{closed}", "cannot be reached"),
+        ("http://127.0.0.1:{closed}", "cannot be reached"),
+        ("https://127.0.0.1:{deaf}", "cannot be reached"),
+        ("http://127.0.0.1:{deaf}", "was lost"),
+        ("https://127.0.0.1:{untrusted}", "certificate"),
+        ("{vendor}/elsewhere", "404"),
+    ],
+)
+async def test_an_address_that_leads_nowhere_is_for_its_writer_to_mend(
+    tmp_path: Path, vendor: ListingServer, deaf_port: int, untrusted_port: int, address: str, why: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closed_port = listener.getsockname()[1]
+    url = address.format(closed=closed_port, deaf=deaf_port, untrusted=untrusted_port, vendor=vendor.url)
+    async with served(tmp_path) as client:
+        created = await bring(client, vendor)
+        assert (await client.ask("PATCH", PROVIDERS + created["id"], {"base_url": url}))["base_url"] == url
+        body = {"provider_type": "openai", "api_key": KEY, "base_url": url}
+        for method, path, sent in (
+            ("POST", "check", body),
+            ("POST", f"{created['id']}/check", None),
+            ("PATCH", f"{created['id']}/refresh", None),
+        ):
+            refusal = await client.refusal(400, method, PROVIDERS + path, sent)
+            assert why in refusal
+            assert "base_url" in refusal, "it says what to do"
+            assert KEY not in refusal
+
+
+async def test_a_vendor_that_answers_with_an_error_of_its_own_is_not_a_wrong_address(
+    client: ServedClient, vendor: ListingServer
+) -> None:
+    vendor.breaks(MODELS, 500)
+    body = {"provider_type": "openai", "api_key": KEY, "base_url": vendor.url}
+    answer = await client.http.post(PROVIDERS + "check", json=body)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (500, "llm_error")
+
+
+@pytest.mark.parametrize("host", ["a..b", f"{'x' * 64}.example", "127.0.0.1:99999", "127.0.0.1:port"])
+async def test_an_address_that_cannot_exist_is_refused_before_anybody_is_asked(
+    client: ServedClient, vendor: ListingServer, host: str
+) -> None:
+    body = {"name": "x", "provider_type": "openai", "api_key": KEY, "base_url": f"http://{host}"}
+    for path in ("", "check"):
+        assert "base_url must" in await client.refusal(400, "POST", PROVIDERS + path, body)
+    created = await bring(client, vendor)
+    change = {"base_url": f"http://{host}"}
+    assert "base_url must" in await client.refusal(400, "PATCH", PROVIDERS + created["id"], change)
+
+
+async def test_a_server_that_others_can_reach_says_what_is_wrong_with_a_host_before_it_stores_it(
+    tmp_path: Path, vendor: ListingServer
+) -> None:
+    async with served(tmp_path, host="0.0.0.0", api_key="k", allowed_hosts=("127.0.0.1",)) as client:
+        client.http.headers["authorization"] = "Bearer k"
+        created = await bring(client, vendor)
+        change = {"base_url": "http://nowhere.invalid"}
+        for method, path, sent in (
+            ("POST", "check", {"provider_type": "openai", "api_key": KEY, **change}),
+            ("PATCH", created["id"], change),
+        ):
+            assert "nowhere.invalid could not be found" in await client.refusal(400, method, PROVIDERS + path, sent)
 
 
 async def test_refreshing_asks_again_and_says_when(client: ServedClient, vendor: ListingServer) -> None:

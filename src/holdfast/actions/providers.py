@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
 
 from holdfast import ids
 from holdfast.core.records import Provider
-from holdfast.errors import Conflict, Invalid, Unsupported, WrongKey
+from holdfast.errors import Conflict, Invalid, ModelUnavailable, Rejected, Unsupported, WrongKey
 from holdfast.llm.addresses import base_url
 from holdfast.llm.base import Catalog
 from holdfast.llm.discovery import can_list
@@ -105,7 +107,7 @@ async def delete_provider(around: Surroundings, provider_id: str, now_us: int) -
 
 
 async def check_keys(around: Surroundings, request: ProviderCheck) -> None:
-    """Really asks the vendor. Raises a ModelError when it says no."""
+    """Really asks the vendor. Raises a ModelError when it says no, and Invalid when nobody is there to say anything."""
     described = Provider(
         id="",
         name=request.provider_type,
@@ -115,20 +117,21 @@ async def check_keys(around: Surroundings, request: ProviderCheck) -> None:
         api_version=request.api_version,
     )
     await _require_usable(around, described)
-    await _check(around, _endpoint(described, request.api_key, request.access_key))
+    await _check(around, described, _endpoint(described, request.api_key, request.access_key))
 
 
 async def check_provider(around: Surroundings, provider_id: str) -> Provider:
     provider = await around.database.read(lambda tx: provider_rows.get(tx, provider_id))
     await _require_usable(around, provider)
-    await _check(around, endpoint_of(provider, around.secretbox))
+    await _check(around, provider, endpoint_of(provider, around.secretbox))
     return provider
 
 
 async def refresh_provider(around: Surroundings, provider_id: str, now_us: int) -> Provider:
     """Lists its models anew, and remembers when that worked."""
     provider = await around.database.read(lambda tx: provider_rows.get(tx, provider_id))
-    await around.catalog.refresh(provider.name)
+    with _blaming_the_address_of(provider):
+        await around.catalog.refresh(provider.name)
 
     async def write(tx: Transaction) -> Provider:
         current = await provider_rows.get(tx, provider_id, lock=True)
@@ -175,10 +178,27 @@ def _endpoint(provider: Provider, api_key: str | None, access_key: str | None) -
     return msgspec.structs.replace(made, category="byok")
 
 
-async def _check(around: Surroundings, endpoint: Endpoint) -> None:
+async def _check(around: Surroundings, provider: Provider, endpoint: Endpoint) -> None:
     if not can_list(endpoint.provider_type):
         raise Unsupported(f"Keys for {endpoint.provider_type} cannot be checked without calling a model.")
-    await around.catalog.check(endpoint)
+    with _blaming_the_address_of(provider):
+        await around.catalog.check(endpoint)
+
+
+@contextmanager
+def _blaming_the_address_of(provider: Provider) -> Generator[None]:
+    """Whoever wrote an address can mend it: that it leads nowhere is their answer, and no failure of the server."""
+    try:
+        yield
+    except (ModelUnavailable, Rejected) as error:
+        # A vendor that says itself that it is out of order has been found; what a network did wrong has a cause.
+        found = isinstance(error, ModelUnavailable) and error.__cause__ is None
+        if provider.base_url is None or found:
+            raise
+        raise Invalid(
+            f"{error.message.removesuffix('.')}. Check base_url: it must be the address of a server that this one can "
+            f"reach and trust, and that speaks as {provider.provider_type} does."
+        ) from error
 
 
 async def _require_usable(around: Surroundings, provider: Provider) -> None:

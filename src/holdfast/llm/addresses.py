@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 OPENAI: Final = "https://api.openai.com/v1"
 
@@ -48,6 +48,8 @@ def base_url(provider_type: str, written: str | None) -> str:
         raise ValueError(f"must be an http or https URL such as http://localhost:11434, not {written!r}")
     if parts.username is not None or parts.password is not None:
         raise ValueError("must not carry a user name or password")
+    if not _can_exist(parts):
+        raise ValueError(f"must have a host and a port that can exist, which {written!r} has not")
     path = _PASTED.sub("", parts.path.rstrip("/"))
     return urlunsplit((parts.scheme, parts.netloc, _versioned(provider_type, path), "", ""))
 
@@ -59,6 +61,14 @@ def is_official(provider_type: str, url: str) -> bool:
 def without_version(url: str) -> str:
     """Where a server keeps what is not below /v1."""
     return _VERSION.sub("", url)
+
+
+def _can_exist(parts: SplitResult) -> bool:
+    try:
+        (parts.hostname or "").rstrip(".").encode("idna")
+        return parts.port != 0
+    except ValueError:  # an empty part of a name, one that is too long, a port that is no number or too large a one
+        return False
 
 
 def _versioned(provider_type: str, path: str) -> str:
