@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
+from holdfast.core.deltas import Delta
+from holdfast.llm.base import ModelRequest
+from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.scripted import OfflineModel
 from holdfast.store.database import Transaction
 from holdfast.store.sqlite import SQLiteDatabase, SQLiteTransaction
 from tests.invariants import assert_invariants
@@ -24,6 +29,31 @@ LEASE_S = 0.3
 async def client(tmp_path: Path) -> AsyncGenerator[ServedClient]:
     async with served(tmp_path, lease_ttl_s=LEASE_S) as made:
         yield made
+
+
+class Held(OfflineModel):
+    """Says nothing before it is let go, so that the disk is full by then. May be held up later on, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = asyncio.Event()
+        self.gates = {0: self.let_go}  # by how much has been said
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
+        said = 0
+        async with aclosing(super().stream(request)) as deltas:
+            async for delta in deltas:
+                if said in self.gates:
+                    await self.gates[said].wait()
+                yield delta
+                said += 1
+
+
+@pytest.fixture
+def model(client: ServedClient) -> Held:
+    assert isinstance(client.deps.catalog, ModelCatalog)
+    held = client.deps.catalog.offline.model = Held()
+    return held
 
 
 async def fill_up(client: ServedClient, pages_left: int = 0) -> None:
@@ -55,7 +85,7 @@ async def make_room(client: ServedClient) -> None:
 async def check_that_all_is_well_again(client: ServedClient, agent_id: str) -> None:
     """Runs that could not be finished are carried on as soon as their lease has run out."""
     await make_room(client)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await client.ask("GET", "/v1/runs/", active=True)) != []:
             await client.deps.worker.recover(alone=False)
             await asyncio.sleep(LEASE_S / 3)
@@ -85,12 +115,15 @@ async def test_a_message_that_does_not_fit_is_refused_whole_and_says_why(client:
 
 
 @pytest.mark.parametrize("path", ["", "/stream"])
-async def test_a_run_that_runs_out_of_room_says_so_and_the_next_one_works(client: ServedClient, path: str) -> None:
+async def test_a_run_that_runs_out_of_room_says_so_and_the_next_one_works(
+    client: ServedClient, model: Held, path: str
+) -> None:
     agent = await client.agent()
-    text = "Hello [[tokens:30000]] [[ttft:0.2]]"
+    text = "Hello [[tokens:30000]]"
     asking = asyncio.create_task(client.http.post(f"/v1/agents/{agent.id}/messages{path}", json={"input": text}))
     await eventually(lambda: open_streams(client) == 1)
     await fill_up(client)
+    model.let_go.set()
     answer = await asking
     assert answer.status_code == (200 if path else 500)
     assert "disk is full" in answer.text
@@ -100,12 +133,15 @@ async def test_a_run_that_runs_out_of_room_says_so_and_the_next_one_works(client
     await check_that_all_is_well_again(client, agent.id)
 
 
-async def test_a_run_whose_very_failure_finds_no_room_is_carried_on_when_there_is_some(client: ServedClient) -> None:
+async def test_a_run_whose_very_failure_finds_no_room_is_carried_on_when_there_is_some(
+    client: ServedClient, model: Held
+) -> None:
     agent = await client.agent()
-    body = {"input": "Hello [[tokens:30000]] [[ttft:0.2]]"}
+    body = {"input": "Hello [[tokens:30000]]"}
     asking = asyncio.create_task(client.http.post(f"/v1/agents/{agent.id}/messages", json=body))
     await eventually(lambda: open_streams(client) == 1)
     refuse_writes(client, refused=True)
+    model.let_go.set()
     answer = await asking
     assert answer.status_code == 503
     assert "carried on" in answer.json()["detail"]
@@ -115,14 +151,23 @@ async def test_a_run_whose_very_failure_finds_no_room_is_carried_on_when_there_i
 
 
 async def test_a_background_stream_that_runs_out_of_room_does_not_take_the_server_with_it(
-    client: ServedClient,
+    client: ServedClient, model: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its frames are stored by a task that serves all runs."""
     agent = await client.agent()
-    text = "Hello [[no_reasoning]] [[tokens:600]] [[delay:0.001]]"
+    noticed = model.gates[500] = asyncio.Event()
+    text = "Hello [[no_reasoning]] [[tokens:600]]"
     body = {"input": text, "stream_tokens": True, "background": True}
     asking = asyncio.create_task(client.http.post(f"/v1/agents/{agent.id}/messages/stream", json=body))
     await eventually(lambda: open_streams(client) == 1)
     await fill_up(client)
-    await asking
+    model.let_go.set()
+    await eventually(lambda: "the worker will try to flush again" in caplog.text)
+    noticed.set()
+    assert "stop_reason" not in (await asking).text, "an end that nobody could write down is not told"
+    (run,) = await client.ask("GET", "/v1/runs/")
     await check_that_all_is_well_again(client, agent.id)
+    assert (await client.ask("GET", f"/v1/runs/{run['id']}"))["stop_reason"] == "end_turn"
+    *_, stop, _, end = await client.events(f"/v1/runs/{run['id']}/stream")
+    assert isinstance(stop, dict)
+    assert (stop["message_type"], stop["stop_reason"], end) == ("stop_reason", "end_turn", "[DONE]")
