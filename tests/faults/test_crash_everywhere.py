@@ -9,11 +9,13 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from holdfast.core.frames import ErrorFrame, StopFrame
 from holdfast.core.records import Tool
-from holdfast.engine.worker import Pace
 from holdfast.store import blocks, journal, tools
+from holdfast.store.database import Transaction
+from holdfast.store.tables import runs as run_rows
 from tests.invariants import assert_invariants
 from tests.scenario import World, eventually
 
@@ -22,7 +24,7 @@ from .crashing import CrashPoint, Story, outlive, tell
 from .scenes import MODES, SCENES, Mode, Scene, world_from
 
 CRASH_MODES = (MODES[0], MODES[2], MODES[3])
-LEASE_S = 1.0
+LEFT_S = 0.3
 BY_NAME = {scene.name: scene for scene in SCENES}
 
 
@@ -101,16 +103,27 @@ async def test_a_crash_during_recovery_is_recovered_from_as_well(template: Templ
     assert tried
 
 
+async def shorten_lease(world: World, run_id: str) -> None:
+    """From now on it has only moments left to run."""
+    expires_us = await world.database.now_us() + int(LEFT_S * 1_000_000)
+
+    async def job(tx: Transaction) -> None:
+        await tx.execute(update(run_rows).where(run_rows.c.id == run_id).values(lease_expires_us=expires_us))
+
+    await world.database.write(job)
+
+
 async def test_a_run_is_carried_on_by_another_server_once_its_lease_has_run_out_and_not_before(
     template: Template, tmp_path: Path
 ) -> None:
     async with world_from(template, tmp_path) as world:
-        dead, alive = world.node(Pace(lease_ttl_s=LEASE_S)), world.node()
+        dead, alive = world.node(), world.node()
         run_id = (await dead.send("[[call:note {}]] [[stall@2]]", background=True)).run.id
         await eventually(lambda: dead.catalog.offline.model.open_streams == 1 and bool(world.tools.finished))
         await dead.die()
         assert await alive.worker.recover(alone=False) == 0
-        await asyncio.sleep(LEASE_S)  # only time lets a lease run out
+        await shorten_lease(world, run_id)
+        await asyncio.sleep(LEFT_S)  # only time lets a lease run out
         assert await alive.worker.recover(alone=False) == 1
         await alive.cancel.one(run_id)
         assert (await world.run(run_id)).lease == 2

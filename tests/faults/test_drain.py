@@ -20,6 +20,7 @@ from tests.serving import ServerProcess
 from .load import TALLY, Tally
 
 SLOW = "Hello [[no_reasoning]] [[tokens:60]] [[delay:0.02]]"
+TOO_SLOW = "Hello [[no_reasoning]] [[tokens:200]] [[delay:0.04]]"  # to be over before the server is
 
 
 class Listener:
@@ -72,7 +73,7 @@ async def check_database(directory: Path, *, idle: bool) -> None:
 
 
 async def wait_for_end(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             run = (await http.get(f"/v1/runs/{run_id}")).json()
             if run["status"] not in ("created", "running"):
@@ -98,7 +99,7 @@ async def test_a_run_that_cannot_finish_is_handed_over_and_carried_on_after_the_
     async with running_server(tmp_path, drain_s=0.2) as (server, http):
         agents = [await make_agent(http) for _ in range(2)]
         listeners = [
-            Listener(http, agent_id, SLOW.replace("60", "200"), stream_tokens=True, background=background)
+            Listener(http, agent_id, TOO_SLOW, stream_tokens=True, background=background)
             for agent_id, background in zip(agents, (False, True), strict=True)
         ]
         reading = [asyncio.create_task(listener.read()) for listener in listeners]
@@ -126,7 +127,7 @@ async def test_a_tool_cut_off_by_the_shutdown_is_not_run_again_and_the_model_is_
         given = json.dumps({"port": tally.port, "key": "once", "pause": 60})
         body = {"messages": [{"role": "user", "content": f"[[call:mark {given}]]"}]}
         run_id = (await http.post(f"/v1/agents/{agent_id}/messages/async", json=body)).json()["id"]
-        await asyncio.wait_for(tally.marked.wait(), 30)
+        await asyncio.wait_for(tally.marked.wait(), 60)
         await asyncio.to_thread(server.stop)
         await asyncio.to_thread(server.start)
         assert (await wait_for_end(http, run_id))["status"] == "completed"
