@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.retrying import LONGEST_PAUSE_S, Patience, asks_too_much, pause_ms
+from holdfast.core.retrying import LONGEST_PAUSE_S, Patience, asks_too_much, left_ms, pause_ms
 
 PATIENCE = Patience(retries=3, first_pause_s=0.5)
 
@@ -38,6 +38,20 @@ def test_a_vendor_that_asks_for_more_than_a_minute_is_not_waited_for() -> None:
     assert asks_too_much(61.0)
     assert not asks_too_much(60.0)
     assert not asks_too_much(None)
+
+
+def test_who_comes_later_waits_only_for_the_rest_of_a_pause() -> None:
+    began = 1_790_000_000_000_000
+    assert [left_ms(500, began, began + us) for us in (0, 999, 1_000, 499_000, 500_000)] == [500, 500, 499, 1, 0]
+
+
+def test_a_pause_that_is_over_leaves_nothing_to_wait_for() -> None:
+    assert left_ms(500, 1_000_000, 86_400_000_000) == 0
+    assert left_ms(0, 0, 0) == 0
+
+
+def test_a_clock_that_is_behind_makes_no_pause_longer() -> None:
+    assert left_ms(500, 86_400_000_000, 1_000_000) == 500
 
 
 @given(st.integers(1, 40), st.floats(0, 60), st.floats(0, 1))

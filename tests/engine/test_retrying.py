@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,9 +17,11 @@ from holdfast.core.usage import Usage
 
 from ..invariants import Snapshot, assert_invariants
 from ..scenario import HASTY, RULES, Node, World, stop_of
+from .timed import HandClock
 
 CANCEL_S = 30.0  # half of what would be waited for
 ONCE = "[[error_times:1]]"
+LEFT_S = 0.2
 
 
 @pytest.fixture
@@ -180,6 +183,38 @@ async def test_a_run_whose_worker_died_while_it_waited_goes_on_with_the_same_try
     stored = [frame for _, frame in snapshot.frames[run_id]]
     assert [frame.attempt for frame in retries(stored)] == [2, 3], "this worker's model fails once as well"
     assert len(snapshot.steps) == 1
+
+
+async def test_whoever_takes_a_waiting_run_over_waits_only_for_what_is_left(world: World) -> None:
+    world.patience, world.clock = HASTY, (clock := HandClock())
+    before = world.node()
+    accepted = await before.send(f"hello [[error:server]][[retry_after:60]]{ONCE}", background=True)
+    await first_retry(accepted)
+    await before.die()
+    clock.advance(60 - LEFT_S)
+    after = Node(world, catalog=before.catalog)  # the same model, which has failed already
+    started = time.monotonic()
+    await after.worker.recover(alone=True)
+    async with asyncio.timeout(CANCEL_S):
+        await after.worker.stopped(accepted.run.id)
+    assert time.monotonic() - started >= LEFT_S
+    snapshot = await assert_invariants(world.database, idle=True)
+    assert snapshot.runs[accepted.run.id].stop_reason == "end_turn"
+    assert len(failures(snapshot, accepted.run.id)) == 1
+
+
+async def test_a_pause_that_is_over_when_the_run_is_taken_over_is_not_waited_for(world: World) -> None:
+    world.patience, world.clock = HASTY, (clock := HandClock())
+    before = world.node()
+    accepted = await before.send(f"hello [[error:server]][[retry_after:60]]{ONCE}", background=True)
+    await first_retry(accepted)
+    await before.worker.drain()
+    clock.advance(3600)
+    after = Node(world, catalog=before.catalog)
+    await after.worker.recover(alone=True)
+    async with asyncio.timeout(CANCEL_S):
+        await after.worker.stopped(accepted.run.id)
+    assert (await world.run(accepted.run.id)).stop_reason == "end_turn"
 
 
 async def test_a_run_keeps_the_number_of_tries_it_was_told_whatever_the_settings_say_later(

@@ -30,5 +30,13 @@ def pause_ms(patience: Patience, failures: int, retry_after_s: float | None, cha
     return round(doubled * 1_000 * (0.5 + chance / 2))
 
 
+def left_ms(pause_ms: int, since_us: int, now_us: int) -> int:
+    """What is left of a pause that began at `since_us`, by the clock of who waits now, which may not be the same.
+
+    So it may seem not to have begun yet: even then the whole of it is enough.
+    """
+    return pause_ms - min(max(0, (now_us - since_us) // 1_000), pause_ms)
+
+
 def asks_too_much(retry_after_s: float | None) -> bool:
     return retry_after_s is not None and retry_after_s > LONGEST_PAUSE_S

@@ -23,6 +23,7 @@ class Stored(msgspec.Struct, frozen=True):
     agent: Agent
     thread: Thread
     events: list[AnyEvent]
+    last_event_us: int
     window: list[Message]
     blocks: list[Block]
     system_digest: str | None
@@ -43,10 +44,12 @@ async def load_state(tx: Transaction, run_id: str) -> tuple[RunState, int]:
 async def read(tx: Transaction, run: Run) -> Stored:
     thread = await threads.get(tx, run.thread_id)
     latest = await steps.list_of_run(tx, run.id)
+    journalled = await journal.load_timed(tx, run.id)
     return Stored(
         agent=await agents.get(tx, run.agent_id),
         thread=thread,
-        events=[_event.decode(text) for text in await journal.load(tx, run.id)],
+        events=[_event.decode(text) for _, text in journalled],
+        last_event_us=journalled[-1][0] if journalled else 0,
         window=await threads.window(tx, run.thread_id),
         blocks=await blocks_in_view(tx, thread),
         system_digest=await threads.system_digest(tx, run.thread_id),
@@ -82,6 +85,7 @@ async def reopen(database: Database, streams: Streams, clock: Clock, run: Run) -
         stream=stream,
         clock=clock,
         step=stored.step,
+        waits_since_us=stored.last_event_us,  # of a run that waits for another try, the last event is that one failed
     )
     if stored.last_seq:
         told = await streams.replay(run.id, 0)

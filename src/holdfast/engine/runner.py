@@ -15,7 +15,7 @@ from holdfast.core import budget, context, prompt
 from holdfast.core.deltas import NOTHING_SAID, Reply
 from holdfast.core.frames import CompactionFrame
 from holdfast.core.messages import ToolReturn
-from holdfast.core.retrying import Patience, pause_ms
+from holdfast.core.retrying import Patience, left_ms, pause_ms
 from holdfast.core.run import CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
 from holdfast.engine import requests
 from holdfast.engine.acting import Executor, next_batch, running
@@ -147,11 +147,13 @@ class Runner:
             session.learnt(self._ratios.learn(call.request.handle, guess, reply.usage))
 
     async def _wait(self, session: Session, intent: CallModel, scope: CancelScope) -> None:
-        """On record before it begins: whoever takes the run over knows how often it has been tried."""
+        """On record before it begins: whoever takes the run over knows how often it has been tried, and since when it
+        waits."""
         if intent.pause_ms:
             if session.draft.has_facts:
                 await checkpoint(self._database, session)
-            await scope.run(asyncio.sleep(intent.pause_ms / 1_000))
+            left = left_ms(intent.pause_ms, session.waits_since_us, self._clock.now_us())
+            await scope.run(asyncio.sleep(left / 1_000))
 
     def _failed_try(self, session: Session, error: ModelError, said: Reply) -> None:
         retries, first_pause_s = session.spec.retries, self._patience.first_pause_s

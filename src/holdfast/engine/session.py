@@ -57,6 +57,7 @@ class Session:
         stream: RunStream,
         clock: Clock,
         step: Step | None = None,
+        waits_since_us: int = 0,
     ) -> None:
         self.run = run
         self.agent = agent
@@ -73,6 +74,7 @@ class Session:
         self.attempt: Attempt | None = None
         self.step = step
         self.failing = False
+        self.waits_since_us = waits_since_us  # when the try failed that another is to follow
         self.ttft_ns: int | None = run.ttft_ns
         self.received_ns = run.created_us * 1_000
         self.thread_end: int | None = None  # as of the last checkpoint; None when it is not known
@@ -165,6 +167,7 @@ class Session:
         """What was shown of the try is disowned with the fact that it failed, and not before: a cancel may yet come
         between, and keeps what was said."""
         usage = said.usage or Usage()
+        self.waits_since_us = self.clock.now_us()
         self._record(ModelFailed(failure.stop_reason, failure.error, failure.overflow, retry_in_ms, usage))
         self._change_step(usage=usage)
         abandoned = self._shown_of_attempt()
