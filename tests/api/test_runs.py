@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -306,10 +307,14 @@ class Listener:
     def __init__(self, *statuses: int) -> None:
         self._statuses = list(statuses)
         self.received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.second = asyncio.Event()  # is not answered before this
+        self.second.set()
         self.url = ""
 
     async def answer(self, request: web.Request) -> web.Response:
         self.received.put_nowait(await request.json())
+        if self.received.qsize() > 1:
+            await self.second.wait()
         status = self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
         return web.Response(status=status, headers={"location": self.url})
 
@@ -328,7 +333,7 @@ class Listener:
             await runner.cleanup()
 
 
-async def until(condition: Callable[[], Awaitable[Any]], limit_s: float = 10.0) -> Any:
+async def until(condition: Callable[[], Awaitable[Any]], limit_s: float = 60.0) -> Any:
     """What the condition gives, once it gives something: for what only the database can tell."""
     async with asyncio.timeout(limit_s):
         while True:
@@ -356,7 +361,7 @@ async def test_a_callback_tells_how_the_run_ended_and_is_recorded(loopback_clien
     agent = await client.agent()
     async with listener.listening() as url:
         run = await client.agents.messages.create_async(agent.id, input="[[say:done]]", callback_url=url)
-        told = await asyncio.wait_for(listener.received.get(), 10)
+        told = await asyncio.wait_for(listener.received.get(), 60)
         after = await recorded(client, run.id)
     assert (told["run_id"], told["status"]) == (run.id, "completed")
     assert not told["completed_at"].endswith("Z")
@@ -391,11 +396,13 @@ async def test_a_private_address_is_not_called(client: ServedClient) -> None:
 
 async def test_a_server_error_is_tried_again_and_the_last_attempt_recorded(loopback_client: ServedClient) -> None:
     client, listener = loopback_client, Listener(503, 200)
+    listener.second.clear()
     agent = await client.agent()
     async with listener.listening() as url:
         run = await client.agents.messages.create_async(agent.id, input="hello", callback_url=url)
         first = await recorded(client, run.id)
         assert first["callback_status_code"] == 503
+        listener.second.set()
 
         async def delivered() -> bool:
             return (await client.ask("GET", f"/v1/runs/{run.id}"))["callback_status_code"] == 200
@@ -405,12 +412,13 @@ async def test_a_server_error_is_tried_again_and_the_last_attempt_recorded(loopb
 
 
 async def test_a_connection_that_is_refused_is_recorded_and_harms_nothing(loopback_client: ServedClient) -> None:
-    client, listener = loopback_client, Listener(200)
+    client = loopback_client
     agent = await client.agent()
-    async with listener.listening() as url:
-        pass
-    run = await client.agents.messages.create_async(agent.id, input="hello", callback_url=url)
-    after = await recorded(client, run.id)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # so that nobody else can listen there
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/told"
+        run = await client.agents.messages.create_async(agent.id, input="hello", callback_url=url)
+        after = await recorded(client, run.id)
     assert (after["status"], after["callback_status_code"]) == ("completed", None)
     assert "Connect" in after["callback_error"]
 
@@ -420,7 +428,7 @@ async def test_a_run_that_paused_for_approval_calls_back_once(loopback_client: S
     agent = await client.guarded_agent(DOOR)
     async with listener.listening() as url:
         run = await client.agents.messages.create_async(agent.id, input="Call open_door", callback_url=url)
-        paused = await asyncio.wait_for(listener.received.get(), 10)
+        paused = await asyncio.wait_for(listener.received.get(), 60)
         assert paused["metadata"]["result"]["stop_reason"]["stop_reason"] == "requires_approval"
         sent = await recorded(client, run.id)
         assert await client.agents.messages.cancel(agent.id) == {run.id: "cancelled"}

@@ -41,7 +41,7 @@ async def answering(status: int, body: bytes) -> AsyncGenerator[str]:
 
 @asynccontextmanager
 async def pool() -> AsyncGenerator[Http]:
-    http = Http(first_byte_s=10, total_s=10)
+    http = Http(first_byte_s=60, total_s=60)
     try:
         yield http
     finally:

@@ -197,7 +197,7 @@ def _set_balance(to: str) -> Callable[[Transaction], Any]:
 def _in_a_thread(database: Database, to: str) -> None:
     thread = threading.Thread(target=lambda: asyncio.run(database.write(_set_balance(to))))
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -275,10 +275,10 @@ async def test_jobs_that_queue_up_are_committed_together(sqlite_url: str) -> Non
 
     async def slow(tx: Transaction) -> None:
         entered.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
 
     first = asyncio.create_task(database.write(slow))
-    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 10)
+    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 60)
     rest = [asyncio.create_task(database.write(put(f"k{number}"))) for number in range(30)]
     await asyncio.sleep(0)
     assert await count(database) == 0

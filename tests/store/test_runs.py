@@ -89,8 +89,10 @@ async def test_of_twenty_requests_with_one_key_one_becomes_a_run(database: Datab
 async def test_the_same_key_in_another_thread_is_another_request(database: Database) -> None:
     agent_id = await add_agent(database)
     conversation = await add_conversation(database, agent_id)
-    await add_run(database, agent_id, request_key="same")
-    await add_run(database, agent_id, conversation, request_key="same")
+    mine = await add_run(database, agent_id, request_key="same")
+    theirs = await add_run(database, agent_id, conversation, request_key="same")
+    for thread_id, run in ((agent_id, mine), (conversation, theirs)):
+        assert (await look(database, runs.by_request_key, thread_id, "same")).id == run.id
 
 
 async def test_a_run_is_found_by_any_otid_it_was_sent_and_the_newest_wins(database: Database) -> None:
