@@ -23,7 +23,7 @@ Mode = Literal["blocking", "step", "token", "background", "async"]
 MODES: dict[str, Mode] = {"B": "blocking", "S": "step", "T": "token", "G": "background", "A": "async"}
 STREAMS = ("step", "token", "background")
 INPUT_TYPES = ("system_message", "user_message", "approval_response_message")
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def in_modes(letters: str, adapters: str = "") -> pytest.MarkDecorator:

@@ -8,16 +8,18 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Receiver:
-    """Answers every POST with `status`, or, while `deaf`, not at all."""
+    """Answers every POST with `status`, but not before it `may_answer`; or, while `deaf`, not at all."""
 
     def __init__(self) -> None:
         self.url = ""
         self.status = 200
         self.deaf = False
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.received: list[bytes] = []
         self._news = asyncio.Condition()
 
@@ -39,6 +41,7 @@ class Receiver:
             if self.deaf:
                 await reader.read()  # until the other side gives up
                 return
+            await self.may_answer.wait()
             writer.write(f"HTTP/1.1 {self.status} Fine\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):

@@ -268,7 +268,7 @@ async def test_a_reply_that_a_restart_interrupted_is_asked_for_again(
     agent = await make_agent("print_tool")
     before = fake.standing()
     begun = await client.agents.messages.create_async(
-        agent_id=agent, messages=[{"role": "user", "content": "Call print_tool with 'x' [[ttft:2@2]]"}]
+        agent_id=agent, messages=[{"role": "user", "content": "Call print_tool with 'x' [[ttft:4@2]]"}]
     )
 
     async def look() -> bool | None:

@@ -146,7 +146,7 @@ async def test_a19_a_reader_whose_connection_broke_goes_on_after_what_it_has(
 ) -> None:
     async with connected(mortal) as client:
         agent = await create_agent(client, [mortal_tools["print_tool"]])
-        said = [user("Call print_tool with 'x' [[ttft:1@2]]")]
+        said = [user("Call print_tool with 'x' [[ttft:4@2]]")]
         messaging: Any = client.agents.messages
         stream = await messaging.create(agent_id=agent, messages=said, streaming=True, background=True)
         heard: list[Json] = []

@@ -92,7 +92,7 @@ async def test_a_cancel_does_not_wait_for_the_next_try(client: AsyncLetta, make_
     assert await client.agents.messages.cancel(agent_id=agent) == {run_id: "cancelled"}
     cancelled = await turn.outcome()
 
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert cancelled.stop_reason == "cancelled"
     assert (await read_run(client, run_id))["status"] == "cancelled"
     assert [step["status"] for step in await steps_of(client, run_id)] == ["cancelled"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.conformance.modes import (
     send,
     told,
 )
+from tests.conformance.receiver import Receiver
 from tests.conformance.vendors import with_every_vendor
 from tests.serving import ServerProcess
 
@@ -182,14 +184,21 @@ async def test_a16_every_way_of_sending_knows_a_repeated_request(
 
 @in_modes("BSTGA")
 async def test_a17_of_two_requests_at_once_only_one_runs_at_a_time(
-    client: AsyncLetta, make_agent: MakeAgent, mode: Mode
+    client: AsyncLetta, make_agent: MakeAgent, receiver: Receiver, mode: Mode
 ) -> None:
-    agent = await make_agent()
+    """The one that runs waits in its tool until the other has been refused, or stands in line."""
+    agent = await make_agent("ring_bell")
+    arguments = json.dumps({"url": receiver.url, "seconds": 0})
+    receiver.may_answer.clear()
 
-    turns = [begin(client, mode, agent, f"{SLOWLY} number {number}") for number in range(2)]
-    await newest_run(client, agent, active=True)
+    turns = [begin(client, mode, agent, f"[[call:ring_bell {arguments}]] number {number}") for number in range(2)]
+    ends = [asyncio.create_task(turn.outcome()) for turn in turns]
+    await receiver.until(1)
     assert len((await client.runs.list(agent_id=agent, active=True)).items) == 1
-    outcomes = [await turn.outcome() for turn in turns]
+    if mode != "blocking":
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    receiver.may_answer.set()
+    outcomes = [await end for end in ends]
 
     runs = [as_json(run) for run in (await client.runs.list(agent_id=agent, order="asc")).items]
     if mode == "blocking":
@@ -227,7 +236,7 @@ async def test_a20_a_client_that_hangs_up_does_not_stop_the_run(
         "stream_tokens": mode == "token",
     }
     async with (
-        httpx.AsyncClient(base_url=server.url) as http,
+        httpx.AsyncClient(base_url=server.url, timeout=60) as http,
         http.stream("POST", f"/v1/agents/{agent}/messages", json=body) as answer,
     ):
         first = await anext(answer.aiter_bytes())

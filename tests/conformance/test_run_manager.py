@@ -275,9 +275,11 @@ async def test_runs_are_found_by_what_was_measured_of_them(
 ) -> None:
     agent = await make_agent("print_tool", "roll_dice")
     short = (await send(client, "blocking", agent, "Hello")).run_id
-    long = (await send(client, "blocking", agent, "Call print_tool with 'x' [[ttft:0.2]]")).run_id
-    middle = (await send(client, "blocking", agent, 'Say "name":"roll_dice" [[ttft:0.1]]')).run_id
-    took = (await read_run(client, middle))["total_duration_ns"]
+    long = (await send(client, "blocking", agent, "Call print_tool with 'x'")).run_id
+    middle = (await send(client, "blocking", agent, 'Say "name":"roll_dice"')).run_id
+    took = {run_id: (await read_run(client, run_id))["total_duration_ns"] for run_id in (middle, long, short)}
+    slowest, between, quickest = sorted(took, key=took.__getitem__, reverse=True)
+    median = took[between]
     begun = (await read_run(client, long))["created_at"].isoformat()
 
     assert await found(client, agent_id=agent, step_count=2) == [long]
@@ -288,11 +290,11 @@ async def test_runs_are_found_by_what_was_measured_of_them(
     assert await found(client, agent_id=agent, tools_used=["tool-unknown"]) == []
     assert await found(client, agent_id=agent, start_date=begun) == [middle, long]
     assert await found(client, agent_id=agent, end_date=begun) == [long, short]
-    assert await found(client, agent_id=agent, order_by="duration") == [long, middle, short]
-    assert await found(client, agent_id=agent, order_by="duration", order="asc", limit=2) == [short, middle]
-    assert await found(client, agent_id=agent, order_by="duration", after=long) == [middle, short]
-    assert await found(client, agent_id=agent, duration_ns=took, duration_operator="gt") == [long]
-    assert await found(client, agent_id=agent, duration_ns=took, duration_operator="lt") == [short]
-    assert await found(client, agent_id=agent, duration_ns=took, duration_operator="eq") == [middle]
-    assert await found(client, agent_id=agent, duration_percentile=50) == [middle, long]
-    assert await found(client, agent_id=agent, duration_percentile=100) == [long]
+    assert await found(client, agent_id=agent, order_by="duration") == [slowest, between, quickest]
+    assert await found(client, agent_id=agent, order_by="duration", order="asc", limit=2) == [quickest, between]
+    assert await found(client, agent_id=agent, order_by="duration", after=slowest) == [between, quickest]
+    assert await found(client, agent_id=agent, duration_ns=median, duration_operator="gt") == [slowest]
+    assert await found(client, agent_id=agent, duration_ns=median, duration_operator="lt") == [quickest]
+    assert await found(client, agent_id=agent, duration_ns=median, duration_operator="eq") == [between]
+    assert await found(client, agent_id=agent, duration_percentile=50) == [each for each in took if each != quickest]
+    assert await found(client, agent_id=agent, duration_percentile=100) == [slowest]

@@ -20,7 +20,7 @@ ROLL = "Use roll_dice, with 16 sides please, and say what came up."
 @pytest.mark.parametrize("moment", ["silence", "tokens", "after the tool"])
 async def test_background_streaming_cancellation(client: AsyncLetta, make_agent: MakeAgent, moment: str) -> None:
     agent = await make_agent("roll_dice")
-    directive = {"silence": "[[stall]]", "tokens": "[[delay:0.1]]", "after the tool": "[[stall@2]]"}[moment]
+    directive = {"silence": "[[stall]]", "tokens": "[[delay:0.5]]", "after the tool": "[[stall@2]]"}[moment]
     until = {"silence": "ping", "tokens": "reasoning_message", "after the tool": "tool_return_message"}[moment]
     messages: Any = client.agents.messages
     stream = await messages.stream(

@@ -385,13 +385,13 @@ def test_agent_records_last_stop_reason_after_approval_flow(sync: Any, agent: st
 
 
 def test_approve_with_cancellation(sync: Any, agent: str) -> None:
-    call = call_of(ask(sync, agent, f"{ASK} [[delay:0.2@2]]"))
+    call = call_of(ask(sync, agent, f"{ASK} [[delay:2@2]]"))
     chunks = iter(sync.agents.messages.stream(agent_id=agent, messages=yes(call), stream_tokens=True))
     first = [next(chunks), next(chunks)]
     canceller = threading.Thread(target=lambda: sync.agents.messages.cancel(agent_id=agent))
     canceller.start()
     messages = [*first, *chunks]
-    canceller.join(timeout=10)
+    canceller.join(timeout=60)
 
     assert [message.message_type for message in first] == ["ping", "tool_return_message"]
     assert [message.stop_reason for message in messages if message.message_type == "stop_reason"] == ["cancelled"]

@@ -82,7 +82,7 @@ def ring_bell(url: str, seconds: float) -> str:
     import time
     import urllib.request
 
-    urllib.request.urlopen(urllib.request.Request(url, data=b"rung", method="POST"), timeout=10).close()
+    urllib.request.urlopen(urllib.request.Request(url, data=b"rung", method="POST"), timeout=60).close()
     time.sleep(seconds)
     return "rung"
 
@@ -101,7 +101,7 @@ def ring_gate(url: str, seconds: float) -> str:
     import time
     import urllib.request
 
-    urllib.request.urlopen(urllib.request.Request(url, data=b"rung", method="POST"), timeout=10).close()
+    urllib.request.urlopen(urllib.request.Request(url, data=b"rung", method="POST"), timeout=60).close()
     time.sleep(seconds)
     return "rung"
 

@@ -29,7 +29,7 @@ SERVER = {
     "HOLDFAST_DRAIN_S": "0.2",
 }
 WINDOW = 128_000
-HEARD_WITHIN_S = 2.0
+HEARD_WITHIN_S = 20.0
 
 
 class Vendor(msgspec.Struct, frozen=True):
@@ -105,16 +105,16 @@ class VendorProcess:
 
     def __exit__(self, *_: object) -> None:
         assert self._process is not None
-        self._process.communicate(timeout=10)  # closes its input, which is how it is told to end
+        self._process.communicate(timeout=60)  # closes its input, which is how it is told to end
         assert self._process.returncode == 0
 
     def standing(self) -> Standing:
-        with urllib.request.urlopen(f"{self.url}/_open", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/_open", timeout=60) as answer:
             return msgspec.convert(json.load(answer), Standing)
 
     def last_request(self) -> str:
         """Its body, as JSON."""
-        with urllib.request.urlopen(f"{self.url}/_last", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/_last", timeout=60) as answer:
             return answer.read().decode()
 
     def check_none_open(self, but: int = 0) -> Standing:
