@@ -222,6 +222,16 @@ async def test_an_attached_tool_runs_with_the_secrets_of_its_agent(served: Serve
     assert "tell" in await served.refused(404, "POST", f"/v1/agents/{stranger['id']}/tools/tell/run", {"args": {}})
 
 
+async def test_a_tool_is_told_whose_it_is_when_an_agent_calls_it_and_when_it_is_run_by_hand(served: Served) -> None:
+    body = '    """Tell."""\n    return f"{agent_state.name} {agent_state.id}"\n'
+    tool = await served.create_tool(f"def who(agent_state) -> str:\n{body}")
+    agent = await served.create(name="Ada", include_base_tools=False, tool_ids=[tool["id"]], model="holdfast/offline")
+    by_hand = await served.ok("POST", f"/v1/agents/{agent['id']}/tools/who/run", {"args": {}})
+    told = await served.ok("POST", f"/v1/agents/{agent['id']}/messages", {"input": "[[call:who {}]]"})
+    (called,) = [each for each in told["messages"] if each["message_type"] == "tool_return_message"]
+    assert (called["tool_return"], by_hand["func_return"]) == (f"Ada {agent['id']}",) * 2
+
+
 async def test_an_attached_tool_that_fails_says_so_in_stderr(served: Served) -> None:
     tool = await served.create_tool(
         'def bad() -> str:\n    """Fail."""\n    raise KeyError("k")\n', return_char_limit=5
