@@ -14,8 +14,11 @@ from holdfast.llm.http import Http
 from holdfast.llm.openai_chat import ChatModel
 from holdfast.llm.pydantic_ai import BridgedModel
 from tests.llm.fakes.anthropic import AnthropicProtocol
+from tests.llm.fakes.bedrock import MODEL, BedrockProtocol
 from tests.llm.fakes.chat import ChatProtocol
+from tests.llm.fakes.cohere import CohereProtocol
 from tests.llm.fakes.gemini import GeminiProtocol
+from tests.llm.fakes.mistral import MistralProtocol
 from tests.llm.fakes.responses import ResponsesProtocol
 from tests.llm.fakes.script import VendorProtocol
 from tests.llm.fakes.server import FakeVendor
@@ -36,6 +39,8 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
     cache_writes: bool = False  # usage tells them
     reasoning_usage: bool = True  # usage tells how many tokens were thought
     in_stream_errors: bool = True
+    images: bool = True
+    cached_usage: bool = True  # usage tells what came from a cache
     omits_usage: bool = True  # a reply may end without a word about it
     raw_arguments: bool = True  # arguments travel as text, so that they can be malformed
     shows_payload: bool = True  # False for pydantic-ai, which makes a request only while it sends it
@@ -55,7 +60,11 @@ def _chat(url: str, model: ModelInfo, http: Http) -> Model:
 def _bridged(provider_type: str, path: str = "", *, name: str = "offline", reasoning: bool = False) -> Opener:
     def open_model(url: str, model: ModelInfo, http: Http) -> Model:
         endpoint = Endpoint(
-            provider_name=provider_type, provider_type=provider_type, base_url=url + path, api_key="sk-offline-1"
+            provider_name=provider_type,
+            provider_type=provider_type,
+            base_url=url + path,
+            api_key="sk-offline-1",
+            options={"region": "us-east-1", "access_key": "AKIAOFFLINE"} if provider_type == "bedrock" else {},
         )
         known = msgspec.structs.replace(model, name=name, abilities=Abilities(reasoning=reasoning))
         return BridgedModel(endpoint, known, first_byte_s=http._first_byte_s, total_s=http._total_s)
@@ -112,6 +121,36 @@ ADAPTERS: list[Adapter] = [
         open=_bridged("openai_chat", "/v1"),
         shows_payload=False,
         path="/v1/chat/completions",
+    ),
+    Adapter(
+        name="mistral",
+        protocol=MistralProtocol,
+        open=_bridged("mistral", "/v1", name="mistral-offline"),
+        reasoning_usage=False,
+        shows_payload=False,
+        path="/v1/chat/completions",
+    ),
+    Adapter(
+        name="cohere",
+        protocol=CohereProtocol,
+        open=_bridged("cohere", "/v1"),
+        in_stream_errors=False,
+        images=False,
+        reasoning_usage=False,
+        shows_payload=False,
+        path="/v2/chat",
+    ),
+    Adapter(
+        name="bedrock",
+        protocol=BedrockProtocol,
+        open=_bridged("bedrock", name=MODEL),
+        signatures=True,
+        redaction=True,
+        images_in_returns=True,
+        cache_writes=True,
+        reasoning_usage=False,
+        shows_payload=False,
+        path=f"/model/{MODEL}/converse-stream",
     ),
 ]
 

@@ -341,7 +341,7 @@ def _every_kind_of_turn(adapter: Adapter) -> list[Turn]:
     ]
 
 
-@every_adapter
+@those_with(lambda one: one.images)
 async def test_an_image_reaches_the_vendor(adapter: Adapter) -> None:
     async with opened(adapter) as (vendor, model):
         vendor.will(says(TextDelta("A shell.")))
@@ -353,7 +353,7 @@ async def test_an_image_reaches_the_vendor(adapter: Adapter) -> None:
         assert Text("What is it?") in turn.parts
 
 
-@every_adapter
+@those_with(lambda one: one.images)
 async def test_an_image_that_a_tool_returned_reaches_the_vendor(adapter: Adapter) -> None:
     called = (ToolCall("call_1", "print_tool", "{}"), ToolCall("call_2", "print_tool", "{}"))
     returned = (

@@ -96,7 +96,7 @@ def _assistant(turn: Turn, dialect: Dialect) -> _Message:
         {
             "id": short(part.id),
             "type": "function",
-            "function": {"name": sent_name(part.name), "arguments": _arguments(part.arguments)},
+            "function": {"name": sent_name(part.name), "arguments": sent_arguments(part.arguments)},
         }
         for part in turn.parts
         if isinstance(part, ToolCall)
@@ -112,7 +112,7 @@ def _assistant(turn: Turn, dialect: Dialect) -> _Message:
     return message
 
 
-def _arguments(text: str) -> str:
+def sent_arguments(text: str) -> str:
     """As they were said. Those that are no JSON object are wrapped in one: servers with a chat template parse them,
     and fail every request of the thread from then on."""
     if text == "{}":

@@ -27,6 +27,8 @@ from holdfast.errors import (
 )
 
 MAX_TEXT: Final = 2_000
+_NAMES: Final = ("code", "type", "status", "__type")
+_AMAZON: Final = "x-amzn-errortype"  # where it names the error; its bodies may not
 
 # Named as vendors name them, by the `type`, `code` or `status` of their error objects.
 _KINDS: Final[dict[str, type[ModelError]]] = {
@@ -40,20 +42,30 @@ _KINDS: Final[dict[str, type[ModelError]]] = {
     "rate_limit_exceeded": RateLimited,
     "resource_exhausted": RateLimited,
     "throttlingexception": RateLimited,
+    "rate_limited": RateLimited,
+    "3051": ContextTooLong,  # Mistral's number for it
     "authentication_error": AuthRejected,
     "invalid_api_key": AuthRejected,
     "api_key_invalid": AuthRejected,
     "unauthenticated": AuthRejected,
+    "unrecognizedclientexception": AuthRejected,
+    "invalidsignatureexception": AuthRejected,
+    "expiredtokenexception": AuthRejected,
     "overloaded_error": Overloaded,
     "server_is_overloaded": Overloaded,
     "slow_down": Overloaded,
     "unavailable": Overloaded,
+    "serviceunavailableexception": Overloaded,
+    "modelnotreadyexception": Overloaded,
     "timeout": ModelTimedOut,
     "timeout_error": ModelTimedOut,
     "deadline_exceeded": ModelTimedOut,
+    "modeltimeoutexception": ModelTimedOut,
     "permission_error": Rejected,
     "request_forbidden": Rejected,
     "permission_denied": Rejected,
+    "accessdeniedexception": Rejected,
+    "resourcenotfoundexception": Rejected,
     "not_found_error": Rejected,
     "model_not_found": Rejected,
     "content_filter": Refused,
@@ -61,9 +73,13 @@ _KINDS: Final[dict[str, type[ModelError]]] = {
     "invalid_prompt": Refused,
     "invalid_request_error": Refused,
     "invalid_argument": Refused,
+    "validationexception": Refused,
     "api_error": ModelUnavailable,
     "server_error": ModelUnavailable,
     "internal": ModelUnavailable,
+    "internalserverexception": ModelUnavailable,
+    "modelstreamerrorexception": ModelUnavailable,
+    "modelerrorexception": ModelUnavailable,
 }
 _decode_error = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_errors = msgspec.json.Decoder(list[dict[str, Any]]).decode
@@ -79,7 +95,9 @@ _STATUSES: Final[dict[int, type[ModelError]]] = {
     529: Overloaded,
 }
 # Kinds so broad that the status, or the sentence, knows better.
-_BROAD: Final = frozenset({"invalid_request_error", "invalid_argument", "api_error", "server_error"})
+_BROAD: Final = frozenset(
+    {"invalid_request_error", "invalid_argument", "validationexception", "api_error", "server_error"}
+)
 _OVERFLOW: Final = re.compile(
     r"context (?:length|window|size|limit)|prompt is too long|input is too long|too many (?:input )?tokens"
     r"|maximum (?:context|prompt|input) length|input token count|exceeds? the (?:maximum|available) (?:number of )?"
@@ -107,6 +125,8 @@ _PREFIX: Final[dict[type[ModelError], str]] = {
 def from_response(vendor: str, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
     """An answer that is not the beginning of a reply."""
     kinds, text = described(body)
+    if said := headers.get(_AMAZON, ""):
+        kinds = (said.partition(":")[0], *kinds)
     retry_after = _retry_after(headers)
     return failure(
         vendor,
@@ -153,9 +173,11 @@ def described_object(found: dict[str, Any]) -> tuple[tuple[str, ...], str]:
         error = msgspec.convert(said, dict[str, Any])
     except msgspec.ValidationError:
         return (), str(said)
-    kinds = tuple(name for key in ("code", "type", "status") if isinstance(name := error.get(key), str) and name)
+    kinds = tuple(name for key in _NAMES if isinstance(name := error.get(key), str) and name)
     kinds = (*_reasons(error.get("details")), *kinds)
-    text = error.get("message") or error.get("detail") or error.get("msg") or found.get("message")
+    text = (
+        error.get("message") or error.get("detail") or error.get("msg") or error.get("Message") or found.get("message")
+    )
     return kinds, str(text) if text else msgspec.json.encode(error).decode()
 
 

@@ -12,8 +12,11 @@ import sys
 from collections.abc import Callable
 
 from tests.llm.fakes.anthropic import AnthropicProtocol
+from tests.llm.fakes.bedrock import BedrockProtocol
 from tests.llm.fakes.chat import ChatProtocol
+from tests.llm.fakes.cohere import CohereProtocol
 from tests.llm.fakes.gemini import GeminiProtocol
+from tests.llm.fakes.mistral import MistralProtocol
 from tests.llm.fakes.responses import ResponsesProtocol
 from tests.llm.fakes.script import VendorProtocol
 from tests.llm.fakes.server import FakeVendor
@@ -23,6 +26,9 @@ PROTOCOLS: dict[str, Callable[[], VendorProtocol]] = {
     "anthropic": AnthropicProtocol,
     "responses": ResponsesProtocol,
     "gemini": GeminiProtocol,
+    "mistral": MistralProtocol,
+    "cohere": CohereProtocol,
+    "bedrock": BedrockProtocol,
 }
 
 

@@ -195,22 +195,22 @@ class ChatRendering:
             return []
         events = [self._chunk({}, self._finish)]
         if self._usage is not None and self._tells_usage:
-            events.append(_event(self._head() | {"choices": [], "usage": _usage(self._usage)}))
+            events.append(event(self._head() | {"choices": [], "usage": usage_object(self._usage)}))
         return [*events, b"data: [DONE]\n\n"]
 
     def failure(self, failure: Failure) -> list[bytes]:
-        return [_event(_error(failure))]
+        return [event(_error(failure))]
 
     def noise(self) -> list[bytes]:
         return [
             b": still here\n\n",
             b'event: weather\ndata: {"sky":"blue"}\n\n',
-            _event(self._head() | {"choices": [], "weather": {"sky": "blue"}}),
+            event(self._head() | {"choices": [], "weather": {"sky": "blue"}}),
         ]
 
     def _chunk(self, delta: dict[str, Any], finish: FinishReason | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return _event(self._head() | {"choices": [choice]} | ({"usage": None} if self._tells_usage else {}))
+        return event(self._head() | {"choices": [choice]} | ({"usage": None} if self._tells_usage else {}))
 
     def _head(self) -> dict[str, Any]:
         return {
@@ -222,7 +222,7 @@ class ChatRendering:
         }
 
 
-def _event(value: dict[str, Any]) -> bytes:
+def event(value: dict[str, Any]) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
@@ -239,7 +239,7 @@ def _fragment(delta: CallDelta) -> dict[str, Any]:
     return {"index": delta.index, "id": delta.id, "type": "function", "function": function}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def usage_object(usage: Usage) -> dict[str, Any]:
     told: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

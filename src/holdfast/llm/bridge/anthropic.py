@@ -31,7 +31,15 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
         base_url=endpoint.base_url, api_key=endpoint.api_key or "none", http_client=client, max_retries=0
     )
     model = AnthropicModel(info.name, provider=AnthropicProvider(anthropic_client=sdk))
-    return Vendor(model=model, settings=_settings, wants=_is_event, bare="signature", redacts=True, marks_errors=True)
+    return Vendor(
+        model=model,
+        settings=_settings,
+        wants=_is_event,
+        bare="signature",
+        redacts=True,
+        marks_errors=True,
+        takes_blanks=False,
+    )
 
 
 def _settings(request: ModelRequest) -> AnthropicModelSettings:

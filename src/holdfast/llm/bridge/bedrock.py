@@ -1,39 +1,75 @@
-"""Models at Amazon Bedrock. Its SDK has a line of its own, which cannot be listened to."""
+"""Models at Amazon Bedrock. Its SDK signs and understands; what it would send goes over our line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from typing import Any, Final, cast
 
+import boto3
 import httpx2
-from pydantic_ai.models.bedrock import BedrockConverseModel
+from botocore.config import Config
+from botocore.session import Session
+from pydantic_ai.models.bedrock import BedrockConverseModel, BedrockModelSettings
 from pydantic_ai.providers.bedrock import BedrockProvider
 
-from holdfast.llm.base import ModelInfo
+from holdfast.llm.base import ModelInfo, ModelRequest
+from holdfast.llm.bridge.signed import Carrier, HeardSigned
 from holdfast.llm.bridge.vendor import Vendor, common_settings
 from holdfast.llm.endpoint import Endpoint
 
+_EVENTS: Final = frozenset(
+    {"messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata"}
+)
+
 
 def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient) -> Vendor:
-    provider = BedrockProvider(
+    model = BedrockConverseModel(info.name, provider=BedrockProvider(bedrock_client=_sdk(endpoint, client)))
+    return Vendor(
+        model=model,
+        settings=_settings,
+        wants=_is_event,
+        hears=HeardSigned,
+        bare="signature",
+        redacts=True,
+        marks_errors=True,
+        takes_blanks=False,
+    )
+
+
+def _sdk(endpoint: Endpoint, client: httpx2.AsyncClient) -> Any:
+    core = Session()
+    core.register_component("data_loader", _descriptions())
+    session = boto3.Session(
+        botocore_session=core,
         aws_access_key_id=endpoint.options.get("access_key"),
         aws_secret_access_key=endpoint.api_key,
         aws_session_token=endpoint.options.get("session_token"),
         region_name=endpoint.options.get("region"),
-        base_url=endpoint.base_url,
-        aws_read_timeout=client.timeout.read,
-        aws_connect_timeout=client.timeout.connect,
     )
-    model = BedrockConverseModel(info.name, provider=provider)
-    return Vendor(
-        model=model,
-        settings=lambda request: common_settings(request, parallel=False),
-        wants=_anything,
-        bare="signature",
-        redacts=True,
-        marks_errors=True,
-    )
+    # The signature is named because a token in the server's environment would else be shown instead of these keys.
+    config = Config(signature_version="v4", retries={"total_max_attempts": 1, "mode": "standard"})
+    sdk = cast("Any", session).client("bedrock-runtime", config=config, endpoint_url=endpoint.base_url)
+    sdk.meta.events.register("before-send.bedrock-runtime", Carrier(client))
+    return sdk
 
 
-def _anything(event: Mapping[str, Any]) -> bool:
-    return True
+@cache
+def _descriptions() -> Any:
+    """What the SDK knows of Amazon's services: the same for everyone, and slow to read."""
+    return Session().get_component("data_loader")
+
+
+def _settings(request: ModelRequest) -> BedrockModelSettings:
+    settings = BedrockModelSettings()
+    settings.update(cast("BedrockModelSettings", common_settings(request, parallel=False)))
+    thinking: dict[str, Any] = request.settings.get("thinking") or {}
+    if thinking.get("type") == "enabled":
+        wanted = {"type": "enabled", "budget_tokens": thinking.get("budget_tokens", 1024)}
+        settings["bedrock_additional_model_requests_fields"] = {"thinking": wanted}
+        settings.pop("temperature", None)  # refused while it thinks
+    return settings
+
+
+def _is_event(event: Mapping[str, Any]) -> bool:
+    return event.get("type") in _EVENTS

@@ -6,9 +6,11 @@ the line all of it is still plain, and a reply can be hung up at once, however d
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, Final, cast
@@ -26,15 +28,26 @@ from holdfast.settings import is_loopback
 
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _USAGE_NAMES: Final = ("usage", "usageMetadata")
+_DONE: Final = b"data: [DONE]\n\n"
+# How long a vendor that has said its last word may take to end the reply, which frees the connection for the next.
+_LAST_BYTES_S: Final = 0.1
 _decode = msgspec.json.Decoder().decode
+
+Wants = Callable[[Mapping[str, Any]], bool]
+Reworded = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def as_it_is(event: dict[str, Any]) -> dict[str, Any]:
+    return event
 
 
 class Heard:
-    """One reply, as far as the line tells about it. `wants` says which events the SDK is to see."""
+    """One reply, as far as the line tells about it. `wants` says which events the SDK is to see, `reworded` how."""
 
-    def __init__(self, endpoint: Endpoint, wants: Callable[[Mapping[str, Any]], bool]) -> None:
+    def __init__(self, endpoint: Endpoint, wants: Wants, reworded: Reworded = as_it_is) -> None:
         self._endpoint = endpoint
         self._wants = wants
+        self._reworded = reworded
         self._reader = SseReader()
         self._opening = b""  # what came before the first event
         self._none_yet = True
@@ -74,7 +87,7 @@ class Heard:
     def _passed(self, event: Event) -> bytes:
         name, data = event
         if data == b"[DONE]":
-            return b"data: [DONE]\n\n"
+            return _DONE
         try:
             said: object = _decode(data)
         except msgspec.DecodeError as error:
@@ -86,13 +99,13 @@ class Heard:
             failure = failures.in_stream(self._endpoint.provider_name, failed)
             failure.retry_after = failures.retry_delay(data)
             raise failure
-        for holder in (found, found.get("response"), found.get("message")):
+        for holder in (found, found.get("response"), found.get("message"), found.get("delta")):
             if isinstance(holder, dict):
                 self._note_figures(cast("dict[str, Any]", holder))
         if not self._wants(found):
             return b""
         # Some SDKs take other characters for the end of a line than the protocol does.
-        plain = json.dumps(found).encode()
+        plain = json.dumps(self._reworded(found)).encode()
         return b"event: %b\ndata: %b\n\n" % (name, plain) if name else b"data: %b\n\n" % plain
 
     def _note_figures(self, holder: Mapping[str, Any]) -> None:
@@ -140,14 +153,25 @@ class _Listening(httpx2.AsyncByteStream):
         self._heard = heard
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._source:
+        chunks = aiter(self._source)
+        async for chunk in chunks:
             for event in self._heard.passed(chunk):
+                if event == _DONE:
+                    await _read_out(chunks)
                 yield event
         for event in self._heard.rest():
             yield event
 
     async def aclose(self) -> None:
         await self._source.aclose()
+
+
+async def _read_out(chunks: AsyncIterator[bytes]) -> None:
+    """SDKs leave at the last word. A reply that was read to its end gives its connection back."""
+    with suppress(TimeoutError, httpx2.TransportError):
+        async with asyncio.timeout(_LAST_BYTES_S):
+            async for _ in chunks:
+                pass
 
 
 async def _beginning(response: httpx2.Response) -> bytes:
@@ -165,4 +189,9 @@ def _failed(event: Mapping[str, Any]) -> dict[str, Any] | None:
     if event.get("type") == "response.failed":
         response: dict[str, Any] = event.get("response") or {}
         return response.get("error") or {"message": "The reply failed."}
-    return dict(event) if event.get("type") == "error" or event.get("error") else None
+    if event.get("type") == "message-end":
+        ended: dict[str, Any] = event.get("delta") or {}
+        failed = ended.get("finish_reason") == "ERROR"
+        return {"message": ended.get("error") or "The model could not complete its reply."} if failed else None
+    is_error = event.get("type") == "error" or event.get("object") == "error" or event.get("error")
+    return dict(event) if is_error else None

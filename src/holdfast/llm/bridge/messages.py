@@ -26,6 +26,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
+from holdfast.core.context import EMPTY_MESSAGE
 from holdfast.core.messages import (
     AnyPart,
     Image,
@@ -42,12 +43,13 @@ from holdfast.llm.base import ModelRequest, ToolSchema
 from holdfast.llm.bridge import proofs
 from holdfast.llm.bridge.proofs import Proof
 from holdfast.llm.bridge.vendor import Vendor
-from holdfast.llm.call_ids import short
-from holdfast.llm.chat_payload import IMAGE_OF, IMAGES_FOLLOW, sent_name
+from holdfast.llm.chat_payload import IMAGE_OF, IMAGE_OMITTED, IMAGES_FOLLOW, sent_arguments, sent_name
 
 # Between the summaries of one piece of reasoning, which we hold as one text.
 BETWEEN_SUMMARIES: Final = "\n\n"
-REDACTED: Final = "redacted_thinking"  # the id by which pydantic-ai knows such reasoning
+# The ids by which pydantic-ai knows such reasoning; the first is understood for every vendor.
+REDACTED: Final = ("redacted_thinking", "redacted_content")
+_NO_OUTPUT: Final = "[no output]"
 
 
 def parameters(request: ModelRequest) -> ModelRequestParameters:
@@ -60,7 +62,7 @@ def parameters(request: ModelRequest) -> ModelRequestParameters:
     )
 
 
-def messages(request: ModelRequest, vendor: Vendor, params: ModelRequestParameters) -> list[ModelMessage]:
+def messages(request: ModelRequest, vendor: Vendor) -> list[ModelMessage]:
     made: list[ModelMessage] = []
     asked: list[ModelRequestPart] = []
     for turn in request.turns:
@@ -71,8 +73,6 @@ def messages(request: ModelRequest, vendor: Vendor, params: ModelRequestParamete
             asked = []
     if asked:
         made.append(Asked(parts=asked))
-    if vendor.model.profile.get("tool_call_id_length") is not None:
-        return vendor.model.prepare_messages(made, params)
     return made
 
 
@@ -101,22 +101,22 @@ def _output(response_format: dict[str, Any]) -> dict[str, Any]:
 
 def _asked(turn: Turn, vendor: Vendor) -> Iterator[ModelRequestPart]:
     if turn.role == "user":
-        yield UserPromptPart(content=_content(turn.parts))
+        yield UserPromptPart(content=_content(turn.parts, vendor) or EMPTY_MESSAGE)
         return
     apart: list[UserContent] = []
     for part in turn.parts:
         if not isinstance(part, ToolReturn):
             continue
-        call_id, content = (
-            short(part.call_id),
-            part.content if isinstance(part.content, str) else _content(part.content),
-        )
+        said = (Text(part.content),) if isinstance(part.content, str) else part.content
+        call_id, content = vendor.sent_id(part.call_id), _content(said, vendor)
         images = [] if isinstance(content, str) else [one for one in content if isinstance(one, BinaryContent)]
         if images and not vendor.returns_images:
             apart += [f"{IMAGE_OF}{call_id}:", *images]
             content = "\n".join([*(one for one in content if isinstance(one, str)), IMAGES_FOLLOW])
         # Text comes in an envelope that says whether it is an error; images do not.
         failed = part.status == "error" and (vendor.marks_errors or not isinstance(part.content, str))
+        if not vendor.takes_blanks:
+            content = content or _NO_OUTPUT
         yield ToolReturnPart(
             sent_name(part.name), content, tool_call_id=call_id, outcome="failed" if failed else "success"
         )
@@ -124,19 +124,20 @@ def _asked(turn: Turn, vendor: Vendor) -> Iterator[ModelRequestPart]:
         yield UserPromptPart(content=apart)
 
 
-def _content(parts: tuple[AnyPart, ...]) -> str | list[UserContent]:
-    if all(isinstance(part, Text) for part in parts):
-        texts = [part.text for part in parts if isinstance(part, Text)]
-        return texts[0] if len(texts) == 1 else list(texts)
+def _content(parts: tuple[AnyPart, ...], vendor: Vendor) -> str | list[UserContent]:
     content: list[UserContent] = []
     for part in parts:
         if isinstance(part, Text):
-            content.append(part.text)
+            if vendor.takes_blanks or part.text.strip():
+                content.append(part.text)
         elif isinstance(part, Image):
-            detail = {"detail": part.detail} if part.detail is not None else None
-            data = base64.b64decode(part.data)
-            content.append(BinaryContent(data, media_type=part.media_type, vendor_metadata=detail))
-    return content
+            content.append(_image(part) if vendor.sees else IMAGE_OMITTED)
+    return content[0] if len(content) == 1 and isinstance(content[0], str) else content
+
+
+def _image(part: Image) -> BinaryContent:
+    detail = {"detail": part.detail} if part.detail is not None else None
+    return BinaryContent(base64.b64decode(part.data), media_type=part.media_type, vendor_metadata=detail)
 
 
 class _Said:
@@ -151,7 +152,7 @@ class _Said:
         made: list[ModelResponsePart] = []
         for part in parts:
             match part:
-                case Text() if part.text:
+                case Text() if part.text if self._vendor.takes_blanks else part.text.strip():
                     made.append(TextPart(part.text, **self._marks(self._proof(part.signature))))
                 case Reasoning() | OmittedReasoning() | RedactedReasoning() if self._own:
                     made += self._thinking(part)
@@ -169,7 +170,7 @@ class _Said:
         system = self._vendor.system
         if isinstance(part, RedactedReasoning):
             if self._vendor.redacts:
-                yield ThinkingPart("", id=REDACTED, signature=part.data, provider_name=system)
+                yield ThinkingPart("", id=REDACTED[0], signature=part.data, provider_name=system)
             return
         proof = self._proof(part.signature)
         if proof is None:
@@ -188,7 +189,9 @@ class _Said:
     def _place(self, made: list[ModelResponsePart], call: ToolCall) -> None:
         """After the reasoning that led to it: we hold a turn's calls behind all that was said, vendors may not."""
         proof = self._proof(call.signature)
-        part = ToolCallPart(sent_name(call.name), call.arguments, short(call.id), **self._marks(proof))
+        part = ToolCallPart(
+            sent_name(call.name), sent_arguments(call.arguments), self._vendor.sent_id(call.id), **self._marks(proof)
+        )
         led_to = proof.after if proof is not None else None
         if led_to is None or led_to not in self._reasoned:
             made.append(part)

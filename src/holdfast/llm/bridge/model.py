@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Final, Protocol, cast
 
 import httpx2
+import msgspec
 from pydantic_ai.models import StreamedResponse
 
 from holdfast.core.deltas import Delta
@@ -45,10 +46,15 @@ class Bridge:
         self._total_s = total_s
         module = _vendor_module(endpoint.provider_type)
         self._client = open_client(endpoint, first_byte_s=first_byte_s, total_s=total_s)
-        self._vendor = module.open_vendor(endpoint, info, self._client)
+        vendor = module.open_vendor(endpoint, info, self._client)
+        self._vendor = msgspec.structs.replace(vendor, sees=vendor.sees and info.abilities.images)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
-        heard, translation = Heard(self._endpoint, self._vendor.wants), Translation(request, self._vendor)
+        vendor = self._vendor
+        heard, translation = (
+            vendor.hears(self._endpoint, vendor.wants, vendor.reworded),
+            Translation(request, vendor),
+        )
         deadline = asyncio.get_running_loop().time() + self._total_s
         async with AsyncExitStack() as stack:
             stack.push_async_callback(heard.hang_up)
@@ -71,7 +77,7 @@ class Bridge:
 
     async def _ask(self, request: ModelRequest, heard: Heard, stack: AsyncExitStack) -> StreamedResponse:
         params = parameters(request)
-        said, settings = messages(request, self._vendor, params), self._vendor.settings(request)
+        said, settings = messages(request, self._vendor), self._vendor.settings(request)
         with named_failures(self._endpoint, self._first_byte_s):
             asking = self._vendor.model.request_stream(said, settings, params)
             token = HEARING.set(heard)

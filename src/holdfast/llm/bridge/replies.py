@@ -43,8 +43,10 @@ from holdfast.llm.call_ids import CallIds
 from holdfast.llm.chat_payload import sent_name
 
 # What vendors call each figure, so that one that was not mentioned is not taken for zero.
-_CACHED: Final = frozenset({"cached_tokens", "cache_read_input_tokens", "cachedContentTokenCount"})
-_WRITTEN: Final = frozenset({"cache_creation_input_tokens", "cache_write_tokens"})
+_CACHED: Final = frozenset(
+    {"cached_tokens", "cache_read_input_tokens", "cachedContentTokenCount", "cacheReadInputTokens"}
+)
+_WRITTEN: Final = frozenset({"cache_creation_input_tokens", "cache_write_tokens", "cacheWriteInputTokens"})
 _REASONED: Final = frozenset({"reasoning_tokens", "thinking_tokens", "thoughtsTokenCount"})
 _FINISHES: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "tool_call": "tool_calls"}
 
@@ -80,13 +82,17 @@ class Translation:
         self._block: _Block | None = None
         self._reasoned: str | None = None  # the id of the reasoning that came last
         self._calls: dict[int, int] = {}  # the index of a part, and of the call that it is
+        self._made = 0  # more than there are indices, when one is used again for another call
         self._wordless: set[int] = set()  # calls of which no argument has been heard
 
     def deltas(self, event: ModelResponseStreamEvent) -> Iterator[Delta]:
         match event:
             case PartStartEvent(index=index, part=ToolCallPart() as part):
                 yield from self._close()
-                yield self._begin_call(index, part)
+                if part.tool_name or index not in self._calls:
+                    yield self._begin_call(index, part)
+                else:  # more of a call that the library took for whole
+                    yield from self._go_on_with_call(index, ToolCallPartDelta(args_delta=part.args))
             case PartStartEvent(index=index, part=TextPart() | ThinkingPart() as part):
                 yield from self._begin(index, part)
             case PartDeltaEvent(index=index, delta=ToolCallPartDelta() as delta):
@@ -108,7 +114,7 @@ class Translation:
             yield Finish(reason)
 
     def _begin(self, index: int, part: TextPart | ThinkingPart) -> Iterator[Delta]:
-        if isinstance(part, ThinkingPart) and part.id == REDACTED:
+        if isinstance(part, ThinkingPart) and part.id in REDACTED:
             yield from self._close()
             yield RedactedDelta(part.signature or "")
             return
@@ -157,7 +163,8 @@ class Translation:
             yield OmittedDelta(signature)
 
     def _begin_call(self, index: int, part: ToolCallPart) -> CallDelta:
-        number = self._calls[index] = len(self._calls)
+        number = self._calls[index] = self._made
+        self._made += 1
         arguments = part.args if isinstance(part.args, str) else part.args_as_json_str() if part.args else ""
         if not arguments:
             self._wordless.add(number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,23 +10,33 @@ from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
 from holdfast.llm.base import ModelRequest, NamedTool
+from holdfast.llm.bridge.line import Heard, Reworded, Wants, as_it_is
 from holdfast.llm.bridge.proofs import Bare
+from holdfast.llm.call_ids import plain
 from holdfast.llm.chat_payload import sent_name
+from holdfast.llm.endpoint import Endpoint
 
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     model: Model[Any]
     settings: Callable[[ModelRequest], ModelSettings]
-    wants: Callable[[Mapping[str, Any]], bool]  # which events its SDK understands
+    wants: Wants  # which events its SDK understands
+    reworded: Reworded = as_it_is  # what is said in words that the library passes over
+    hears: Callable[[Endpoint, Wants, Reworded], Heard] = Heard
     bare: Bare = None
     redacts: bool = False  # it may send reasoning that only it can read
+    sees: bool = True  # images can be sent at all
     returns_images: bool = True  # a tool return can hold images
+    takes_blanks: bool = True  # a text may be empty or nothing but space
     marks_errors: bool = False  # a tool return can be an error without saying so in its text
 
     @property
     def system(self) -> str:
         """What pydantic-ai calls it: whose proofs it accepts."""
         return self.model.system
+
+    def sent_id(self, call_id: str) -> str:
+        return plain(call_id, self.model.profile.get("tool_call_id_length"))
 
 
 def common_settings(request: ModelRequest, *, parallel: bool = True) -> ModelSettings:
