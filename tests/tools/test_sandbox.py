@@ -84,7 +84,7 @@ def port_of(listener: socket.socket) -> int:
 
 async def arrival(listener: socket.socket) -> socket.socket:
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         line, _ = await loop.sock_accept(listener)
         line.setblocking(False)
         assert await loop.sock_recv(line, 5) == b"ready"
@@ -354,11 +354,14 @@ async def test_a_tool_that_overruns_its_time_is_dead_when_the_error_comes(
     sandbox: ForkServerSandbox, listener: socket.socket, loop: str
 ) -> None:
     source = f"{CONNECT}\ndef spin(port: int):\n    line = connect(port)\n    print('begun')\n{LOOPS[loop]}"
-    asked = Job(call_id="c", tool_name="spin", source_code=source, arguments={"port": port_of(listener)}, timeout_s=1.5)
-    outcome = await sandbox.run(asked)
-    assert outcome.status == "error"
-    assert "TimeoutError" in texts(outcome)
-    assert "1.5 seconds" in texts(outcome)
+    for limit_s in (0.5, 5.5, 25.5):  # longer only where a busy machine did not let it begin in time
+        asked = msgspec.structs.replace(job(source, port=port_of(listener)), timeout_s=limit_s)
+        outcome = await sandbox.run(asked)
+        assert outcome.status == "error"
+        assert "TimeoutError" in texts(outcome)
+        assert f"{limit_s} seconds" in texts(outcome)
+        if outcome.stdout:
+            break
     assert outcome.stdout == ("begun\n",)
     assert_dead(await arrival(listener))
 
@@ -395,12 +398,12 @@ def linger(port: int):
         pass
 """
     waiting = asyncio.create_task(
-        sandbox.run(msgspec.structs.replace(job(source, port=port_of(listener)), timeout_s=3))
+        sandbox.run(msgspec.structs.replace(job(source, port=port_of(listener)), timeout_s=5))
     )
     with await arrival(listener) as line:
         assert await asyncio.get_running_loop().sock_recv(line, 1) == b""
     outcome = await waiting
-    assert outcome.content == "said" or "3 seconds" in texts(outcome)
+    assert outcome.content == "said" or "5 seconds" in texts(outcome)
 
 
 async def test_server_secrets_are_nowhere_to_be_found(sandbox: ForkServerSandbox) -> None:
@@ -530,7 +533,7 @@ async def test_a_killed_fork_server_costs_the_call_and_nothing_more(
     assert outcome.status == "error"
     assert "SandboxLost" in texts(outcome)
     line.setblocking(True)
-    line.settimeout(5)  # the orphans die with their parent, but not in the same instant
+    line.settimeout(30)  # the orphans die with their parent, but not in the same instant
     assert_dead(line)
     assert (await sandbox.run(job("def f():\n    return 'again'\n"))).content == "again"
 
@@ -655,5 +658,5 @@ asyncio.run(main())
     process.kill()
     await process.wait()
     line.setblocking(True)
-    line.settimeout(5)
+    line.settimeout(30)
     assert_dead(line)
