@@ -12,10 +12,11 @@ from letta_client import AsyncLetta
 
 from tests.conformance import tools
 from tests.conformance.answers import approve, asked_ids
-from tests.conformance.checks import check_at_rest, check_next_message_works, history, read_agent
-from tests.conformance.conftest import connected, create_agent
-from tests.conformance.modes import Json, as_json, ended_run, replay, send
+from tests.conformance.checks import check_at_rest, check_next_message_works, history, read_agent, rows
+from tests.conformance.conftest import MakeAgent, connected, create_agent
+from tests.conformance.modes import Json, accumulated, as_json, ended_run, eventually, replay, send
 from tests.conformance.receiver import Receiver
+from tests.conformance.vendors import Site, Standing, VendorProcess, with_native_adapters
 from tests.serving import ServerProcess
 
 
@@ -58,21 +59,72 @@ def crash(server: ServerProcess) -> None:
     server.start()
 
 
-async def test_a19_a_crash_during_a_model_call_is_survived(mortal: ServerProcess, mortal_tools: dict[str, str]) -> None:
-    async with connected(mortal) as client:
-        agents = [await create_agent(client, []) for _ in range(2)]
-        run_ids = await begin_both(client, agents, [[user("Hello [[ttft:1]]")]] * 2)
-        crash(mortal)
+async def are_asked(fake: VendorProcess | None, before: Standing | None, times: int) -> None:
+    """The vendor has been asked so often by now, and has still to answer. The offline model dies with the server."""
+    if fake is None or before is None:
+        return
 
-        for agent, run_id in zip(agents, run_ids, strict=True):
-            run = await check_ended_once(client, run_id)
-            assert run["stop_reason"] == "end_turn"
-            assert [message["message_type"] for message in await history(client, agent)][1:] == [
-                "user_message",
-                "reasoning_message",
-                "assistant_message",
-            ]
-            await check_next_message_works(client, agent)
+    async def look() -> bool | None:
+        return True if fake.standing().asked == before.asked + times else None
+
+    await eventually(look, "the vendor was not asked")
+    assert fake.standing().open == before.open + times
+
+
+def check_asked_again(fake: VendorProcess | None, before: Standing | None, times: int) -> None:
+    """Each request that the crash cut off was made once more: its vendor has heard the line go dead, and was not told
+    to stop in any other way."""
+    if fake is not None and before is not None:
+        after = fake.check_none_open()
+        assert (after.asked, after.left) == (before.asked + 2 * times, before.left + times)
+
+
+@with_native_adapters
+async def test_a19_a_crash_during_a_model_call_is_survived(
+    client: AsyncLetta, make_agent: MakeAgent, site: Site
+) -> None:
+    agents = [await make_agent() for _ in range(2)]
+    before = site.fake.standing() if site.fake else None
+    run_ids = await begin_both(client, agents, [[user("Hello [[ttft:4]]")]] * 2)
+    await are_asked(site.fake, before, 2)
+    crash(site.server)
+
+    runs = [await check_ended_once(client, run_id) for run_id in run_ids]
+    check_asked_again(site.fake, before, 2)
+    assert [run["stop_reason"] for run in runs] == ["end_turn"] * 2
+    for agent in agents:
+        assert await rows(client, agent) == ["user_message", "reasoning_message", "assistant_message"]
+        await check_next_message_works(client, agent)
+
+
+@with_native_adapters
+async def test_a19_a_crash_amid_the_words_of_a_reply_leaves_only_those_of_the_next_one(
+    client: AsyncLetta, make_agent: MakeAgent, site: Site
+) -> None:
+    agent = await make_agent()
+    before = site.fake.standing() if site.fake else None
+    messaging: Any = client.agents.messages
+    said = [user("[[no_reasoning]] [[tokens:40]] [[delay:0.1]]")]
+    stream = await messaging.create(agent_id=agent, messages=said, streaming=True, background=True, stream_tokens=True)
+    heard: list[Json] = []
+    with pytest.raises(httpx.RemoteProtocolError):
+        async for event in stream:
+            heard.append(as_json(event))
+            if [each["message_type"] for each in heard[-3:]] == ["assistant_message"] * 3:
+                site.server.kill()
+    site.server.start()
+
+    run_id, cut_off = heard[-1]["run_id"], heard[-1]["id"]
+    assert (await check_ended_once(client, run_id))["stop_reason"] == "end_turn"
+    check_asked_again(site.fake, before, 1)
+    (answer,) = [each for each in await history(client, agent) if each["message_type"] == "assistant_message"]
+    (whole,) = [
+        each for each in accumulated(await replay(client, run_id)) if each["message_type"] == "assistant_message"
+    ]
+    assert answer["id"] == whole["id"] != cut_off
+    assert answer["content"] == whole["content"]
+    assert len(answer["content"].split()) == 40
+    await check_next_message_works(client, agent)
 
 
 async def test_a19_a_crash_during_a_tool_does_not_run_it_again(

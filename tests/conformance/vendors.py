@@ -71,6 +71,8 @@ ADAPTERS = (
 VENDORS = {vendor.name: vendor for vendor in (OFFLINE, *ADAPTERS)}
 
 with_every_vendor = pytest.mark.parametrize("vendor", VENDORS, indirect=True)
+# The adapters whose sockets are our own; the others speak through libraries of their vendors.
+with_native_adapters = pytest.mark.parametrize("vendor", [OFFLINE.name, "chat", "anthropic"], indirect=True)
 with_every_adapter = pytest.mark.parametrize("vendor", [vendor.name for vendor in ADAPTERS], indirect=True)
 
 
