@@ -162,10 +162,10 @@ async def test_a_silent_server_is_given_up() -> None:
 
 
 async def test_a_closed_port_is_reported_as_the_caller_s_problem() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(Invalid, match="could not be fetched"):
-        await fetch_image(f"http://127.0.0.1:{port}/", LOOPBACK)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # taken, so that nobody else listens there either
+        with pytest.raises(Invalid, match="could not be fetched"):
+            await fetch_image(f"http://127.0.0.1:{deaf.getsockname()[1]}/", LOOPBACK)
 
 
 @asynccontextmanager

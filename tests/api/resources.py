@@ -89,7 +89,7 @@ class Served(msgspec.Struct, frozen=True):
 async def serving(database_url: str, directory: Path) -> AsyncGenerator[Served]:
     database = await open_database(database_url)
     sandbox = ForkServerSandbox(hidden=(directory,))
-    settings = Settings(data_dir=directory, default_model="holdfast/offline", tool_timeout_s=20)
+    settings = Settings(data_dir=directory, default_model="holdfast/offline", tool_timeout_s=100)
     try:
         deps = assemble(settings, database, sandbox, Catalog())
         now_us = deps.clock.now_us()

@@ -31,7 +31,7 @@ INTERLEAVINGS = 100
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncGenerator[ServedClient]:
-    async with served(tmp_path) as made:
+    async with served(tmp_path, queue_wait_s=100) as made:
         yield made
 
 

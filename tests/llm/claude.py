@@ -60,7 +60,7 @@ def returned(*ids: str, content: Any = "done", status: Any = "success") -> Turn:
 
 @asynccontextmanager
 async def conversing(model: str = BUDGETED) -> AsyncGenerator[tuple[FakeVendor, Model]]:
-    vendor, http = FakeVendor(AnthropicProtocol()), Http(first_byte_s=10, total_s=30)
+    vendor, http = FakeVendor(AnthropicProtocol()), Http(first_byte_s=60, total_s=90)
     async with vendor.serving():
         try:
             yield vendor, AnthropicModel(endpoint(vendor.url), http, claude(model, abilities=Abilities(reasoning=True)))

@@ -55,7 +55,7 @@ class Brought:
 
 @asynccontextmanager
 async def catalog_of(*endpoints: Endpoint, **options: Any) -> AsyncGenerator[ModelCatalog]:
-    catalog = ModelCatalog(endpoints, vendors=Vendors(first_byte_s=10, total_s=10), **options)
+    catalog = ModelCatalog(endpoints, vendors=Vendors(first_byte_s=60, total_s=60), **options)
     try:
         yield catalog
     finally:

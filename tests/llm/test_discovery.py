@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from .listing import endpoint_at, listing, openai_list
 
 @pytest.fixture
 async def http() -> AsyncIterator[Http]:
-    opened = Http(first_byte_s=10, total_s=10)
+    opened = Http(first_byte_s=60, total_s=60)
     yield opened
     await opened.aclose()
 
@@ -337,10 +338,11 @@ async def test_a_refusal_is_the_vendor_s_error(http: Http, status: int, kind: ty
 
 
 async def test_a_server_that_is_not_there_is_unavailable(http: Http) -> None:
-    async with listing({}) as server:
-        gone = endpoint_at(server)
-    with pytest.raises(ModelUnavailable, match="cannot be reached"):
-        await discovery.list_models(http, gone)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # taken, so that nobody else listens there either
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"
+        with pytest.raises(ModelUnavailable, match="cannot be reached"):
+            await discovery.list_models(http, Endpoint(provider_name="x", provider_type="openai", base_url=url))
 
 
 async def test_a_silent_server_is_not_waited_for_long(http: Http) -> None:
