@@ -151,7 +151,7 @@ async def test_replies_at_the_same_time_do_not_mix(adapter: Adapter) -> None:
 # Histories
 
 
-@both
+@bridged
 def test_no_history_that_the_core_gives_is_refused(adapter: Adapter) -> None:
     """As in test_pairing, but over the wire, and through one connection: opening a model takes longer than asking."""
     with asyncio.Runner() as runner:

@@ -20,8 +20,16 @@ class CallFragment(msgspec.Struct, frozen=True, gc=False):
     function: Function | None = None
 
 
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """Of content in a list: Mistral's thinking models say text and thoughts in the same place."""
+
+    type: str | None = None
+    text: str | None = None
+    thinking: str | list[dict[str, Any]] | None = None
+
+
 class Content(msgspec.Struct, frozen=True, gc=False):
-    content: str | None = None
+    content: str | list[Piece] | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -66,6 +74,14 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
 
 decode = msgspec.json.Decoder(Chunk).decode
+
+
+def thought_in(piece: Piece) -> str:
+    """A thought is itself a list, of texts and of references to what they speak about."""
+    said = piece.thinking or ""
+    if isinstance(said, str):
+        return said
+    return "".join(text for one in said if isinstance(text := one.get("text"), str))
 
 
 def usage_of(said: ChunkUsage) -> Usage:

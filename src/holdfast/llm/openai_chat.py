@@ -22,7 +22,7 @@ from holdfast.llm import chat_chunks, failures
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.call_ids import CallIds
 from holdfast.llm.chat_calls import ChatCalls
-from holdfast.llm.chat_chunks import CallFragment, Chunk, Content
+from holdfast.llm.chat_chunks import CallFragment, Chunk, Content, Piece
 from holdfast.llm.chat_payload import chat_payload
 from holdfast.llm.dialects import Dialect, dialect_of
 from holdfast.llm.endpoint import Endpoint
@@ -133,16 +133,25 @@ class ChatReply:
         deltas: list[Delta] = []
         if said.reasoning_content or said.reasoning or said.reasoning_details:
             deltas = _reasoned(said)
-        if text := said.content or said.refusal:
-            self._spoke = True
-            if self._tags is None:
-                deltas.append(TextDelta(text))
-            else:
-                deltas += self._tags.split(text)
+        if content := said.content or said.refusal:
+            deltas += self._said(content) if isinstance(content, str) else self._pieces(content)
         if said.tool_calls:
             deltas += self._calls.read(said.tool_calls)
         elif said.function_call is not None:
             deltas += self._calls.read([CallFragment(0, None, said.function_call)])
+        return deltas
+
+    def _said(self, text: str) -> list[Delta]:
+        self._spoke = True
+        return [TextDelta(text)] if self._tags is None else self._tags.split(text)
+
+    def _pieces(self, pieces: list[Piece]) -> list[Delta]:
+        deltas: list[Delta] = []
+        for piece in pieces:
+            if thought := chat_chunks.thought_in(piece):
+                deltas.append(ReasoningDelta(thought))
+            elif piece.text:
+                deltas += self._said(piece.text)
         return deltas
 
     def _unreadable(self, data: bytes, error: msgspec.DecodeError) -> BadReply:

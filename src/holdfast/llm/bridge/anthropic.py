@@ -38,7 +38,10 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
         bare="signature",
         redacts=True,
         marks_errors=True,
+        fails_in_words=True,
         takes_blanks=False,
+        prefills=False,
+        knows_called=False,
     )
 
 

@@ -38,7 +38,10 @@ from holdfast.core.messages import (
     ToolCall,
     ToolReturn,
     Turn,
+    content_text,
 )
+from holdfast.llm.anthropic_payload import CONTINUE, JSON_ONLY
+from holdfast.llm.anthropic_turns import NO_OUTPUT, call_names
 from holdfast.llm.base import ModelRequest, ToolSchema
 from holdfast.llm.bridge import proofs
 from holdfast.llm.bridge.proofs import Proof
@@ -49,16 +52,19 @@ from holdfast.llm.chat_payload import IMAGE_OF, IMAGE_OMITTED, IMAGES_FOLLOW, se
 BETWEEN_SUMMARIES: Final = "\n\n"
 # The ids by which pydantic-ai knows such reasoning; the first is understood for every vendor.
 REDACTED: Final = ("redacted_thinking", "redacted_content")
-_NO_OUTPUT: Final = "[no output]"
 
 
-def parameters(request: ModelRequest) -> ModelRequestParameters:
+def parameters(request: ModelRequest, vendor: Vendor) -> ModelRequestParameters:
     # Left open, a tool is strict only where that changes nothing of its schema.
     strict = None if request.settings.get("strict") else False
+    wanted: dict[str, Any] = request.response_format or request.settings.get("response_schema") or {}
+    if words := _in_words(wanted, vendor):
+        wanted = {}
+    system = "\n\n".join(filter(None, (request.system, words)))
     return ModelRequestParameters(
         function_tools=[_tool(tool, strict) for tool in request.tools],
-        instruction_parts=[InstructionPart(content=request.system)] if request.system else None,
-        **_output(request.response_format or request.settings.get("response_schema") or {}),
+        instruction_parts=[InstructionPart(content=system)] if system else None,
+        **_output(wanted),
     )
 
 
@@ -71,15 +77,37 @@ def messages(request: ModelRequest, vendor: Vendor) -> list[ModelMessage]:
         elif said := _Said(vendor, own=turn.model == request.handle).parts(turn.parts):
             made += [Asked(parts=asked), ModelResponse(parts=said, provider_name=vendor.system)]
             asked = []
+    if not asked and not vendor.prefills:
+        asked = [UserPromptPart(content=CONTINUE)]
     if asked:
         made.append(Asked(parts=asked))
     return made
+
+
+def with_called_tools(request: ModelRequest, vendor: Vendor) -> ModelRequest:
+    """A vendor that refuses calls of tools it is not offered is offered them, and told to call none."""
+    if vendor.knows_called or request.tools or not (names := call_names(request.turns)):
+        return request
+    tools = tuple(ToolSchema(name, "No longer available.", {"type": "object", "properties": {}}) for name in names)
+    return msgspec.structs.replace(request, tools=tools, tool_choice="none")
 
 
 def _tool(tool: ToolSchema, strict: bool | None) -> ToolDefinition:
     return ToolDefinition(
         name=sent_name(tool.name), description=tool.description, parameters_json_schema=tool.parameters, strict=strict
     )
+
+
+def _in_words(response_format: dict[str, Any], vendor: Vendor) -> str:
+    """What is wanted of the answer, for models that the library cannot hold to it."""
+    profile, kind = vendor.model.profile, response_format.get("type")
+    if kind == "json_object":
+        return "" if profile.get("supports_json_object_output") else JSON_ONLY
+    if kind != "json_schema" or profile.get("supports_json_schema_output"):
+        return ""
+    described: dict[str, Any] = response_format.get("json_schema") or {}
+    shown = msgspec.json.encode(described.get("schema") or described).decode()
+    return f"{JSON_ONLY} It must be valid against this JSON schema: {shown}"
 
 
 def _output(response_format: dict[str, Any]) -> dict[str, Any]:
@@ -107,8 +135,7 @@ def _asked(turn: Turn, vendor: Vendor) -> Iterator[ModelRequestPart]:
     for part in turn.parts:
         if not isinstance(part, ToolReturn):
             continue
-        said = (Text(part.content),) if isinstance(part.content, str) else part.content
-        call_id, content = vendor.sent_id(part.call_id), _content(said, vendor)
+        call_id, content = vendor.sent_id(part.call_id), _returned(part, vendor)
         images = [] if isinstance(content, str) else [one for one in content if isinstance(one, BinaryContent)]
         if images and not vendor.returns_images:
             apart += [f"{IMAGE_OF}{call_id}:", *images]
@@ -116,12 +143,18 @@ def _asked(turn: Turn, vendor: Vendor) -> Iterator[ModelRequestPart]:
         # Text comes in an envelope that says whether it is an error; images do not.
         failed = part.status == "error" and (vendor.marks_errors or not isinstance(part.content, str))
         if not vendor.takes_blanks:
-            content = content or _NO_OUTPUT
+            content = content or NO_OUTPUT
         yield ToolReturnPart(
             sent_name(part.name), content, tool_call_id=call_id, outcome="failed" if failed else "success"
         )
     if apart:
         yield UserPromptPart(content=apart)
+
+
+def _returned(part: ToolReturn, vendor: Vendor) -> str | list[UserContent]:
+    if isinstance(part.content, str) or (part.status == "error" and vendor.fails_in_words):
+        return _content((Text(content_text(part.content)),), vendor)
+    return _content(part.content, vendor)
 
 
 def _content(parts: tuple[AnyPart, ...], vendor: Vendor) -> str | list[UserContent]:

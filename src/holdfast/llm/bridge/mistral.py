@@ -21,7 +21,9 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
         api_key=endpoint.api_key or "none", base_url=without_version(endpoint.base_url), http_client=client
     )
     model = MistralModel(info.name, provider=provider)
-    return Vendor(model=model, settings=common_settings, wants=_is_chunk, returns_images=False, takes_blanks=False)
+    return Vendor(
+        model=model, settings=common_settings, wants=_is_chunk, returns_images=False, takes_blanks=False, prefills=False
+    )
 
 
 def _is_chunk(event: Mapping[str, Any]) -> bool:

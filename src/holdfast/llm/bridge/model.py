@@ -16,7 +16,7 @@ from holdfast.core.deltas import Delta
 from holdfast.errors import Rejected
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.bridge.line import HEARING, Heard, open_client
-from holdfast.llm.bridge.messages import messages, parameters
+from holdfast.llm.bridge.messages import messages, parameters, with_called_tools
 from holdfast.llm.bridge.replies import Translation
 from holdfast.llm.bridge.trouble import named_failures
 from holdfast.llm.bridge.vendor import Vendor
@@ -76,7 +76,8 @@ class Bridge:
         await self._client.aclose()
 
     async def _ask(self, request: ModelRequest, heard: Heard, stack: AsyncExitStack) -> StreamedResponse:
-        params = parameters(request)
+        request = with_called_tools(request, self._vendor)
+        params = parameters(request, self._vendor)
         said, settings = messages(request, self._vendor), self._vendor.settings(request)
         with named_failures(self._endpoint, self._first_byte_s):
             asking = self._vendor.model.request_stream(said, settings, params)

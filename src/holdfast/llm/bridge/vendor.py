@@ -27,7 +27,10 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     redacts: bool = False  # it may send reasoning that only it can read
     sees: bool = True  # images can be sent at all
     returns_images: bool = True  # a tool return can hold images
+    fails_in_words: bool = False  # and then holds nothing but text
     takes_blanks: bool = True  # a text may be empty or nothing but space
+    prefills: bool = True  # the last words may be the model's own
+    knows_called: bool = True  # calls may be of tools that are not offered any more
     marks_errors: bool = False  # a tool return can be an error without saying so in its text
 
     @property
