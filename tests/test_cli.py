@@ -107,6 +107,7 @@ PROVIDERS = [
     {"name": "openai", "status": "ok", "since": "2025-01-01", "problem": None},
     {"name": "groq", "status": "failed", "since": "2025-01-02", "problem": "Authentication failed with groq: no"},
     {"name": "bedrock", "status": "unlistable", "since": None, "problem": None},
+    {"name": "mistral", "status": "ok", "since": "2025-01-01", "problem": "Models of mistral need an extra"},
 ]
 
 
@@ -115,12 +116,13 @@ def test_models_are_listed_with_their_prices_and_the_providers_that_could_not_be
 ) -> None:
     with answering({"/v1/models/": (200, MODELS), "/v1/models/providers": (200, PROVIDERS)}) as (url, _):
         assert main(["models", "--url", url]) == 0
-    heading, first, second, _, failed, unlistable = capsys.readouterr().out.splitlines()
+    heading, first, second, _, failed, unlistable, missing = capsys.readouterr().out.splitlines()
     assert heading.split() == ["HANDLE", "WINDOW", "ABILITIES", "PRICE"]
     assert first.split("  ") == ["openai/gpt-4o", "128,000", "tools, images, strict tools", "$2.5 / $10"]
     assert [cell for cell in second.split("  ") if cell.strip()][-1].strip() == "-"
     assert failed == "groq has not listed its models since 2025-01-02: Authentication failed with groq: no"
     assert "bedrock cannot list its models" in unlistable
+    assert missing == "Models of mistral need an extra"
 
 
 def test_models_of_one_provider_are_asked_for_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:

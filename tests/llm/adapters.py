@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
+import pytest
 
 from holdfast.llm.anthropic import AnthropicModel
 from holdfast.llm.base import Abilities, Model, ModelInfo
@@ -163,6 +165,12 @@ def info(provider_type: str, name: str = "offline") -> ModelInfo:
         provider_type=provider_type,
         context_window=128_000,
     )
+
+
+def as_if_not_installed(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither found nor imported, until the test is over."""
+    for name in [library, *(name for name in sys.modules if name.startswith(f"{library}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
 
 
 @asynccontextmanager

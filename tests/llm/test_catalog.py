@@ -22,6 +22,7 @@ from holdfast.llm.pydantic_ai import BridgedModel
 from holdfast.llm.scripted import OFFLINE, OfflineModel
 from holdfast.settings import DeclaredModel
 
+from .adapters import as_if_not_installed
 from .listing import ListingServer, endpoint_at, listing, openai_list
 
 MODELS = "/v1/models"
@@ -293,6 +294,20 @@ async def test_a_provider_that_cannot_list_is_never_asked() -> None:
         assert await handles(catalog) == ["holdfast/offline"]
         (status,) = await catalog.providers()
         assert (status.status, status.problem) == ("unlistable", None)
+
+
+async def test_a_provider_whose_library_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("boto3", "mistralai", "cohere"):
+        as_if_not_installed(library, monkeypatch)
+    bedrock = Endpoint(provider_name="bedrock", provider_type="bedrock", base_url="http://127.0.0.1:1")
+    found = {MODELS: openai_list("mistral-large")}
+    async with listing(found) as server, catalog_of(bedrock, endpoint_at(server, "mistral")) as catalog:
+        problems = [status.problem or "" for status in await catalog.providers()]
+        assert all("pip install 'holdfast[vendors]'" in problem for problem in problems)
+        for handle in ("bedrock/any", "mistral/mistral-large"):
+            info = await catalog.find(handle)
+            with pytest.raises(Unsupported, match=r"pip install 'holdfast\[vendors\]'"):
+                catalog.open(info)
 
 
 async def test_embedding_models_come_from_the_providers_themselves() -> None:

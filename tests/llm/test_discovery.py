@@ -246,6 +246,24 @@ async def test_gemini_models_are_told_apart_by_what_they_do(http: Http) -> None:
     assert found.embeddings == (EmbeddingInfo("gemini-embedding-001", 3072),)
 
 
+async def test_cohere_tells_models_apart_by_their_endpoints(http: Http) -> None:
+    chat = {"name": "command-z", "endpoints": ["chat", "generate"], "context_length": 99_000, "features": ["tools"]}
+    old = {"name": "command-old", "endpoints": ["chat"], "context_length": 4_096}
+    entries = [
+        chat,
+        old,
+        {"name": "embed-v4.0", "endpoints": ["embed"]},
+        {"name": "rerank-v4", "endpoints": ["rerank"]},
+    ]
+    found = await listed(http, {"/v1/models?page_size=1000": {"models": entries}}, "cohere")
+    assert [(model.handle, model.context_window) for model in found.models] == [
+        ("cohere/command-z", 99_000),
+        ("cohere/command-old", 4_096),
+    ]
+    assert not named(found, "command-z").abilities.images
+    assert found.embeddings == (EmbeddingInfo("embed-v4.0", 1536),)
+
+
 def shown_by_ollama(body: Any) -> Any:
     shown: dict[str, Any] = {
         "llama3.1:8b": {

@@ -23,6 +23,8 @@ EVERYTHING = {
     "AZURE_BASE_URL": "https://mine.openai.azure.com",
     "AWS_ACCESS_KEY_ID": "i",
     "AWS_SECRET_ACCESS_KEY": "s",
+    "MISTRAL_API_KEY": "k",
+    "COHERE_API_KEY": "k",
     "OPENROUTER_API_KEY": "k",
     "GROQ_API_KEY": "k",
     "TOGETHER_API_KEY": "k",
@@ -59,6 +61,8 @@ def test_every_enabling_variable_enables_a_provider_in_a_fixed_order() -> None:
         "vllm",
         "sglang",
         "lmstudio_openai",
+        "mistral",
+        "cohere",
         "openrouter",
         "groq",
         "together",
@@ -161,6 +165,9 @@ def test_what_is_peculiar_to_a_vendor_goes_along() -> None:
     aws = only(AWS_ACCESS_KEY_ID="i", AWS_SECRET_ACCESS_KEY="s", AWS_SESSION_TOKEN="t", AWS_DEFAULT_REGION="eu-west-1")
     assert aws.options == {"region": "eu-west-1", "access_key": "i", "session_token": "t"}
     assert (aws.api_key, aws.base_url) == ("s", "https://bedrock-runtime.eu-west-1.amazonaws.com")
+    private = {"AWS_ENDPOINT_URL_BEDROCK_RUNTIME": "https://vpce-1.example/"}
+    aws = only(AWS_ACCESS_KEY_ID="i", AWS_SECRET_ACCESS_KEY="s", **private)
+    assert aws.base_url == "https://vpce-1.example"
     vertex = only(GOOGLE_CLOUD_PROJECT="p", GOOGLE_CLOUD_LOCATION="europe-west4")
     assert vertex.options == {"project": "p", "location": "europe-west4"}
     router = only(OPENROUTER_API_KEY="k", OPENROUTER_REFERER="https://me", OPENROUTER_TITLE="Mine")

@@ -88,6 +88,25 @@ def test_an_answer_becomes_the_error_that_it_means(status: int, body: Any, error
 
 
 @pytest.mark.parametrize(
+    ("status", "named", "said", "error"),
+    [
+        (403, "UnrecognizedClientException", "The security token is invalid", AuthRejected),
+        (403, "ExpiredTokenException:http://internal.amazon.com/", "expired", AuthRejected),
+        (403, "AccessDeniedException", "You don't have access to the model", Rejected),
+        (429, "ThrottlingException", "Too many tokens, please wait before trying again.", RateLimited),
+        (400, "ValidationException", "Input is too long for requested model.", ContextTooLong),
+        (400, "ValidationException", "The provided model identifier is invalid.", Refused),
+        (408, "ModelTimeoutException", "slow", ModelTimedOut),
+        (424, "ModelErrorException", "it broke", ModelUnavailable),
+        (429, "ModelNotReadyException", "warming up", Overloaded),
+    ],
+)
+def test_amazon_names_its_errors_in_a_header(status: int, named: str, said: str, error: type[ModelError]) -> None:
+    body = json.dumps({"message": said}).encode()
+    assert type(failures.from_response("bedrock", status, {"x-amzn-errortype": named}, body)) is error
+
+
+@pytest.mark.parametrize(
     ("found", "error"),
     [
         ({"error": {"message": "no", "type": "server_error"}}, ModelUnavailable),

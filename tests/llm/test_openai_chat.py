@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.core.deltas import Reply, TextDelta
-from holdfast.core.messages import Image, Reasoning, RedactedReasoning, Text, ToolCall, ToolReturn, Turn
+from holdfast.core.messages import AnyPart, Image, Reasoning, RedactedReasoning, Text, ToolCall, ToolReturn, Turn
 from holdfast.core.usage import Usage
 from holdfast.errors import AuthRejected, BadReply, ModelError, ModelUnavailable, Overloaded, Refused
 from holdfast.llm.base import Abilities, ModelInfo, NamedTool
@@ -80,6 +80,28 @@ def fragment(name: str | None, arguments: Any, **more: Any) -> dict[str, Any]:
 
 def made(reply: Reply) -> list[tuple[str, str]]:
     return [(call.name, call.arguments) for call in reply.calls]
+
+
+CONTENTS: list[tuple[list[dict[str, Any]], tuple[AnyPart, ...]]] = [
+    ([{"type": "text", "text": "So "}, {"type": "text", "text": "be it."}], (Text("So be it."),)),
+    (
+        [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, {"type": "text", "text": "Yes."}],
+        (Reasoning("Hm."), Text("Yes.")),
+    ),
+    ([{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Yes."}], (Reasoning("Hm."), Text("Yes."))),
+    ([{"type": "reference", "reference_ids": [1]}, {"type": "text", "text": "Yes."}], (Text("Yes."),)),
+    ([{"type": "thinking", "thinking": [{"type": "reference"}]}, {"type": "novelty", "of": {}}], ()),
+]
+
+
+@pytest.mark.parametrize(("content", "parts"), CONTENTS)
+@pytest.mark.parametrize("provider_type", ["openai", "vllm"])
+async def test_content_may_be_a_list_of_texts_and_thoughts(
+    content: list[dict[str, Any]], parts: tuple[AnyPart, ...], provider_type: str
+) -> None:
+    reply = await read(delta(content=content), delta("stop", content=""), "[DONE]", provider_type=provider_type)
+    assert reply.parts == parts
+    assert reply.finish == "stop"
 
 
 # The request

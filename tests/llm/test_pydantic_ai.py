@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from contextlib import AsyncExitStack
-from importlib.util import find_spec
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -33,7 +33,7 @@ from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.pydantic_ai import BridgedModel
 
 from ..properties.effort import examples
-from .adapters import ADAPTERS, Adapter, info, opened
+from .adapters import ADAPTERS, Adapter, as_if_not_installed, info, opened
 from .conversations import DICE, calls_in, said_in, tool
 from .fakes import gemini_rules
 from .fakes.script import Failure, Script
@@ -91,9 +91,12 @@ def test_nothing_of_the_library_is_loaded_before_a_model_is_asked() -> None:
 @pytest.mark.parametrize(
     ("provider_type", "sdk"), [("bedrock", "boto3"), ("mistral", "mistralai"), ("cohere", "cohere")]
 )
-async def test_a_missing_sdk_is_named_with_the_way_to_get_it(provider_type: str, sdk: str) -> None:
-    if find_spec(sdk) is not None:
-        pytest.skip(f"{sdk} is installed here")
+async def test_a_missing_sdk_is_named_with_the_way_to_get_it(
+    provider_type: str, sdk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_if_not_installed(sdk, monkeypatch)
+    for loaded in ("holdfast.llm.bridge", "pydantic_ai.models", "pydantic_ai.providers"):
+        monkeypatch.delitem(sys.modules, f"{loaded}.{provider_type}", raising=False)
     endpoint = Endpoint(provider_name=provider_type, provider_type=provider_type, base_url="http://127.0.0.1:9")
     model = BridgedModel(endpoint, info(provider_type), first_byte_s=1, total_s=1)
     with pytest.raises(Rejected, match=r"pip install 'holdfast\[vendors\]'"):
@@ -148,10 +151,37 @@ async def test_replies_at_the_same_time_do_not_mix(adapter: Adapter) -> None:
     assert [reply.usage.prompt_tokens for reply in replies if reply.usage] == [1, 2, 3, 4, 5]
 
 
-# Histories
+class Forgetful:
+    """A library that closes nothing of what it opened."""
+
+    def __init__(self, model: Any, opened: AsyncExitStack) -> None:
+        self._model = model
+        self._opened = opened
+        self.profile, self.system = model.profile, model.system
+
+    @asynccontextmanager
+    async def request_stream(self, *asked: Any) -> AsyncGenerator[Any]:
+        yield await self._opened.enter_async_context(self._model.request_stream(*asked))
 
 
 @bridged
+async def test_a_reply_that_is_left_is_hung_up_even_if_the_library_does_not(adapter: Adapter) -> None:
+    async with AsyncExitStack() as never_closed, opened(adapter) as (vendor, model):
+        assert isinstance(model, BridgedModel)
+        bridge = await model._opened()
+        forgetful: Any = Forgetful(bridge._vendor.model, never_closed)
+        bridge._vendor = msgspec.structs.replace(bridge._vendor, model=forgetful)
+        vendor.will(Script(deltas=(TextDelta("Well, "), TextDelta("well")), hangs="mid_stream"))
+        async with aclosing(model.stream(asks(adapter))) as deltas:
+            async for _ in deltas:
+                break
+        await asyncio.wait_for(vendor.last.gone.wait(), 5)
+
+
+# Histories
+
+
+@those_with(lambda one: not one.shows_payload and one.name != "bridged_chat")  # whose rules its other adapter keeps
 def test_no_history_that_the_core_gives_is_refused(adapter: Adapter) -> None:
     """As in test_pairing, but over the wire, and through one connection: opening a model takes longer than asking."""
     with asyncio.Runner() as runner:
@@ -403,19 +433,27 @@ async def test_a_failed_tool_is_marked_as_failed() -> None:
         assert failed in vendor.asked.turns
 
 
-# What both are asked
+# What they are asked
 
 
-@both
+@bridged
 @pytest.mark.parametrize("choice", ["auto", "required", "none", NamedTool("print_tool")])
 async def test_the_choice_of_tools_is_passed_on(adapter: Adapter, choice: Any) -> None:
     async with opened(adapter) as (vendor, model):
         vendor.will(says(TextDelta("Hi")))
         await reply_of(model, asks(adapter, tool_choice=choice))
-        assert vendor.asked.tool_choice == choice
+        understood = vendor.asked
+    if choice == "none" and not understood.tools:
+        return  # as good as said
+    if adapter.name == "cohere" and isinstance(choice, NamedTool):
+        assert [tool.name for tool in understood.tools] == [
+            choice.name
+        ]  # it has no word for one tool: it is shown no other
+        choice = "required"
+    assert understood.tool_choice == choice
 
 
-@both
+@bridged
 async def test_limits_and_wishes_are_passed_on(adapter: Adapter) -> None:
     asked = asks(adapter, max_output_tokens=77, parallel=False, user="agent-1")
     async with opened(adapter) as (vendor, model):
@@ -426,6 +464,8 @@ async def test_limits_and_wishes_are_passed_on(adapter: Adapter) -> None:
         assert understood.tools == asked.tools
         if adapter is RESPONSES:
             assert (understood.parallel_tool_calls, understood.user) == (False, "agent-1")
+        if adapter.name == "mistral":
+            assert not understood.parallel_tool_calls
 
 
 @both
@@ -446,7 +486,7 @@ async def test_an_answer_can_be_given_a_shape(adapter: Adapter, wanted: dict[str
         assert said_in(reply) == answer
 
 
-@both
+@those_with(lambda one: not one.shows_payload and one.reasoning_usage and not one.cache_writes)
 async def test_figures_that_were_not_told_are_unknown(adapter: Adapter) -> None:
     async with opened(adapter) as (vendor, model):
         vendor.will(

@@ -43,6 +43,8 @@ def _price(model: dict[str, Any]) -> str | None:
 
 def _sentence(provider: dict[str, Any]) -> str | None:
     match provider.get("status"):
+        case "ok" | "unlistable" | "not_asked" if provider.get("problem"):
+            return str(provider["problem"])
         case "failed":
             return f"{provider.get('name')} has not listed its models since {provider.get('since')}: " + str(
                 provider.get("problem")

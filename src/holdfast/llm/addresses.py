@@ -13,6 +13,7 @@ OFFICIAL: Final[Mapping[str, str]] = {
     "anthropic": "https://api.anthropic.com",
     "baseten": "https://inference.baseten.co/v1",
     "cerebras": "https://api.cerebras.ai/v1",
+    "cohere": "https://api.cohere.com/v1",
     "deepseek": "https://api.deepseek.com/v1",
     "fireworks": "https://api.fireworks.ai/inference/v1",
     "google_ai": "https://generativelanguage.googleapis.com",
@@ -30,7 +31,7 @@ OFFICIAL: Final[Mapping[str, str]] = {
     "zai_coding": "https://api.z.ai/api/coding/paas/v4",
 }
 # They have the version in the paths of their requests, so their base has none.
-_UNVERSIONED: Final = frozenset({"anthropic", "google_ai"})
+_UNVERSIONED: Final = frozenset({"anthropic", "bedrock", "google_ai"})
 # Servers that one runs oneself. They speak below /v1, whatever comes before it.
 _OWN_SERVERS: Final = frozenset({"ollama", "vllm", "sglang", "lmstudio_openai"})
 _VERSION: Final = re.compile(r"/v\d+(?:beta\d*)?$")

@@ -129,6 +129,13 @@ async def _google(source: JsonSource, endpoint: Endpoint) -> Listing:
     return Listing(tuple(models), tuple(_embeddings(entry for entry in entries if entry.does("embedContent"))))
 
 
+async def _cohere(source: JsonSource, endpoint: Endpoint) -> Listing:
+    entries = _entries(endpoint, await _get(source, endpoint, "/models?page_size=1000"), "models", id_key="name")
+    models = [listed.cohere_model(endpoint, entry) for entry in entries if "chat" in (entry.words("endpoints") or ())]
+    embeds = (entry for entry in entries if "embed" in (entry.words("endpoints") or ()))
+    return Listing(tuple(models), tuple(_embeddings(embeds)))
+
+
 async def _ollama(source: JsonSource, endpoint: Endpoint) -> Listing:
     root = without_version(endpoint.base_url)
     tagged = _entries(endpoint, await _get(source, endpoint, f"{root}/api/tags"), "models", id_key="name")
@@ -192,6 +199,7 @@ async def _get(source: JsonSource, endpoint: Endpoint, path: str) -> Any:
 _DIALECTS: Final[dict[str, Callable[[JsonSource, Endpoint], Awaitable[Listing]]]] = {
     "anthropic": _anthropic,
     "azure": _azure,
+    "cohere": _cohere,
     "google_ai": _google,
     "lmstudio_openai": _lmstudio,
     "ollama": _ollama,

@@ -15,6 +15,7 @@ Variables = Mapping[str, str]
 OPENAI_NAMES: Final = ("openai", "openai-proxy")
 _YES: Final = ("true", "1", "yes", "on")
 _AWS_REGION: Final = "us-east-1"
+_AWS_ADDRESS: Final = "AWS_ENDPOINT_URL_BEDROCK_RUNTIME"  # the name that Amazon's own tools read
 _GOOGLE_LOCATION: Final = "us-central1"
 
 
@@ -92,6 +93,7 @@ def _bedrock(variables: Variables) -> Iterator[Endpoint]:
             access_key=variables["AWS_ACCESS_KEY_ID"],
             secret=variables["AWS_SECRET_ACCESS_KEY"],
             session_token=variables.get("AWS_SESSION_TOKEN"),
+            address=_url("bedrock", variables, _AWS_ADDRESS) if variables.get(_AWS_ADDRESS) else None,
         )
 
 
@@ -120,13 +122,19 @@ def _keyed(provider_type: str) -> Callable[[Variables], Iterator[Endpoint]]:
 
 
 def bedrock_endpoint(
-    name: str, region: str | None, *, access_key: str, secret: str, session_token: str | None = None
+    name: str,
+    region: str | None,
+    *,
+    access_key: str,
+    secret: str,
+    session_token: str | None = None,
+    address: str | None = None,
 ) -> Endpoint:
     region = region or _AWS_REGION
     return Endpoint(
         provider_name=name,
         provider_type="bedrock",
-        base_url=f"https://bedrock-runtime.{region}.amazonaws.com",
+        base_url=address or f"https://bedrock-runtime.{region}.amazonaws.com",
         api_key=secret,
         options=_said(region=region, access_key=access_key, session_token=session_token),
     )
@@ -183,6 +191,8 @@ _READERS: Final[tuple[Callable[[Variables], Iterator[Endpoint]], ...]] = (
     _served("vllm", "VLLM_API_BASE", "VLLM_HANDLE_BASE"),
     _served("sglang", "SGLANG_API_BASE", "SGLANG_HANDLE_BASE"),
     _served("lmstudio_openai", "LMSTUDIO_BASE_URL"),
+    _keyed("mistral"),
+    _keyed("cohere"),
     _openrouter,
     _keyed("groq"),
     _keyed("together"),

@@ -105,6 +105,15 @@ def gemini_model(endpoint: Endpoint, entry: Entry) -> ModelInfo:
     return msgspec.structs.replace(known, abilities=abilities)
 
 
+def cohere_model(endpoint: Endpoint, entry: Entry) -> ModelInfo:
+    known = _model(endpoint, entry.id, window=entry.number("context_length"))
+    can = entry.words("features")
+    if can is None:
+        return known
+    abilities = Abilities(tools="tools" in can, images="vision" in can, reasoning="reasoning" in can)
+    return msgspec.structs.replace(known, abilities=abilities)
+
+
 def ollama_model(endpoint: Endpoint, entry: Entry) -> ModelInfo:
     known = _model(endpoint, entry.id, window=_num_ctx(entry) or _of_architecture(entry, "context_length"))
     can = entry.words("capabilities")

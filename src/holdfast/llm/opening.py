@@ -70,10 +70,7 @@ class Vendors:
 
     def _bridged(self, endpoint: Endpoint, info: ModelInfo) -> Model:
         if not _is_installed(_BRIDGED.get(endpoint.provider_type, "openai")):
-            raise Unsupported(
-                f"Models of {endpoint.provider_name} need an extra that is not installed here: "
-                f"pip install 'holdfast[vendors]'"
-            )
+            raise Unsupported(_needs_extra(endpoint))
         from holdfast.llm import pydantic_ai  # noqa: PLC0415 - optional and slow
 
         return pydantic_ai.BridgedModel(endpoint, info, first_byte_s=self._first_byte_s, total_s=self._total_s)
@@ -86,6 +83,18 @@ class Vendors:
             return True
         reasons = _REASONING_AT_OPENAI.match(plain_name(info.name)) is not None
         return reasons and is_official("openai", endpoint.base_url) and _is_installed("openai")
+
+
+def missing(endpoint: Endpoint) -> str | None:
+    """What must be installed before any model of this provider can be used, in a sentence."""
+    library = _BRIDGED.get(endpoint.provider_type)
+    return None if library is None or _is_installed(library) else _needs_extra(endpoint)
+
+
+def _needs_extra(endpoint: Endpoint) -> str:
+    return (
+        f"Models of {endpoint.provider_name} need an extra that is not installed here: pip install 'holdfast[vendors]'"
+    )
 
 
 def _is_installed(library: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import ModelError
-from holdfast.llm import discovery
+from holdfast.llm import discovery, opening
 from holdfast.llm.base import ModelInfo, ProviderStatus
 from holdfast.llm.discovery import EmbeddingInfo, JsonSource, Listing
 from holdfast.llm.endpoint import Endpoint
@@ -111,7 +111,7 @@ class Shelf:
             endpoint=self.endpoint.base_url,
             status=self._word(),
             since_us=self._since_us,
-            problem=None if self.failure is None else self.failure.message,
+            problem=opening.missing(self.endpoint) if self.failure is None else self.failure.message,
             models=len(self.models()),
         )
 
