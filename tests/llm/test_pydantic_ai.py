@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from holdfast.core.deltas import (
 )
 from holdfast.core.messages import Message, OmittedReasoning, Reasoning, Text, ToolCall, ToolReturn, Turn
 from holdfast.core.usage import Usage
-from holdfast.errors import BadReply, ModelError, RateLimited, Refused, Rejected
+from holdfast.errors import AuthRejected, BadReply, ModelError, RateLimited, Refused, Rejected
 from holdfast.llm import failures
 from holdfast.llm.base import ModelRequest, NamedTool
 from holdfast.llm.endpoint import Endpoint
@@ -37,6 +38,7 @@ from .adapters import ADAPTERS, Adapter, as_if_not_installed, info, opened
 from .conversations import DICE, calls_in, said_in, tool
 from .fakes import gemini_rules
 from .fakes.script import Failure, Script
+from .fakes.server import FakeVendor
 from .test_adapters import asks, reply_of, says, seen_before_failing, those_with
 from .test_pairing import ROWS, asked_of
 
@@ -120,6 +122,34 @@ async def test_google_cloud_is_told_project_and_region() -> None:
     assert isinstance(asked, GoogleModel)
     assert asked.client.vertexai
     assert (asked.client._api_client.project, asked.client._api_client.location) == ("shells", "europe-west4")
+    await model.aclose()
+
+
+def vertex_at(url: str, api_key: str | None = None, **options: str) -> BridgedModel:
+    endpoint = Endpoint(
+        provider_name="google_vertex", provider_type="google_vertex", base_url=url, api_key=api_key, options=options
+    )
+    return BridgedModel(endpoint, info("google_vertex", "gemini-3-offline"), first_byte_s=5, total_s=5)
+
+
+async def test_google_cloud_answers_who_shows_a_key() -> None:
+    vendor = FakeVendor(GEMINI.protocol())
+    async with vendor.serving():
+        model = vertex_at(vendor.url, "a-key", location="europe-west4")
+        vendor.will(says(ReasoningDelta("Hm."), CallDelta(0, "c1", "print_tool", '{"message":"a"}')))
+        reply = await reply_of(model, asks(GEMINI))
+        await model.aclose()
+    assert calls_in(reply) == [("print_tool", {"message": "a"})]
+    assert vendor.last.headers["x-goog-api-key"] == "a-key"
+
+
+async def test_a_server_without_credentials_for_google_cloud_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    model = vertex_at("http://127.0.0.1:9", project="shells", location="europe-west4")
+    with pytest.raises(AuthRejected, match="google_vertex"):
+        await reply_of(model, asks(GEMINI))
     await model.aclose()
 
 

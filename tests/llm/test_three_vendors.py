@@ -171,6 +171,16 @@ async def test_a_request_is_signed_with_the_providers_own_key_and_no_other(monke
     assert "a-secret-that-signs" not in str(headers)
 
 
+async def test_what_the_sdk_itself_refuses_is_a_refusal() -> None:
+    """Before anything is sent. The library lets it pass as it is."""
+    error = None
+    async with opened(BEDROCK) as (vendor, model):
+        _, error = await seen_before_failing(model, asks(BEDROCK, max_output_tokens="many"))
+        assert vendor.exchanges == []
+    assert type(error) is Refused
+    assert "maxTokens" in error.message
+
+
 async def test_a_profile_is_named_by_its_whole_address() -> None:
     name = "arn:aws:bedrock:eu-west-1:123456789012:inference-profile/eu.anthropic.claude-sonnet-4-5-20250929-v1:0"
     vendor = FakeVendor(BedrockProtocol())

@@ -38,7 +38,8 @@ from tests.llm.fakes import gemini_rules as rules
 from tests.llm.fakes.gemini_rules import Body, Part
 from tests.llm.fakes.script import Failure, FailureKind
 
-_PATH = re.compile(r"/v1beta/models/([^/:]+):streamGenerateContent")
+# At the developer's API, and in Google Cloud with a key.
+_PATH = re.compile(r"/(?:v1beta|v1beta1/publishers/google)/models/([^/:]+):streamGenerateContent")
 _PREFIX = base64.b64encode(b"signed-by-").decode().rstrip("=")[:12]  # how every signature of its own begins
 _INVALID_KEY = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
 # Status, its name, and what the message begins with.

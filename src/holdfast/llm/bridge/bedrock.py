@@ -9,10 +9,12 @@ from typing import Any, Final, cast
 import boto3
 import httpx2
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError, NoCredentialsError, PartialCredentialsError
 from botocore.session import Session
 from pydantic_ai.models.bedrock import BedrockConverseModel, BedrockModelSettings
 from pydantic_ai.providers.bedrock import BedrockProvider
 
+from holdfast.errors import AuthRejected, Refused
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.bridge.signed import Carrier, HeardSigned
 from holdfast.llm.bridge.vendor import Vendor, common_settings
@@ -30,6 +32,7 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
         settings=_settings,
         wants=_is_event,
         hears=HeardSigned,
+        errors={NoCredentialsError: AuthRejected, PartialCredentialsError: AuthRejected, BotoCoreError: Refused},
         bare="signature",
         redacts=True,
         marks_errors=True,

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import httpx2
+from google.auth.exceptions import GoogleAuthError, TransportError
 from google.genai import Client
 from google.genai.types import HttpOptions, ThinkingConfigDict
 from pydantic_ai.models.google import GoogleModel, GoogleModelSettings
 from pydantic_ai.providers.google import BaseGoogleProvider, GoogleProvider
 from pydantic_ai.providers.google_cloud import GoogleCloudProvider
 
+from holdfast.errors import AuthRejected, ModelUnavailable
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.bridge.vendor import Vendor, common_settings
 from holdfast.llm.endpoint import Endpoint
@@ -34,7 +36,14 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
             made["google_thinking_config"] = cast("ThinkingConfigDict", thinking)
         return made
 
-    return Vendor(model=model, settings=settings, wants=_is_chunk, bare="thought_signature", marks_errors=True)
+    return Vendor(
+        model=model,
+        settings=settings,
+        wants=_is_chunk,
+        errors={TransportError: ModelUnavailable, GoogleAuthError: AuthRejected},
+        bare="thought_signature",
+        marks_errors=True,
+    )
 
 
 def _provider(endpoint: Endpoint, client: httpx2.AsyncClient) -> BaseGoogleProvider:

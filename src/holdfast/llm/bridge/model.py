@@ -62,7 +62,7 @@ class Bridge:
             events = aiter(streamed)
             while True:
                 try:
-                    with named_failures(self._endpoint, self._total_s):
+                    with named_failures(self._endpoint, vendor, self._total_s):
                         async with asyncio.timeout_at(deadline):
                             event = await anext(events)
                 except StopAsyncIteration:
@@ -79,7 +79,7 @@ class Bridge:
         request = with_called_tools(request, self._vendor)
         params = parameters(request, self._vendor)
         said, settings = messages(request, self._vendor), self._vendor.settings(request)
-        with named_failures(self._endpoint, self._first_byte_s):
+        with named_failures(self._endpoint, self._vendor, self._first_byte_s):
             asking = self._vendor.model.request_stream(said, settings, params)
             token = HEARING.set(heard)
             try:

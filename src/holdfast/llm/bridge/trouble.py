@@ -10,14 +10,16 @@ from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, ModelTimeoutEr
 
 from holdfast.errors import BadReply, ModelError, ModelTimedOut, ModelUnavailable, Refused
 from holdfast.llm import failures
+from holdfast.llm.bridge.vendor import Vendor
 from holdfast.llm.endpoint import Endpoint
 
 
 class named_failures:
     """Says of a failure which vendor it was. What is neither the library's nor the network's passes as it is."""
 
-    def __init__(self, endpoint: Endpoint, waited_s: float) -> None:
+    def __init__(self, endpoint: Endpoint, vendor: Vendor, waited_s: float) -> None:
         self._endpoint = endpoint
+        self._errors = vendor.errors
         self._waited_s = waited_s
 
     def __enter__(self) -> None:
@@ -43,6 +45,9 @@ class named_failures:
                     return ModelUnavailable(f"The connection to {vendor} was lost: {cause}")
                 case _:
                     pass
+            known = next((ours for theirs, ours in self._errors.items() if isinstance(cause, theirs)), None)
+            if known is not None:
+                return known(f"{vendor} cannot be asked: {failures.hide_keys(str(cause))[: failures.MAX_TEXT]}")
         return _said_by_library(self._endpoint.provider_name, error)
 
 

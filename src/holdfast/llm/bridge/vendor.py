@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
+from holdfast.errors import ModelError
 from holdfast.llm.base import ModelRequest, NamedTool
 from holdfast.llm.bridge.line import Heard, Reworded, Wants, as_it_is
 from holdfast.llm.bridge.proofs import Bare
@@ -23,6 +24,9 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     wants: Wants  # which events its SDK understands
     reworded: Reworded = as_it_is  # what is said in words that the library passes over
     hears: Callable[[Endpoint, Wants, Reworded], Heard] = Heard
+    errors: Mapping[
+        type[Exception], type[ModelError]
+    ] = {}  # of its SDK, which the library lets pass; narrow ones first
     bare: Bare = None
     redacts: bool = False  # it may send reasoning that only it can read
     sees: bool = True  # images can be sent at all
