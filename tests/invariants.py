@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 from sqlalchemy import select
@@ -30,6 +31,7 @@ from holdfast.core.frames import (
 from holdfast.core.messages import Message, Reasoning, Text
 from holdfast.core.records import STATUS_OF_STOP, Run, Step
 from holdfast.core.run import Phase, RunState, replay
+from holdfast.engine.loading import SKIPPED_AFTER_DEATH
 from holdfast.errors import HoldfastError
 from holdfast.store import frames, holds, journal, messages, runs, steps
 from holdfast.store.holds import HoldRow
@@ -295,7 +297,7 @@ def stream_tells_the_store(snapshot: Snapshot) -> Iterator[str]:
 
 def stream_violations(snapshot: Snapshot, run: Run, numbered: Sequence[tuple[int, Frame]]) -> Iterator[str]:
     """Also for what a test has followed live: a listener may be shown more than is stored yet, never something else."""
-    if [seq for seq, _ in numbered] != list(range(1, len(numbered) + 1)):
+    if not _is_dense([seq for seq, _ in numbered], deaths=run.lease - 1):
         yield f"the frames of run {run.id} are not numbered densely"
     shown = [frame for _, frame in numbered]
     yield from _ends_once(snapshot, run, shown)
@@ -313,6 +315,12 @@ def stream_violations(snapshot: Snapshot, run: Run, numbered: Sequence[tuple[int
             yield f"run {run.id} streamed {message.role} message {message_id} other than it is stored"
     if not run.is_active and run.id not in snapshot.unreadable:
         yield from _missing_from_stream(snapshot, run, {*told, *whole, *_call_messages(shown)})
+
+
+def _is_dense(numbers: Sequence[int], deaths: int) -> bool:
+    """From 1 on without a gap, but for those that owners who died have left."""
+    gaps = [after - before - 1 for before, after in pairwise([0, *numbers]) if after != before + 1]
+    return all(gap % SKIPPED_AFTER_DEATH == 0 and gap > 0 for gap in gaps) and sum(gaps) <= deaths * SKIPPED_AFTER_DEATH
 
 
 def _ends_once(snapshot: Snapshot, run: Run, shown: Sequence[Frame]) -> Iterator[str]:

@@ -26,7 +26,7 @@ async def session(world: World, node: Node) -> Session:
     await node.die()
     claimed = await world.database.write(lambda tx: runs.claim(tx, accepted.run.id, "worker-test", 2**61, 1))
     assert claimed is not None
-    return await reopen(world.database, node.streams, world.clock, claimed)
+    return await reopen(world.database, node.streams, world.clock, claimed, owner_died=True)
 
 
 def test_a_run_that_goes_on_has_no_last_frames() -> None:

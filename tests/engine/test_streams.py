@@ -194,6 +194,47 @@ async def test_a_reply_that_its_worker_did_not_live_to_finish_is_left_out_of_the
     assert any(isinstance(frame, AbandonedFrame) for _, frame in snapshot.frames[accepted.run.id])
 
 
+async def test_a_number_that_was_shown_is_never_given_to_something_else_even_when_a_crash_lost_what_had_it(
+    world: World,
+) -> None:
+    first, second = world.node(), world.node()
+    text = "[[no_reasoning]] [[stall_after:4]] [[say:one two three four five six]]"
+    accepted = await first.send(text, background=True, stream_tokens=True)
+    stream = accepted.stream
+    assert stream is not None
+    while stream.last < 4:
+        await stream.changed()
+    seen = stream.last
+    await first.die()
+    assert await second.replay(accepted.run.id) == []
+    await second.worker.recover(alone=True)
+    recovered = second.streams.live(accepted.run.id)
+    assert recovered is not None
+    while len(recovered.frames) < 4:
+        await recovered.changed()
+    await second.cancel.one(accepted.run.id)
+    told = await second.replay(accepted.run.id, after=seen)
+    assert told == await second.replay(accepted.run.id)
+    assert "".join(frame.text for _, frame in told if isinstance(frame, TextFrame)).startswith("one two")
+    await assert_invariants(world.database, idle=True)
+
+
+async def test_numbers_go_on_where_they_were_when_a_run_is_handed_over(world: World) -> None:
+    first, second = world.node(), world.node()
+    run_id = (await first.send("[[stall_after:6]] hello", background=True, stream_tokens=True)).run.id
+    stream = first.streams.live(run_id)
+    assert stream is not None
+    while stream.last < 6:
+        await stream.changed()
+    seen = stream.last
+    await first.worker.drain()
+    await second.worker.recover(alone=False)
+    recovered = second.streams.live(run_id)
+    assert recovered is not None
+    assert recovered.base == seen
+    await second.cancel.one(run_id)
+
+
 async def test_a_reader_that_wants_gaps_gets_what_came_meanwhile_at_once_and_the_end_without_waiting() -> None:
     stream = RunStream("run-1")
     batches = stream.follow(gap_s=30)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from holdfast.core.events import AnyEvent
@@ -17,6 +19,8 @@ from holdfast.store import agents, blocks, frames, journal, messages, steps, thr
 from holdfast.store.transaction import Database, Transaction
 
 _event = msgspec.json.Decoder(AnyEvent)
+# More frames than an owner can have shown before they were stored: its successor gives none of their numbers again.
+SKIPPED_AFTER_DEATH: Final = 2**20
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -67,12 +71,15 @@ async def blocks_in_view(tx: Transaction, thread: Thread) -> list[Block]:
     return [private.get(block.label, block) for block in shared]
 
 
-async def reopen(database: Database, streams: Streams, clock: Clock, run: Run) -> Session:
-    """A session for a run that this worker has just claimed. Fragments of a reply that never came are disowned."""
+async def reopen(database: Database, streams: Streams, clock: Clock, run: Run, *, owner_died: bool) -> Session:
+    """A session for a run that this worker has just claimed. Fragments of a reply that never came are disowned.
+
+    An owner that handed the run over had stored all it had shown; one that died may have shown more.
+    """
     stored = await database.read(lambda tx: read(tx, run))
     if not stored.events:
         raise BugError(f"run {run.id} has no journal")
-    stream = streams.open(run.id, stored.last_seq, run.lease)
+    stream = streams.open(run.id, stored.last_seq + (SKIPPED_AFTER_DEATH if owner_died else 0), run.lease)
     session = Session(
         run=run,
         agent=stored.agent,

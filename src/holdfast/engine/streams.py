@@ -33,7 +33,7 @@ _FRAMES = msgspec.msgpack.Decoder(list[Frame])
 
 
 class RunStream:
-    """The frames of one run, from `base + 1` on. Numbers are dense."""
+    """The frames of one run that one owner shows, from `base + 1` on. Its numbers are dense."""
 
     def __init__(self, run_id: str, base: int = 0, lease: int = 1) -> None:
         self.run_id = run_id

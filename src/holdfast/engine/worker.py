@@ -138,7 +138,8 @@ class Worker:
         if claimed is None:
             return False
         try:
-            session = await reopen(self._database, self._streams, self._clock, claimed)
+            died = run.lease_owner is not None
+            session = await reopen(self._database, self._streams, self._clock, claimed, owner_died=died)
         except DatabaseError:
             raise  # says nothing about the run
         except (HoldfastError, msgspec.MsgspecError) as error:

@@ -1,4 +1,4 @@
-"""What listeners of a run were shown, in batches numbered densely. A batch is bytes here."""
+"""What listeners of a run were shown, in numbered batches. A batch is bytes here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every table and constraint; the one schema source for both databases.
 
 Rules that must hold whatever the code does are written here as indexes: one active run per thread, one run per
-request key, one undecided hold per thread, one block per label of an agent, dense frame batches per run.
+request key, one undecided hold per thread, one block per label of an agent, one batch of frames per first number.
 Times are microseconds since the epoch; JSON is text. The conditions of partial indexes are spelt once, for SQLite,
 because naming another dialect loads it; migrations spell them for both, and a test compares.
 """
@@ -322,7 +322,7 @@ holds = Table(
     ),
 )
 
-# One row per batch of frames, numbered densely per run: last_seq + 1 of one batch is first_seq of the next.
+# One row per batch of frames: last_seq + 1 of one batch is first_seq of the next, unless an owner died between them.
 frames = Table(
     "frames",
     metadata,
