@@ -22,6 +22,7 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 PROOF = {
     "anthropic": r'"signature":"signed-[0-9a-f]{24}"',
     "responses": r'"encrypted_content":"[^"]{20,}"',
+    "bedrock": r'"signature":"signed-[0-9a-f]{24}"',
     "gemini": r'"thoughtSignature":"c2lnbmVkLWJ5[^"]*"',  # begins with "signed-by": not the one for who has lost it
 }
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.conformance.conftest import HERE
-from tests.conformance.vendors import ADAPTERS, UNSAYABLE, Standing, VendorProcess
+from tests.conformance.vendors import ADAPTERS, FURTHER, UNSAYABLE, Standing, VendorProcess
 
 STALLED = {
     "model": "offline",
@@ -27,7 +27,7 @@ def test_a_vendor_knows_who_listens_and_who_left() -> None:
         assert "[[stall_after:2]]" in vendor.last_request()
 
 
-@pytest.mark.parametrize("protocol", [vendor.name for vendor in ADAPTERS])
+@pytest.mark.parametrize("protocol", [vendor.name for vendor in (*ADAPTERS, *FURTHER)])
 def test_a_vendor_ends_when_its_input_does(protocol: str) -> None:
     with VendorProcess(protocol) as vendor:
         url = vendor.url
@@ -41,4 +41,4 @@ def test_whatever_cannot_be_said_is_still_a_test() -> None:
     written = "\n".join(path.read_text() for path in HERE.glob("test_*.py"))
     tests = set(re.findall(r"def (test_\w+)\(", written))
     assert {row.test for row in UNSAYABLE} <= tests
-    assert {name for row in UNSAYABLE for name in row.vendors} <= {vendor.name for vendor in ADAPTERS}
+    assert {name for row in UNSAYABLE for name in row.vendors} <= {vendor.name for vendor in (*ADAPTERS, *FURTHER)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import struct
 from collections.abc import Iterator
@@ -108,13 +109,15 @@ class BedrockProtocol:
 
 
 class BedrockRendering:
-    """Blocks are numbered in the order in which they begin; only those of calls have a beginning of their own."""
+    """Blocks are numbered in the order in which they begin; only those of calls have a beginning of their own. What is
+    thought is always signed."""
 
     def __init__(self, thought: dict[str, str]) -> None:
         self._thought = thought
         self._index = -1
         self._open: str | int | None = None  # the kind of block that is being said, or the number of the call
         self._said = ""
+        self._is_signed = False
         self._usage: Usage | None = None
         self._finish: FinishReason | None = None
 
@@ -162,8 +165,10 @@ class BedrockRendering:
     def _opened(self, kind: str | int | None) -> list[bytes]:
         if self._open == kind:
             return []
-        closed = [] if self._open is None else [frame("contentBlockStop", {"contentBlockIndex": self._index})]
-        self._open, self._said = kind, ""
+        unsigned = self._open == "reasoning" and not self._is_signed
+        closed = list(self._reasoned("", f"signed-{os.urandom(12).hex()}")) if unsigned else []
+        closed += [] if self._open is None else [frame("contentBlockStop", {"contentBlockIndex": self._index})]
+        self._open, self._said, self._is_signed = kind, "", False
         self._index += 1 if kind is not None else 0
         return closed
 
@@ -177,6 +182,7 @@ class BedrockRendering:
             yield self._block_delta({"reasoningContent": {"text": text}})
         if signature is not None:
             self._thought[signature] = self._said
+            self._is_signed = True
             yield self._block_delta({"reasoningContent": {"signature": signature}})
 
     def _block_delta(self, delta: dict[str, Any]) -> bytes:

@@ -115,7 +115,8 @@ class FakeVendor:
             answer = asyncio.create_task(self._answer(exchange, writer))
             try:
                 await asyncio.wait({next_byte, answer}, return_when=asyncio.FIRST_COMPLETED)
-                if not answer.done():
+                # Who writes to a closed connection may hear of it before who reads from it.
+                if not answer.done() or isinstance(answer.exception(), ConnectionError):
                     exchange.gone_at = time.perf_counter()
                     exchange.gone.set()
                     return
