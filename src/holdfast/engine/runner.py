@@ -206,21 +206,17 @@ class Runner:
     async def _run_tools(self, session: Session, calls: Sequence[OpenCall], scope: CancelScope) -> None:
         lap = Lap(self._clock)
         async with running(self._executor, session.spec, calls) as batch:
-            while True:
-                try:
-                    answers = await scope.run(batch.next())
-                except Interrupted:
-                    await batch.stop()
+            try:
+                while answers := await scope.run(batch.next()):
                     session.ran_tools(lap())
-                    self._take(session, batch.rest())
-                    raise
-                finally:
-                    session.ran_tools(lap())
-                if not answers:
-                    return
-                self._take(session, answers)
-                if any(call.status == "started" for call in session.state.open_calls):
-                    await checkpoint(self._database, session)  # else the next one's start, or the next step, brings it
+                    self._take(session, answers)
+                    if any(call.status == "started" for call in session.state.open_calls):
+                        await checkpoint(self._database, session)  # else the next one's start, or the next step, does
+            finally:
+                await batch.stop()
+                session.ran_tools(lap())
+                # They happened, whatever keeps us from going on: also those that came while a checkpoint was refused.
+                self._take(session, batch.rest())
 
     @staticmethod
     def _take(session: Session, answers: Sequence[ToolReturn]) -> None:
