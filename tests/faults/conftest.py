@@ -1,19 +1,30 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from .scenes import make_template
-
-Template = tuple[Path, str]
+from .. import postgres
+from .templates import PostgresTemplate, SqliteTemplate, Template, postgres_template, sqlite_template
 
 
 @pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
-    """Copied for every trial: a new schema would take longer than most trials do."""
-    return asyncio.run(make_template(tmp_path_factory.mktemp("template")))
+def on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> SqliteTemplate:
+    return asyncio.run(sqlite_template(tmp_path_factory.mktemp("template")))
+
+
+@pytest.fixture(scope="session")
+def on_postgres() -> Iterator[PostgresTemplate]:
+    with postgres.running_server() as uri:
+        asyncio.run(postgres.make_template(uri))
+        yield asyncio.run(postgres_template(asyncio.run(postgres.create_database(uri))))
+
+
+@pytest.fixture
+def template(request: pytest.FixtureRequest) -> Template:
+    """SQLite's, unless a test is parametrised with the name of a database."""
+    return request.getfixturevalue(f"on_{getattr(request, 'param', 'sqlite')}")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,23 +6,16 @@ ways: whole messages or tokens, in front of the caller or in the background.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
+import pytest
 
-from holdfast import ids
-from holdfast.actions.base_tools import sync_base_tools
 from holdfast.actions.send_message import Accepted
 from holdfast.core.hold import Hold
 from holdfast.core.messages import Approve, ClientReturn, Decision, Deny
-from holdfast.core.records import Block
-from holdfast.store import blocks, tools
-from holdfast.store.database import Transaction, open_database
-from tests.scenario import HASTY, NO_ARGUMENTS, Node, World, sqlite_at, world_at
+from tests.scenario import NO_ARGUMENTS, Node, World
 
 Answer = Callable[[Hold], tuple[Decision, ...]]
 ASK_CLIENT = {
@@ -108,6 +101,7 @@ SCENES = (
         ),
     ),
 )
+BY_NAME = {scene.name: scene for scene in SCENES}
 MODES = tuple(Mode(tokens, background) for background in (False, True) for tokens in (False, True))
 
 
@@ -135,33 +129,17 @@ async def pending_hold(world: World) -> Hold | None:
     return row.hold if row else None
 
 
-async def make_template(directory: Path) -> tuple[Path, str]:
-    """A database with an agent that has the counted tools, a memory block and a tool to edit it."""
-    async with world_at(sqlite_at(directory)) as world:
-        await world.database.write(lambda tx: _give_memory(tx, world.agent_id))
-        return directory / "holdfast.db", world.agent_id
+# --- where they are played ---
+
+on_both_databases = pytest.mark.parametrize("template", ["sqlite", "postgres"], indirect=True)
 
 
-@asynccontextmanager
-async def world_from(template: tuple[Path, str], directory: Path) -> AsyncGenerator[World]:
-    path, agent_id = template
-    copy = directory / f"{ids.new('run')}.db"
-    shutil.copy(path, copy)
-    database = await open_database(f"sqlite:///{copy}")
-    try:
-        world = World(database)
-        world.agent_id = agent_id
-        world.tools.let_go.set()
-        world.patience = HASTY
-        yield world
-    finally:
-        await database.aclose()
-        copy.unlink()
-
-
-async def _give_memory(tx: Transaction, agent_id: str) -> None:
-    block = Block(id=ids.new("block"), label="notes", value="")
-    await blocks.insert(tx, block)
-    await blocks.attach(tx, agent_id, block)
-    shipped = {tool.name: tool for tool in await sync_base_tools(tx, 0)}
-    await tools.attach_many(tx, agent_id, [shipped["memory_insert"].id])
+def played(modes: Sequence[Mode], on_postgres: Collection[tuple[str, Mode]]) -> pytest.MarkDecorator:
+    """Every scene in these modes on SQLite, and a few besides on PostgreSQL, where a trial takes many times as long."""
+    everything = [("sqlite", scene, mode) for scene in SCENES for mode in modes]
+    few = [("postgres", BY_NAME[name], mode) for name, mode in on_postgres]
+    return pytest.mark.parametrize(
+        ("template", "scene", "mode"),
+        [pytest.param(*each, id=f"{each[0]}-{each[1].name}-{each[2]}") for each in (*everything, *few)],
+        indirect=["template"],
+    )

@@ -14,15 +14,17 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.messages import ToolReturn
 from holdfast.core.rows import DENIED_BY_CANCEL
+from holdfast.core.run import OpenCall
 from tests.invariants import assert_invariants
 from tests.scenario import eventually
 from tests.served import ServedClient, served
 
 from .asking import GUARDED, history, open_streams
 from .cancelling import SeamNode
-from .conftest import Template
-from .scenes import world_from
+from .scenes import on_both_databases
+from .templates import Template, world_from
 
 SOON_S = 10.0  # of a model and a tool that would never end
 # The line stays open for as long as any process of the call lives.
@@ -199,6 +201,7 @@ async def test_a_run_that_has_ended_by_itself_stays_as_it_ended(client: ServedCl
     assert (await client.runs.retrieve(run_id)).status == "completed"
 
 
+@on_both_databases
 async def test_a_cancel_between_acceptance_and_start_reaches_a_model_that_never_speaks(
     template: Template, tmp_path: Path
 ) -> None:
@@ -209,4 +212,33 @@ async def test_a_cancel_between_acceptance_and_start_reaches_a_model_that_never_
         run = await asyncio.wait_for(node.ask("Hi [[stall]]"), 60)
         assert (run.status, run.stop_reason) == ("cancelled", "cancelled")
         assert await node.cancelling[0] == {run.id: "cancelled"}
+        await assert_invariants(world.database, idle=True)
+
+
+@on_both_databases
+async def test_a_tool_that_returns_while_the_return_of_another_is_written_is_not_said_to_have_been_stopped(
+    template: Template, tmp_path: Path
+) -> None:
+    """The cancel comes between: what is being written is refused, and what came meanwhile nobody has looked at yet."""
+    async with world_from(template, tmp_path) as world:
+        node, may_return = SeamNode(world), asyncio.Event()
+
+        async def cancel_and_let_the_other_return() -> None:
+            await node.strike()
+            may_return.set()
+            await eventually(lambda: len(node.executor.handed_back) == 2)
+
+        async def first(call: OpenCall) -> ToolReturn:
+            node.seams.arm(1, cancel_and_let_the_other_return, "before a write")
+            return ToolReturn(call.call.id, call.call.name, "success", "first")
+
+        async def second(call: OpenCall) -> ToolReturn:
+            await may_return.wait()
+            return ToolReturn(call.call.id, call.call.name, "success", "second")
+
+        world.tools.answers |= {"slow": first, "slow_lookup": second}
+        run = await asyncio.wait_for(node.ask("[[call:slow {}]] [[call:slow_lookup {}]]"), 60)
+        assert (run.status, node.seams.struck) == ("cancelled", "before a write")
+        returns = [part for row in await world.window() for part in row.returns]
+        assert [(part.status, part.content) for part in returns] == [("success", "first"), ("success", "second")]
         await assert_invariants(world.database, idle=True)

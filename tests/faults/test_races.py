@@ -21,8 +21,8 @@ from tests.scenario import Node, World
 from tests.served import ServedClient, served
 
 from .asking import GUARDED, history
-from .conftest import Template
-from .scenes import MODES, Mode, world_from
+from .scenes import MODES, Mode, on_both_databases
+from .templates import Template, world_from
 
 ANSWERS = 30
 SENDERS = 20
@@ -162,6 +162,7 @@ async def race_the_last_commit(node: Node, world: World, mode: Mode, turns: int)
     return run, shown
 
 
+@on_both_databases
 async def test_a_cancel_racing_the_last_commit_and_everyone_agreeing_who_won(
     template: Template, tmp_path: Path
 ) -> None:
