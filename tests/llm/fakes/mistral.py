@@ -153,7 +153,7 @@ def _as_chat(body: dict[str, object]) -> dict[str, object]:
         for index, one in enumerate(messages)
         if not (one == _FILLER and messages[index - 1]["role"] == "tool" and index)
     ]
-    return cast("dict[str, object]", made)
+    return made
 
 
 def _as_chat_message(message: dict[str, Any]) -> dict[str, Any]:

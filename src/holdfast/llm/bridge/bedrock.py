@@ -11,8 +11,9 @@ import httpx2
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, NoCredentialsError, PartialCredentialsError
 from botocore.session import Session
-from pydantic_ai.models.bedrock import BedrockConverseModel, BedrockModelSettings
+from pydantic_ai.models.bedrock import BedrockConverseModel
 from pydantic_ai.providers.bedrock import BedrockProvider
+from pydantic_ai.settings import ModelSettings
 
 from holdfast.errors import AuthRejected, Refused
 from holdfast.llm.base import ModelInfo, ModelRequest
@@ -44,7 +45,7 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
 
 
 def _sdk(endpoint: Endpoint, client: httpx2.AsyncClient) -> Any:
-    core = Session()
+    core: Any = Session()
     core.register_component("data_loader", _descriptions())
     session = boto3.Session(
         botocore_session=core,
@@ -63,18 +64,18 @@ def _sdk(endpoint: Endpoint, client: httpx2.AsyncClient) -> Any:
 @cache
 def _descriptions() -> Any:
     """What the SDK knows of Amazon's services: the same for everyone, and slow to read."""
-    return Session().get_component("data_loader")
+    core: Any = Session()
+    return core.get_component("data_loader")
 
 
-def _settings(request: ModelRequest) -> BedrockModelSettings:
-    settings = BedrockModelSettings()
-    settings.update(cast("BedrockModelSettings", common_settings(request, parallel=False)))
+def _settings(request: ModelRequest) -> ModelSettings:
+    settings: dict[str, Any] = {**common_settings(request, parallel=False)}
     thinking: dict[str, Any] = request.settings.get("thinking") or {}
     if thinking.get("type") == "enabled":
         wanted = {"type": "enabled", "budget_tokens": thinking.get("budget_tokens", 1024)}
         settings["bedrock_additional_model_requests_fields"] = {"thinking": wanted}
         settings.pop("temperature", None)  # refused while it thinks
-    return settings
+    return cast("ModelSettings", settings)
 
 
 def _is_event(event: Mapping[str, Any]) -> bool:

@@ -76,8 +76,9 @@ def _with_the_plan_as_thought(event: dict[str, Any]) -> dict[str, Any]:
     """What the model means to do with its tools, which the library passes over."""
     if event.get("type") != "tool-plan-delta":
         return event
-    message: dict[str, Any] = (event.get("delta") or {}).get("message") or {}
-    content = {"thinking": message.get("tool_plan") or ""}
+    delta: dict[str, Any] = event.get("delta") or {}
+    message: dict[str, Any] = delta.get("message") or {}
+    content: dict[str, Any] = {"thinking": message.get("tool_plan") or ""}
     return {"type": "content-delta", "index": event.get("index") or 0, "delta": {"message": {"content": content}}}
 
 

@@ -92,7 +92,7 @@ class Translation:
                 if part.tool_name or index not in self._calls:
                     yield self._begin_call(index, part)
                 else:  # more of a call that the library took for whole
-                    yield from self._go_on_with_call(index, ToolCallPartDelta(args_delta=part.args))
+                    yield from self._go_on_with_call(index, ToolCallPartDelta(args_delta=_arguments(part)))
             case PartStartEvent(index=index, part=TextPart() | ThinkingPart() as part):
                 yield from self._begin(index, part)
             case PartDeltaEvent(index=index, delta=ToolCallPartDelta() as delta):
@@ -165,7 +165,7 @@ class Translation:
     def _begin_call(self, index: int, part: ToolCallPart) -> CallDelta:
         number = self._calls[index] = self._made
         self._made += 1
-        arguments = part.args if isinstance(part.args, str) else part.args_as_json_str() if part.args else ""
+        arguments = _arguments(part)
         if not arguments:
             self._wordless.add(number)
         proof = self._led_to(proofs.of(part, self._vendor.system))
@@ -199,6 +199,12 @@ class Translation:
             return None
         finish = _FINISHES.get(reason or "stop", "stop")
         return "tool_calls" if self._calls and finish == "stop" else finish
+
+
+def _arguments(part: ToolCallPart) -> str:
+    if isinstance(part.args, str):
+        return part.args
+    return part.args_as_json_str() if part.args else ""
 
 
 def usage(counted: RequestUsage, figures: set[str]) -> Usage:
