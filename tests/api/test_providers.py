@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,14 @@ def self_signed(path: Path) -> Path:
 
 
 @pytest.fixture
+def closed_port() -> Iterator[int]:
+    """Taken, so that nobody else can begin to listen there."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@pytest.fixture
 async def deaf_port() -> AsyncIterator[int]:
     """Somebody is there who never speaks TLS, and hangs up."""
     server = await asyncio.start_server(lambda _, writer: writer.transport.abort(), "127.0.0.1", 0)
@@ -192,10 +200,14 @@ async def untrusted_port(tmp_path: Path) -> AsyncIterator[int]:
     ],
 )
 async def test_an_address_that_leads_nowhere_is_for_its_writer_to_mend(
-    tmp_path: Path, vendor: ListingServer, deaf_port: int, untrusted_port: int, address: str, why: str
+    tmp_path: Path,
+    vendor: ListingServer,
+    closed_port: int,
+    deaf_port: int,
+    untrusted_port: int,
+    address: str,
+    why: str,
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        closed_port = listener.getsockname()[1]
     url = address.format(closed=closed_port, deaf=deaf_port, untrusted=untrusted_port, vendor=vendor.url)
     async with served(tmp_path) as client:
         created = await bring(client, vendor)
