@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import re
 import sys
 from contextlib import AsyncExitStack
+from hashlib import sha256
 from traceback import walk_stack
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -15,7 +18,7 @@ import pytest
 from holdfast.core.deltas import CallDelta, Finish, ReasoningDelta, RedactedDelta, Reply, TextDelta, UsageDelta
 from holdfast.core.messages import Image, Reasoning, Text, ToolCall, ToolReturn, Turn
 from holdfast.core.usage import Usage
-from holdfast.errors import BadReply, ContextTooLong, ModelError, ModelUnavailable, Refused
+from holdfast.errors import AuthRejected, BadReply, ContextTooLong, ModelError, ModelUnavailable, Refused
 from holdfast.llm.bridge.frames import FrameReader
 from holdfast.llm.bridge.signed import HeardSigned
 from holdfast.llm.endpoint import Endpoint
@@ -25,7 +28,7 @@ from .adapters import ADAPTERS, Adapter, info, opened
 from .conversations import calls_in, said_in
 from .fakes.bedrock import BedrockProtocol, frame
 from .fakes.script import Script
-from .fakes.server import FakeVendor
+from .fakes.server import Exchange, FakeVendor
 from .test_adapters import asks, reply_of, says, seen_before_failing, those_with
 
 MISTRAL, COHERE, BEDROCK = [one for one in ADAPTERS if one.name in ("mistral", "cohere", "bedrock")]
@@ -158,6 +161,7 @@ async def test_a_request_is_signed_with_the_providers_own_key_and_no_other(monke
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIASERVER")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "the-servers")
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "the-servers-token")
+    monkeypatch.setenv("AWS_PROFILE", "the-servers-profile")
     vendor = FakeVendor(BedrockProtocol())
     async with vendor.serving():
         model = bedrock_at(vendor.url, session_token="a-session")
@@ -169,6 +173,18 @@ async def test_a_request_is_signed_with_the_providers_own_key_and_no_other(monke
     assert "/eu-west-1/bedrock/aws4_request" in headers["authorization"]
     assert headers["x-amz-security-token"] == "a-session"
     assert "a-secret-that-signs" not in str(headers)
+
+
+async def test_a_provider_without_a_key_does_not_get_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIASERVER")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "the-servers")
+    with pytest.raises(AuthRejected):
+        await reply_of(bedrock_at("http://127.0.0.1:9", access_key=""), asks(BEDROCK))
+
+
+async def test_a_model_that_the_library_knows_to_be_elsewhere_is_refused() -> None:
+    with pytest.raises(Refused, match="Converse"):
+        await reply_of(bedrock_at("http://127.0.0.1:9", name="openai.gpt-4o"), asks(BEDROCK))
 
 
 async def test_what_the_sdk_itself_refuses_is_a_refusal() -> None:
@@ -189,10 +205,24 @@ async def test_a_profile_is_named_by_its_whole_address() -> None:
         vendor.will(says(TextDelta("Hi")))
         await reply_of(model, asks(BEDROCK))
         await model.aclose()
-    assert (
-        "inference-profile%2Feu.anthropic" in vendor.last.path
-    )  # a slash would be another path, and another signature
     assert vendor.asked.handle == f"bedrock/{name}"
+    said = vendor.last.headers["authorization"]
+    assert said.rpartition("Signature=")[2] == _signature(vendor.last, "a-secret-that-signs")
+
+
+def _signature(sent: Exchange, secret: str) -> str:
+    """As the vendor makes it from what arrived: whatever was changed on the way shows."""
+    said = sent.headers["authorization"]
+    scope = said.partition("/")[2].partition(",")[0]
+    names = said.partition("SignedHeaders=")[2].partition(",")[0]
+    told = [f"{name}:{' '.join(sent.headers[name].split())}\n" for name in names.split(";")]
+    parts = (sent.method, quote(sent.path, safe="/-_.~"), "", "".join(told), names, sha256(sent.raw).hexdigest())
+    asked = sha256("\n".join(parts).encode()).hexdigest()
+    key = f"AWS4{secret}".encode()
+    for step in scope.split("/"):
+        key = hmac.digest(key, step.encode(), "sha256")
+    text = "\n".join(("AWS4-HMAC-SHA256", sent.headers["x-amz-date"], scope, asked))
+    return hmac.digest(key, text.encode(), "sha256").hex()
 
 
 async def test_many_replies_are_waited_for_at_once() -> None:

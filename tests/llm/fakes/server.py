@@ -34,6 +34,7 @@ class Exchange:
         self.method = method
         self.path = path
         self.headers = headers
+        self.raw = body
         self.body: dict[str, Any] = msgspec.json.decode(body) if body else {}
         self.answered = asyncio.Event()  # the first bytes of the answer are out
         self.ended = asyncio.Event()

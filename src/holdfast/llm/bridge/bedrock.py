@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import boto3
 import httpx2
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, NoCredentialsError, PartialCredentialsError
+from botocore.exceptions import BotoCoreError
 from botocore.session import Session
 from pydantic_ai.models.bedrock import BedrockConverseModel
 from pydantic_ai.providers.bedrock import BedrockProvider
@@ -21,6 +21,8 @@ from holdfast.llm.bridge.signed import Carrier, HeardSigned
 from holdfast.llm.bridge.vendor import Vendor, common_settings
 from holdfast.llm.endpoint import Endpoint
 
+# A provider brings its keys and its region; the profiles of whoever runs the server have no part in it.
+_NOBODYS: Final = {"profile": (None, None, None, None)}
 _EVENTS: Final = frozenset(
     {"messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata"}
 )
@@ -33,7 +35,7 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
         settings=_settings,
         wants=_is_event,
         hears=HeardSigned,
-        errors={NoCredentialsError: AuthRejected, PartialCredentialsError: AuthRejected, BotoCoreError: Refused},
+        errors={BotoCoreError: Refused},
         bare="signature",
         redacts=True,
         marks_errors=True,
@@ -45,7 +47,10 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
 
 
 def _sdk(endpoint: Endpoint, client: httpx2.AsyncClient) -> Any:
-    core: Any = Session()
+    if not (endpoint.options.get("access_key") and endpoint.api_key):
+        # Without keys the SDK would look for the server's own, wherever they may be.
+        raise AuthRejected(f"{endpoint.provider_name} needs the id of an AWS key and its secret.")
+    core: Any = Session(_NOBODYS)
     core.register_component("data_loader", _descriptions())
     session = boto3.Session(
         botocore_session=core,
@@ -64,7 +69,7 @@ def _sdk(endpoint: Endpoint, client: httpx2.AsyncClient) -> Any:
 @cache
 def _descriptions() -> Any:
     """What the SDK knows of Amazon's services: the same for everyone, and slow to read."""
-    core: Any = Session()
+    core: Any = Session(_NOBODYS)
     return core.get_component("data_loader")
 
 

@@ -46,7 +46,8 @@ class Bridge:
         self._total_s = total_s
         module = _vendor_module(endpoint.provider_type)
         self._client = open_client(endpoint, first_byte_s=first_byte_s, total_s=total_s)
-        vendor = module.open_vendor(endpoint, info, self._client)
+        with named_failures(endpoint, first_byte_s):  # the library knows of models that it cannot reach
+            vendor = module.open_vendor(endpoint, info, self._client)
         self._vendor = msgspec.structs.replace(vendor, sees=vendor.sees and info.abilities.images)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
@@ -62,7 +63,7 @@ class Bridge:
             events = aiter(streamed)
             while True:
                 try:
-                    with named_failures(self._endpoint, vendor, self._total_s):
+                    with named_failures(self._endpoint, self._total_s, vendor.errors):
                         async with asyncio.timeout_at(deadline):
                             event = await anext(events)
                 except StopAsyncIteration:
@@ -79,7 +80,7 @@ class Bridge:
         request = with_called_tools(request, self._vendor)
         params = parameters(request, self._vendor)
         said, settings = messages(request, self._vendor), self._vendor.settings(request)
-        with named_failures(self._endpoint, self._vendor, self._first_byte_s):
+        with named_failures(self._endpoint, self._first_byte_s, self._vendor.errors):
             asking = self._vendor.model.request_stream(said, settings, params)
             token = HEARING.set(heard)
             try:

@@ -10,16 +10,16 @@ from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, ModelTimeoutEr
 
 from holdfast.errors import BadReply, ModelError, ModelTimedOut, ModelUnavailable, Refused
 from holdfast.llm import failures
-from holdfast.llm.bridge.vendor import Vendor
+from holdfast.llm.bridge.vendor import Errors
 from holdfast.llm.endpoint import Endpoint
 
 
 class named_failures:
     """Says of a failure which vendor it was. What is neither the library's nor the network's passes as it is."""
 
-    def __init__(self, endpoint: Endpoint, vendor: Vendor, waited_s: float) -> None:
+    def __init__(self, endpoint: Endpoint, waited_s: float, errors: Errors | None = None) -> None:
         self._endpoint = endpoint
-        self._errors = vendor.errors
+        self._errors = errors or {}
         self._waited_s = waited_s
 
     def __enter__(self) -> None:

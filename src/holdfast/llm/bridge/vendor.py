@@ -17,6 +17,8 @@ from holdfast.llm.call_ids import plain
 from holdfast.llm.chat_payload import sent_name
 from holdfast.llm.endpoint import Endpoint
 
+Errors = Mapping[type[Exception], type[ModelError]]
+
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     model: Model[Any]
@@ -24,9 +26,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     wants: Wants  # which events its SDK understands
     reworded: Reworded = as_it_is  # what is said in words that the library passes over
     hears: Callable[[Endpoint, Wants, Reworded], Heard] = Heard
-    errors: Mapping[
-        type[Exception], type[ModelError]
-    ] = {}  # of its SDK, which the library lets pass; narrow ones first
+    errors: Errors = {}  # of its SDK, which the library lets pass; narrow ones first
     bare: Bare = None
     redacts: bool = False  # it may send reasoning that only it can read
     sees: bool = True  # images can be sent at all
