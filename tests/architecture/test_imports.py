@@ -77,3 +77,17 @@ def _imported_inside(tree: ast.Module) -> Iterator[str]:
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
                 yield node.module or "."
+
+
+def test_models_that_only_the_description_of_the_api_needs_are_not_built_when_the_server_starts() -> None:
+    program = """
+import holdfast.api.server
+from fastapi.openapi.models import OpenAPI
+from pydantic import BaseModel
+assert not OpenAPI.__pydantic_complete__
+assert not BaseModel.model_config
+assert OpenAPI(openapi="3.1.0", info={"title": "t", "version": "1"}, paths={}).info.title == "t"
+assert type("Built", (BaseModel,), {}).__pydantic_complete__
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr

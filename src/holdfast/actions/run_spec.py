@@ -28,6 +28,7 @@ async def freeze(
 ) -> RunSpec:
     return RunSpec(
         agent_id=agent.id,
+        agent_name=agent.name,
         thread_id=thread.id,
         model=await effective_model(catalog, agent, thread, request.override_model),
         tools=tool_specs(tools, request.client_tools or ()),

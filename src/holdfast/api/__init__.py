@@ -1,1 +1,1 @@
-
+from holdfast.api import deferred as deferred

@@ -28,6 +28,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     agent_id: str
+    agent_name: str = ""
     thread_id: str
     model: ModelChoice
     tools: tuple[ToolSpec, ...] = ()

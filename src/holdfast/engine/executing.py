@@ -33,14 +33,14 @@ class SandboxExecutor:
             found = await self._database.read(lambda tx: self._look_up(tx, tool_id, spec.agent_id))
         if found is None:
             return ToolReturn(call.call.id, call.call.name, "error", "Tool not found")
-        stored, agent_name, environment = found
+        stored, environment = found
         outcome = await self._sandbox.run(
             Job(
                 call_id=call.call.id,
                 tool_name=stored.name,
                 tool_id=stored.id,
                 agent_id=spec.agent_id,
-                agent_name=agent_name,
+                agent_name=spec.agent_name,
                 source_code=stored.source_code or "",
                 arguments=msgspec.json.decode(call.call.arguments or "{}"),
                 environment=environment,
@@ -52,10 +52,10 @@ class SandboxExecutor:
             call.call.id, stored.name, outcome.status, outcome.content, outcome.stdout or (), outcome.stderr or ()
         )
 
-    async def _look_up(self, tx: Transaction, tool_id: str, agent_id: str) -> tuple[Tool, str, dict[str, str]] | None:
+    async def _look_up(self, tx: Transaction, tool_id: str, agent_id: str) -> tuple[Tool, dict[str, str]] | None:
         try:
-            tool, agent = await tools.get(tx, tool_id), await agents.get(tx, agent_id)
+            tool = await tools.get(tx, tool_id)
         except NotFound:
             return None
         secrets = (await agents.secrets_of(tx, [agent_id])).get(agent_id, [])
-        return tool, agent.name, {secret.key: self._open_secret(secret.sealed) for secret in secrets}
+        return tool, {secret.key: self._open_secret(secret.sealed) for secret in secrets}
