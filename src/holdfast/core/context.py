@@ -8,6 +8,8 @@ the first turn is the user's. A crash, a cancelled run or an odd import can brea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from operator import is_
 from typing import Final, Literal
 
 import msgspec
@@ -43,6 +45,7 @@ _LEAST_RETURN_CHARS: Final = 5_000
 _RETURN_SHARE: Final = 0.2
 
 _REASONING = (Reasoning, RedactedReasoning, OmittedReasoning)
+_NOT_SHOWN: Final = Turn("user", (Text(EARLIER_NOT_SHOWN),))
 
 
 def history(
@@ -52,19 +55,68 @@ def history(
 
     A trailing approval request that nobody has answered is left out, with the calls made in the same reply.
     """
-    rows = messages[: pending_start(messages)]
-    draft = _Draft(_first_returns(rows), model_handle, return_char_limit(context_window), timezone)
-    for index, row in enumerate(rows):
-        role = row.role
-        if role == "user" or role == "summary" or (role == "system" and (index or row.run_id)):
-            # A system row that is not the first was sent like a user's message, by an operator or another agent.
-            draft.user(row)
-        elif role == "assistant":
-            paired = index + 1 < len(rows) and _are_one_reply(row, rows[index + 1])
-            draft.assistant((row, rows[index + 1]) if paired else (row,))
-        elif role == "approval" and not (index and _are_one_reply(rows[index - 1], row)):
-            draft.assistant((row,))
-    return draft.turns()
+    terms = Terms(model_handle, context_window, timezone)
+    return _opened(_told(_Told(), messages[: pending_start(messages)], terms).turns)
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What turns depend on, besides the rows they are made of."""
+
+    model_handle: str
+    context_window: int
+    timezone: str = "UTC"
+
+
+class Retelling:
+    """The history of one thread, told anew with each step: what was told before is not made again.
+
+    What is kept ends before a message of the user, so that nothing but a late return can change it.
+    """
+
+    def __init__(self) -> None:
+        self._terms: Terms | None = None
+        self._rows: list[Message] = []
+        self._kept = _Told()
+
+    def turns(self, messages: Sequence[Message], terms: Terms) -> tuple[Turn, ...]:
+        """As `history` makes them."""
+        rows = messages[: pending_start(messages)]
+        if not self._is_continued_by(rows, terms):
+            self._terms, self._rows, self._kept = terms, [], _Told()
+        start = len(self._rows)
+        cut = next((at for at in range(len(rows) - 1, start, -1) if rows[at].role == "user"), start)
+        kept = _told(self._kept, rows[start:cut], terms)
+        if _answers_any(rows[cut:], kept.unanswered):
+            return _opened(_told(self._kept, rows[start:], terms).turns)
+        self._kept = kept
+        self._rows += rows[start:cut]
+        return _opened(_told(kept, rows[cut:], terms).turns)
+
+    def _is_continued_by(self, rows: Sequence[Message], terms: Terms) -> bool:
+        known = self._rows
+        if terms != self._terms or len(known) > len(rows) or not _are_same(known, rows):
+            return False
+        new = rows[len(known) :]
+        return not (new and new[0].role != "user") and not _answers_any(new, self._kept.unanswered)
+
+
+def _opened(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    return (_NOT_SHOWN, *turns) if turns and turns[0].role == "assistant" else tuple(turns)
+
+
+def _are_same(known: Sequence[Message], rows: Sequence[Message]) -> bool:
+    """The prompt may be another: it is not told."""
+    if known and known[0] is not rows[0] and not (_is_prompt(known[0]) and _is_prompt(rows[0])):
+        return False
+    return all(map(is_, islice(known, 1, None), islice(rows, 1, None)))
+
+
+def _is_prompt(first: Message) -> bool:
+    return first.role == "system" and not first.run_id
+
+
+def _answers_any(rows: Iterable[Message], calls: frozenset[str]) -> bool:
+    return bool(calls) and any(part.call_id in calls for row in rows for part in row.returns)
 
 
 def pending_start(messages: Sequence[Message]) -> int:
@@ -106,18 +158,39 @@ def estimate_message(message: Message) -> int:
     return _tokens(_parts_size(message.parts))
 
 
+class _Told(msgspec.Struct, frozen=True):
+    turns: list[Turn] = []
+    called: frozenset[str] = frozenset()
+    unanswered: frozenset[str] = frozenset()
+
+
+def _told(before: _Told, rows: Sequence[Message], terms: Terms) -> _Told:
+    returned = _first_returns(rows)
+    draft = _Draft(before, returned, terms)
+    for index, row in enumerate(rows):
+        role = row.role
+        if role == "user" or role == "summary" or (role == "system" and (index or not _is_prompt(row))):
+            # A system row that is not the first was sent like a user's message, by an operator or another agent.
+            draft.user(row)
+        elif role == "assistant":
+            paired = index + 1 < len(rows) and _are_one_reply(row, rows[index + 1])
+            draft.assistant((row, rows[index + 1]) if paired else (row,))
+        elif role == "approval" and not (index and _are_one_reply(rows[index - 1], row)):
+            draft.assistant((row,))
+    return draft.told()
+
+
 class _Draft:
     """Gathers turns in order; neighbours of one role become one turn."""
 
-    def __init__(
-        self, returned: dict[str, tuple[ToolReturn, int]], model_handle: str, limit: int, timezone: str
-    ) -> None:
+    def __init__(self, before: _Told, returned: dict[str, tuple[ToolReturn, int]], terms: Terms) -> None:
         self._returned = returned
-        self._model_handle = model_handle
-        self._limit = limit
-        self._timezone = timezone
+        self._model_handle = terms.model_handle
+        self._limit = return_char_limit(terms.context_window)
+        self._timezone = terms.timezone
+        self._before = before
         self._called: set[str] = set()
-        self._turns: list[Turn] = []
+        self._turns = list(before.turns)
 
     def user(self, row: Message) -> None:
         parts = row.parts
@@ -135,7 +208,7 @@ class _Draft:
                     if part.text:
                         said.append(part)
                 elif isinstance(part, ToolCall):
-                    if part.id not in self._called:
+                    if part.id not in self._called and part.id not in self._before.called:
                         self._called.add(part.id)
                         calls.append(part)
                 elif isinstance(part, Image) or (same_model and isinstance(part, _REASONING)):
@@ -145,10 +218,11 @@ class _Draft:
         if calls:
             self._turns.append(Turn("tool", tuple([self._return_of(call, rows[-1].created_us) for call in calls])))
 
-    def turns(self) -> tuple[Turn, ...]:
-        if self._turns and self._turns[0].role == "assistant":
-            self._turns.insert(0, Turn("user", (Text(EARLIER_NOT_SHOWN),)))
-        return tuple(self._turns)
+    def told(self) -> _Told:
+        if not self._called:
+            return _Told(self._turns, self._before.called, self._before.unanswered)
+        unanswered = self._called - self._returned.keys()
+        return _Told(self._turns, self._before.called | self._called, self._before.unanswered | unanswered)
 
     def _shown(self, row: Message) -> Iterator[AnyPart]:
         for part in row.parts:

@@ -14,12 +14,14 @@ from holdfast.core.spec import RunSpec
 from holdfast.llm.base import ModelRequest, NamedTool, ToolChoice, ToolSchema
 
 
-def build(spec: RunSpec, intent: CallModel, window: list[Message], run_id: str) -> ModelRequest:
+def build(
+    spec: RunSpec, intent: CallModel, window: list[Message], run_id: str, retelling: context.Retelling
+) -> ModelRequest:
     model = spec.model
     return ModelRequest(
         handle=model.handle,
         system=system_text(spec, window),
-        turns=turns(spec, window, run_id),
+        turns=turns(spec, window, run_id, retelling),
         tools=schemas(spec, intent.choice.allowed),
         tool_choice=_tool_choice(intent),
         parallel_tool_calls=intent.parallel,
@@ -37,14 +39,9 @@ def schemas(spec: RunSpec, names: Collection[str]) -> tuple[ToolSchema, ...]:
     return tuple(ToolSchema(tool.name, tool.description, tool.parameters) for tool in spec.tools if tool.name in wanted)
 
 
-def turns(spec: RunSpec, window: list[Message], run_id: str) -> tuple[Turn, ...]:
+def turns(spec: RunSpec, window: list[Message], run_id: str, retelling: context.Retelling) -> tuple[Turn, ...]:
     rows = [row for row in window if row.run_id == run_id] if spec.autoclear else window
-    return context.history(
-        rows,
-        model_handle=spec.model.handle,
-        context_window=spec.model.context_window,
-        timezone=spec.timezone,
-    )
+    return retelling.turns(rows, context.Terms(spec.model.handle, spec.model.context_window, spec.timezone))
 
 
 def system_text(spec: RunSpec, window: list[Message]) -> str:

@@ -129,7 +129,7 @@ class Runner:
         if session.draft.has_facts or session.run.status == "created":
             await checkpoint(self._database, session)
         await self._refresh_system(session)
-        request = requests.build(session.spec, intent, session.window, session.run.id)
+        request = requests.build(session.spec, intent, session.window, session.run.id, session.retelling)
         await self._ask(session, ModelCall(session, info, model, request, intent, self._observers), scope)
 
     async def _ask(self, session: Session, call: ModelCall, scope: CancelScope) -> None:

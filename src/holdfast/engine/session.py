@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core import rows, tool_rules
+from holdfast.core.context import Retelling
 from holdfast.core.deltas import Reply
 from holdfast.core.events import (
     RETURNED_CHARS,
@@ -77,6 +78,7 @@ class Session:
         self.waits_since_us = waits_since_us  # when the try failed that another is to follow
         self.ttft_ns: int | None = run.ttft_ns
         self.received_ns = run.created_us * 1_000
+        self.retelling = Retelling()  # replaced by the one that the thread's last run has left, if there is one
         self.thread_end: int | None = None  # as of the last checkpoint; None when it is not known
         # These outlive starting over: they tell of what has happened, not of what was decided.
         self.measured = Measured.of(step) if step is not None else Measured("")

@@ -87,6 +87,7 @@ class Worker:
 
     def start(self, session: Session) -> None:
         """Takes charge of a run whose lease this worker holds."""
+        session.retelling = self.windows.retelling_of(session.run.thread_id)
         owned = self._owned[session.run.id] = _Owned(session.run.id, session.run.background)
         if session.run.cancel_asked_us is not None:
             owned.scope.cancel("user")
@@ -200,7 +201,7 @@ class Worker:
             log.exception("run %s could not be driven", session.run.id)
         finally:
             if session.thread_end is not None:
-                self.windows.keep(session.run.thread_id, session.thread_end, session.stored_window)
+                self.windows.keep(session.run.thread_id, session.thread_end, session.stored_window, session.retelling)
             del self._owned[session.run.id]
             self._streams.close(session.run.id)
             owned.stopped.set()
