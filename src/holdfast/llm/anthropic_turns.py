@@ -49,16 +49,15 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 def messages_of(turns: tuple[Turn, ...], *, with_thinking: bool, with_images: bool) -> list[Message]:
     messages: list[Message] = []
     for turn in turns:
-        match turn.role:
-            case "assistant":
-                role, blocks = "assistant", _assistant(turn, with_thinking)
-            case "tool":
-                role, blocks = (
-                    "user",
-                    [_result(part, with_images) for part in turn.parts if isinstance(part, ToolReturn)],
-                )
-            case "user":
-                role, blocks = "user", _spoken(turn.parts, with_images) or [text(EMPTY_MESSAGE)]
+        role = "assistant" if turn.role == "assistant" else "user"
+        if len(turn.parts) == 1 and isinstance(only := turn.parts[0], Text) and only.text.strip():
+            blocks = [text(only.text)]
+        elif turn.role == "assistant":
+            blocks = _assistant(turn, with_thinking)
+        elif turn.role == "tool":
+            blocks = [_result(part, with_images) for part in turn.parts if isinstance(part, ToolReturn)]
+        else:
+            blocks = _spoken(turn.parts, with_images) or [text(EMPTY_MESSAGE)]
         if messages and messages[-1]["role"] == role:
             messages[-1]["content"] += blocks
         elif blocks:

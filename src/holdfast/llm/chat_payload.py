@@ -92,6 +92,8 @@ def _image(image: Image) -> dict[str, Any]:
 
 
 def _assistant(turn: Turn, dialect: Dialect) -> _Message:
+    if len(turn.parts) == 1 and isinstance(only := turn.parts[0], Text):
+        return {"role": "assistant", "content": only.text}
     calls = [
         {
             "id": short(part.id),
