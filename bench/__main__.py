@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import tempfile
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from bench import footprint, sections
 from bench.client import Client
 from bench.history import history
 from bench.models import models
+from bench.pace import loop_ms
 from bench.process import Server
 from bench.sections import Row
 
@@ -32,13 +34,15 @@ SECTIONS = {
 MARKS = "<!-- bench:start -->", "<!-- bench:end -->"
 
 
-async def measure(only: set[str]) -> list[Row]:
+async def measure(only: set[str], paces: list[float]) -> list[Row]:
     rows: list[Row] = []
     for name, section in SECTIONS.items():
         if not only or name in only:
+            paces.append(loop_ms())
             with tempfile.TemporaryDirectory() as folder, Server(Path(folder)) as server:
                 async with Client(server.url) as client:
                     rows += _told(await section(server, client))
+    paces.append(loop_ms())
     if not only or "history" in only:
         with tempfile.TemporaryDirectory() as folder:
             rows += _told(await history(Path(folder)))
@@ -47,6 +51,7 @@ async def measure(only: set[str]) -> list[Row]:
             rows += _told(await models(Path(folder)))
     if not only or "footprint" in only:
         rows += _told(footprint.installed())
+    paces.append(loop_ms())
     return rows
 
 
@@ -56,9 +61,9 @@ def _told(rows: list[Row]) -> list[Row]:
     return rows
 
 
-async def measure_often(only: set[str], times: int) -> list[list[Row]]:
-    """For each figure, its rows from all runs, smallest value first."""
-    runs = [await measure(only) for _ in range(times)]
+async def measure_often(only: set[str], times: int, paces: list[float]) -> list[list[Row]]:
+    """For each figure, its rows from all runs, smallest value first. `paces` is told the machine's pace meanwhile."""
+    runs = [await measure(only, paces) for _ in range(times)]
     return [sorted(rows, key=lambda row: row.value) for rows in zip(*runs, strict=True)]
 
 
@@ -78,6 +83,13 @@ def table(figures: list[list[Row]]) -> str:
     return "\n".join(lines)
 
 
+def spoken(paces: list[float]) -> str:
+    return (
+        f"Meanwhile a loop of Python that is always the same took {statistics.median(paces):.2f} ms "
+        f"({min(paces):.2f} – {max(paces):.2f}): so much the machine itself changed its pace."
+    )
+
+
 def _shown(value: float) -> str:
     return f"{value:,.0f}" if value >= 1_000 or value == int(value) else f"{value:,.2f}"
 
@@ -89,7 +101,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--readme", action="store_true", help="put the table into README.md")
     arguments = parser.parse_args()
-    figures = uvloop.run(measure_often({name for name in arguments.only.split(",") if name}, arguments.times))
+    paces: list[float] = []
+    figures = uvloop.run(measure_often({name for name in arguments.only.split(",") if name}, arguments.times, paces))
+    print(spoken(paces))
     if arguments.json:
         told = [median(rows)._asdict() | {"values": [row.value for row in rows]} for rows in figures]
         arguments.json.write_text(json.dumps(told, indent=1))
@@ -97,7 +111,7 @@ def main() -> None:
         readme = Path("README.md")
         start, end = MARKS
         before, rest = readme.read_text().split(start)
-        readme.write_text(f"{before}{start}\n{table(figures)}\n{end}{rest.split(end)[1]}")
+        readme.write_text(f"{before}{start}\n{table(figures)}\n\n{spoken(paces)}\n{end}{rest.split(end)[1]}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,11 @@ async def vendor_turns(server: Server, client: Client, vendor: Vendor) -> list[R
 def _measured(
     name: str, server: Server, vendor: Vendor, words: Words, plain: list[str], with_tool: list[str]
 ) -> list[Row]:
-    floor, floor_first, turn, first, tool_turn = ([] for _ in range(5))
+    floor: list[float] = []
+    floor_first: list[float] = []
+    turn: list[float] = []
+    first: list[float] = []
+    tool_turn: list[float] = []
     cpu_s = 0.0
     with Line(server.url) as line, Line(vendor.root) as direct:
         for agent in plain:
