@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Any, Literal
 
@@ -52,6 +53,7 @@ HANGS: tuple[Hang, ...] = ("before_headers", "before_content", "mid_stream")
 PICTURE = Image("image/png", "iVBORw0KGgo=")
 SECRET_KEY = "sk-proj-abcdefghij0123456789"
 USAGE = UsageDelta(Usage(12, 3))
+AT_ONCE_S = 0.02
 
 
 def those_with(able: Callable[[Adapter], bool]) -> pytest.MarkDecorator:
@@ -431,13 +433,17 @@ async def test_a_failure_within_the_stream_becomes_the_right_error(adapter: Adap
 @every_adapter
 @pytest.mark.parametrize("hangs", HANGS)
 async def test_a_vendor_that_falls_silent_is_given_up(adapter: Adapter, hangs: Hang) -> None:
-    async with opened(adapter, first_byte_s=0.4, total_s=1.2) as (vendor, model):
-        vendor.will(Script(failure=Failure("server")), Script(deltas=(TextDelta("Well, "),), hangs=hangs))
-        await seen_before_failing(model, asks(adapter))  # what is loaded on first use is loaded by now
-        seen, error = await seen_before_failing(model, asks(adapter))
-        assert type(error) is ModelTimedOut
-        assert seen == ("Well, " if hangs == "mid_stream" else "")
-        await asyncio.wait_for(vendor.last.gone.wait(), 5)
+    expected, seen = "Well, " if hangs == "mid_stream" else "", ""
+    for first_byte_s in (0.4, 4.0, 12.0):  # a machine may be too slow for the first words to come in time
+        async with opened(adapter, first_byte_s=first_byte_s, total_s=3 * first_byte_s) as (vendor, model):
+            vendor.will(Script(failure=Failure("server")), Script(deltas=(TextDelta("Well, "),), hangs=hangs))
+            await seen_before_failing(model, asks(adapter))  # what is loaded on first use is loaded by now
+            seen, error = await seen_before_failing(model, asks(adapter))
+            assert type(error) is ModelTimedOut
+            await asyncio.wait_for(vendor.last.gone.wait(), 30)
+        if seen == expected:
+            break
+    assert seen == expected
 
 
 @every_adapter
@@ -523,7 +529,17 @@ async def test_comments_and_unknown_events_are_passed_over(adapter: Adapter) -> 
 @every_adapter
 @pytest.mark.parametrize("hangs", HANGS)
 async def test_cancelling_the_reader_closes_the_socket_at_once(adapter: Adapter, hangs: Hang) -> None:
-    assert min([await _seconds_until_gone(adapter, hangs) for _ in range(3)]) < 0.02
+    assert await _soonest(lambda: _seconds_until_gone(adapter, hangs)) < AT_ONCE_S
+
+
+async def _soonest(leave: Callable[[], Awaitable[float]]) -> float:
+    """Of a few tries, up to the first that was soon enough: a machine may stand still for longer than is allowed."""
+    soonest = math.inf
+    for _ in range(12):
+        soonest = min(soonest, await leave())
+        if soonest < AT_ONCE_S:
+            break
+    return soonest
 
 
 async def _seconds_until_gone(adapter: Adapter, hangs: Hang) -> float:
@@ -546,16 +562,16 @@ async def _read(deltas: AsyncGenerator[Delta], first: asyncio.Event) -> None:
 
 
 async def _in_state(vendor: FakeVendor, hangs: Hang, first: asyncio.Event) -> Exchange:
-    arrived = await asyncio.wait_for(vendor.arrivals.get(), 10)
+    arrived = await asyncio.wait_for(vendor.arrivals.get(), 30)
     if hangs != "before_headers":
-        await asyncio.wait_for(arrived.answered.wait(), 10)
+        await asyncio.wait_for(arrived.answered.wait(), 30)
     if hangs == "mid_stream":
-        await asyncio.wait_for(first.wait(), 10)
+        await asyncio.wait_for(first.wait(), 30)
     return arrived
 
 
 async def _gone_after(one: Exchange, since: float) -> float:
-    await asyncio.wait_for(one.gone.wait(), 10)
+    await asyncio.wait_for(one.gone.wait(), 30)
     assert one.gone_at is not None
     return one.gone_at - since
 
@@ -563,14 +579,15 @@ async def _gone_after(one: Exchange, since: float) -> float:
 @every_adapter
 async def test_leaving_a_reply_early_closes_the_socket_at_once(adapter: Adapter) -> None:
     async with opened(adapter) as (vendor, model):
-        taken: list[float] = []
-        for _ in range(3):
+
+        async def leave() -> float:
             vendor.will(Script(deltas=(TextDelta("Well, "), TextDelta("well")), hangs="mid_stream"))
             deltas = model.stream(asks(adapter))
             async for _ in deltas:
                 break
             left_at = time.perf_counter()
             await deltas.aclose()
-            taken.append(await _gone_after(vendor.last, left_at))
-        assert min(taken) < 0.02
+            return await _gone_after(vendor.last, left_at)
+
+        assert await _soonest(leave) < AT_ONCE_S
         assert vendor.open_replies == 0

@@ -205,7 +205,7 @@ async def test_a_reply_that_is_left_is_hung_up_even_if_the_library_does_not(adap
         async with aclosing(model.stream(asks(adapter))) as deltas:
             async for _ in deltas:
                 break
-        await asyncio.wait_for(vendor.last.gone.wait(), 5)
+        await asyncio.wait_for(vendor.last.gone.wait(), 30)
 
 
 # Histories

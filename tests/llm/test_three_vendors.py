@@ -250,7 +250,7 @@ async def test_a_reply_that_was_given_up_keeps_no_thread() -> None:
 
 async def _until_threads_wait(wanted: int) -> None:
     """A thread cannot be listened to."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while _threads_that_wait() != wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
