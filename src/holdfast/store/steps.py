@@ -21,8 +21,10 @@ _decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
 
 Feedback = Literal["positive", "negative"]
 
-# A step's id is fixed, and a person's feedback must survive a late save by the run.
-_SAVED = tuple(column.name for column in steps.columns if column.name not in ("id", "feedback", "tags"))
+# What a step is never changes, and naming it again would have its three indexes written anew with every step that ends.
+# A person's feedback must survive a late save by the run.
+_KEPT = frozenset({"id", "run_id", "agent_id", "number", "created_us", "feedback", "tags"})
+_SAVED = tuple(column.name for column in steps.columns if column.name not in _KEPT)
 _INSERT = insert_into(steps)
 _SAVE = insert_or_update(steps, ["id"], _SAVED)
 # A name belongs to one provider for good, also after its deletion: so a step need not keep the id as well.
