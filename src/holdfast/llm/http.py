@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -101,7 +102,7 @@ class Http:
 
     def _session(self, url: str) -> aiohttp.ClientSession:
         """The environment's proxy is honoured, but never stands between us and a server on this machine."""
-        proxied = not is_loopback(urlsplit(url).hostname or "")
+        proxied = not _is_on_this_machine(url)
         known = self._sessions.get(proxied)
         if known is None:
             known = self._sessions[proxied] = aiohttp.ClientSession(
@@ -112,6 +113,11 @@ class Http:
                 trust_env=proxied,
             )
         return known
+
+
+@lru_cache(maxsize=1_000)
+def _is_on_this_machine(url: str) -> bool:
+    return is_loopback(urlsplit(url).hostname or "")
 
 
 def without_key(endpoint: Endpoint, said: bytes) -> bytes:
