@@ -115,6 +115,28 @@ async def test_starting_twice_at_once_migrates_once(sqlite_url: str, empty_postg
         assert revision.of_sqlite(connection) == revision.HEAD
 
 
+async def test_who_comes_second_waits_until_the_file_can_have_its_log(tmp_path: Path) -> None:
+    path, waiting = tmp_path / "one.db", asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def told(sql: str) -> None:
+        if sql == "BEGIN IMMEDIATE":
+            loop.call_soon_threadsafe(waiting.set)
+
+    with (
+        closing(sqlite3.connect(path, isolation_level=None)) as first,
+        closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=60)) as second,
+    ):
+        first.execute("BEGIN IMMEDIATE")  # while the file has no log yet
+        second.set_trace_callback(told)
+        switched = asyncio.create_task(asyncio.to_thread(sqlite.keep_a_log, second))
+        await asyncio.wait({switched, asyncio.create_task(waiting.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        assert not switched.done()
+        first.execute("COMMIT")
+        await switched
+        assert second.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
 def test_migrations_that_are_cut_short_between_two_revisions_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 LARGEST_GROUP: Final = 256
 CHECKPOINT_PAGES: Final = 4_000
-BUSY_TIMEOUT_MS: Final = 10_000
+BUSY_TIMEOUT_S: Final = 10
 _LOG_BYTES: Final = CHECKPOINT_PAGES * 4_200  # a page, and what the log says of it
 _ROOM_BYTES: Final = 1024 * 1024
 COMPILER: Final = Compiler(SQLiteDialect_pysqlite(paramstyle="qmark"), insert)
@@ -62,7 +62,7 @@ def _create(connection: sqlite3.Connection) -> bool:
 
     False when somebody has begun to fill it. A test holds the result equal to what the migrations lead to.
     """
-    connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    keep_a_log(connection)
     connection.execute("BEGIN IMMEDIATE")
     if connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
         connection.execute("ROLLBACK")
@@ -77,13 +77,29 @@ def _create(connection: sqlite3.Connection) -> bool:
     return True
 
 
+def keep_a_log(connection: sqlite3.Connection) -> None:
+    """Write-ahead logging, which a file is asked for once. Where another process is just filling the new file, SQLite
+    refuses that at once, whatever its timeout, but waits for a transaction to be begun."""
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        else:
+            return
+
+
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     # Autocommit, so that every BEGIN and COMMIT is ours; the writer's connection is made here but used in its thread.
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=1_000)
+    connection = sqlite3.connect(
+        path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=1_000
+    )
     connection.row_factory = sqlite3.Row
+    keep_a_log(connection)
     for pragma in (
-        f"busy_timeout = {BUSY_TIMEOUT_MS}",
-        "journal_mode = WAL",
         "synchronous = FULL",
         # Moving them into the file costs the commit that has to do it two syncs.
         f"wal_autocheckpoint = {CHECKPOINT_PAGES}",

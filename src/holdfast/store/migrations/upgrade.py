@@ -13,6 +13,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from holdfast.store.migrations import revision
+from holdfast.store.sqlite import keep_a_log
 from holdfast.store.transaction import DatabaseError
 
 
@@ -26,7 +27,7 @@ def upgrade_sqlite(path: Path) -> None:
     """One transaction that holds the write lock from before the revision is read: a second process waits, then finds
     nothing to do."""
     connection = sqlite3.connect(path, isolation_level=None, timeout=60)
-    connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    keep_a_log(connection)
     engine = create_engine("sqlite://", creator=lambda: connection, poolclass=NullPool)
     # A transaction that was begun outside is one that Alembic neither begins nor commits, between revisions or ever.
     with engine.connect() as migrating, migrating.begin():
