@@ -45,6 +45,7 @@ NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "required": 
 RULES: tuple[Rule, ...] = (RequiresApproval(tool_name="guarded"),)
 ENDING = (*RULES, ExitLoop(tool_name="finish"))
 LONG = Pace(lease_ttl_s=600, drain_s=0.0)
+Moment = Literal["before", "during", "after"]  # of a crash: a commit that it interrupts never happens
 IMPATIENT = Patience(retries=0)
 HASTY = Patience(retries=3, first_pause_s=0.001)
 
@@ -53,8 +54,13 @@ class Crash(BaseException):
     """The process is gone. Not an Exception, so that nothing on the way can think of repairing it."""
 
 
+class _Undone(Exception):
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+
 class FragileDatabase:
-    """Dies before or after its n-th write, and is dead from then on: whoever holds it can write no more."""
+    """Dies before, during or after its n-th write, and is dead from then on: whoever holds it can write no more."""
 
     def __init__(self, inner: Database) -> None:
         self._inner = inner
@@ -62,9 +68,9 @@ class FragileDatabase:
         self.dead = False
         self._crash_at: int | None = None
         self._reads_left: int | None = None
-        self._when: Literal["before", "after"] = "before"
+        self._when: Moment = "before"
 
-    def crash_at(self, write: int, when: Literal["before", "after"]) -> None:
+    def crash_at(self, write: int, when: Moment) -> None:
         """Counted from now."""
         self._crash_at = self.writes + write
         self._when = when
@@ -76,15 +82,30 @@ class FragileDatabase:
     def spare(self) -> None:
         self._crash_at = None
 
-    async def write(self, job: Job[T]) -> T:
+    async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
         self._check()
         self.writes += 1
         if self.writes != self._crash_at:
-            return await self._inner.write(job)
+            return await self._inner.write(job, performed)
         if self._when == "after":
             await self._inner.write(job)
         self.dead = True
+        if self._when == "during" and performed is not None:
+            await self._undo(job, performed)
         raise Crash
+
+    async def _undo(self, job: Job[T], performed: Callable[[T], None]) -> None:
+        """The job is performed, and what it led to begins; the disk never hears of it."""
+
+        async def undone(tx: Transaction) -> None:
+            raise _Undone(await job(tx))
+
+        try:
+            await self._inner.write(undone)
+        except _Undone as undoing:
+            performed(undoing.result)
+            for _ in range(10):  # turns of the loop, in which a model is asked and replies
+                await asyncio.sleep(0)
 
     async def read(self, job: Job[T]) -> T:
         self._check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,11 @@ class Meddler:
         self._block_id = block_id
         self._left = at
 
-    async def write(self, job: Job[Any]) -> Any:
+    async def write(self, job: Job[Any], performed: Callable[[Any], None] | None = None) -> Any:
         self._left -= 1
         if self._left == 0:
             await self._inner.write(self._meddle)
-        return await self._inner.write(job)
+        return await self._inner.write(job, performed)
 
     async def read(self, job: Job[Any]) -> Any:
         return await self._inner.read(job)

@@ -385,8 +385,8 @@ async def test_if_the_model_fails_after_an_approval_what_was_done_stays_and_the_
 
 
 async def test_a_cancel_before_the_first_step_stores_the_input_and_calls_no_model(world: World, node: Node) -> None:
-    accepted = await node.send("hello")
-    node.worker.cancel(accepted.run.id)  # accepted, and its task has not had its first turn yet
+    accepted = await node.send("hello", background=True)
+    node.worker.cancel(accepted.run.id)  # accepted, and not on record as running yet
     frames = await node.told(accepted)
     assert stop_of(frames) == "cancelled"
     assert roles(await world.window()) == ["system", "user"]

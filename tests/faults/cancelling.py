@@ -60,9 +60,9 @@ class SeamDatabase:
         self._inner = inner
         self._seams = seams
 
-    async def write(self, job: Job[T]) -> T:
+    async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
         await self._seams.passing("before a write")
-        written = await self._inner.write(job)
+        written = await self._inner.write(job, performed)
         await self._seams.passing("after a write")
         return written
 
@@ -128,8 +128,8 @@ class Announcing:
         self._inner = inner
         self.written = asyncio.Event()
 
-    async def write(self, job: Job[T]) -> T:
-        done = await self._inner.write(job)
+    async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
+        done = await self._inner.write(job, performed)
         self.written.set()
         return done
 

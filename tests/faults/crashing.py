@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -23,11 +23,11 @@ from holdfast.llm.base import Model, ModelInfo, ModelRequest
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.wire.messages import to_wire
 from tests.invariants import Snapshot
-from tests.scenario import LONG, Crash, Node, World, runner_of
+from tests.scenario import LONG, Crash, Moment, Node, World, runner_of
 
 from .scenes import Mode, Scene, lead_up, pending_hold, play
 
-CrashPoint = tuple[int, Literal["before", "after"]]  # of which write
+CrashPoint = tuple[int, Moment]  # of which write
 _IDS = re.compile(r"(?:message|run|step)-[0-9a-f-]{36}|call_[0-9a-f]{24}")
 _OF_THE_MOMENT = ("date", "otid")
 

@@ -12,6 +12,7 @@ from holdfast.core.records import Run
 from holdfast.engine.streams import Numbered, without_abandoned
 from holdfast.errors import RequestError
 from holdfast.store import holds, runs
+from holdfast.store.transaction import Transaction
 from tests.invariants import Snapshot, assert_invariants, stream_violations
 from tests.scenario import World
 
@@ -45,6 +46,7 @@ class Trial:
         hold = await pending_hold(self.world)
 
         async def strike() -> None:
+            await self.world.database.write(_nothing)  # what is on its way to the disk is there now
             self.stoppable = await self._find_stoppable()
             await self.node.strike(times)
 
@@ -112,6 +114,10 @@ class Trial:
         active = await self.world.database.read(lambda tx: runs.active_of_thread(tx, thread_id))
         hold = await self.world.database.read(lambda tx: holds.open_of_thread(tx, thread_id))
         return active.id if active else hold.run_id if hold else None
+
+
+async def _nothing(_: Transaction) -> None:
+    pass
 
 
 async def try_every_await(template: Template, directory: Path, scene: Scene, mode: Mode, times: int = 1) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import shutil
 import threading
 from collections.abc import Callable
@@ -53,6 +54,26 @@ async def test_a_read_sees_the_write_awaited_before_it(database: Database) -> No
     for number in range(20):
         assert await database.write(put(f"k{number}", str(number))) == f"k{number}"
         assert await value_of(database, f"k{number}") == str(number)
+
+
+async def test_a_job_is_told_as_performed_once_and_with_its_result_before_the_write_returns(database: Database) -> None:
+    told: list[str] = []
+    where = contextvars.ContextVar("where", default="nowhere")
+    where.set("here")
+    written = await asyncio.gather(
+        *(database.write(put(f"k{number}"), lambda key: told.append(f"{key} {where.get()}")) for number in range(5))
+    )
+    assert sorted(told) == [f"{key} here" for key in sorted(written)]
+
+
+async def test_a_job_that_raises_is_not_told_as_performed(database: Database) -> None:
+    await database.write(put("there"))
+    told: list[str] = []
+    outcomes = await asyncio.gather(
+        *(database.write(put(key), told.append) for key in ("there", "new")), return_exceptions=True
+    )
+    assert isinstance(outcomes[0], IntegrityError)
+    assert told == ["new"]
 
 
 async def test_a_job_that_raises_leaves_nothing_and_its_caller_gets_the_exception(database: Database) -> None:

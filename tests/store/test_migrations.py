@@ -22,6 +22,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from holdfast.store import sqlite
 from holdfast.store.database import DatabaseError, open_database
 from holdfast.store.migrations import revision, upgrade
+from holdfast.store.sqlite_log import keep_a_log
 from holdfast.store.tables import metadata
 
 from .. import postgres
@@ -129,7 +130,7 @@ async def test_who_comes_second_waits_until_the_file_can_have_its_log(tmp_path: 
     ):
         first.execute("BEGIN IMMEDIATE")  # while the file has no log yet
         second.set_trace_callback(told)
-        switched = asyncio.create_task(asyncio.to_thread(sqlite.keep_a_log, second))
+        switched = asyncio.create_task(asyncio.to_thread(keep_a_log, second))
         await asyncio.wait({switched, asyncio.create_task(waiting.wait())}, return_when=asyncio.FIRST_COMPLETED)
         assert not switched.done()
         first.execute("COMMIT")

@@ -33,7 +33,7 @@ from holdfast.errors import Busy, HoldfastError, Invalid, PendingApproval
 from holdfast.llm.base import Catalog
 from holdfast.store import agents, holds, journal, messages, runs, steps, threads, tools
 from holdfast.store.holds import HoldRow
-from holdfast.store.transaction import Database, Transaction
+from holdfast.store.transaction import Database, DatabaseError, Transaction
 from holdfast.wire.inputs import NewMessage, ParsedInput
 from holdfast.wire.requests import LettaRequest
 
@@ -151,16 +151,27 @@ class SendMessage:
         """None when somebody else was quicker: look again."""
         accepting = await self._prepare(sending, scene)
         now_us = self._clock.now_us()
+        begun: list[Session] = []
+
+        def begin(started: RunStarted | None) -> None:
+            """The model is asked while the input is on its way to the disk. Nobody hears of it before it is there."""
+            if started is not None:
+                begun.append(self._session(accepting, scene, started))
+                self._worker.start(begun[0])
+
         try:
-            started = await self._database.write(lambda tx: _write(tx, accepting, sending, now_us))
+            await self._database.write(lambda tx: _write(tx, accepting, sending, now_us), begin)
         except _Overtaken:
             return None
-        if started is None:
-            return None
-        session = self._session(accepting, scene, started)
-        session.thread_end = _places(accepting)[0][-1] + 1
-        self._worker.start(session)
-        return Accepted(accepting.run, session.stream, scene.agent)
+        except DatabaseError:
+            for session in begun:
+                self._worker.lose(session.run.id)
+                session.arrived(None)
+            raise
+        for session in begun:
+            session.arrived(_places(accepting)[0][-1] + 1)
+            return Accepted(accepting.run, session.stream, scene.agent)
+        return None
 
     async def _prepare(self, sending: Sending, scene: Scene) -> _Plan:
         run_id, now_us = ids.new("run"), self._clock.now_us()
@@ -209,6 +220,7 @@ class SendMessage:
             stream=stream,
             clock=self._clock,
             step=_first_step(accepting, started),
+            arriving=True,
         )
 
 

@@ -93,9 +93,12 @@ class Runner:
         return False
 
     async def _perform(self, session: Session, scope: CancelScope) -> bool:
-        match plan(session.state):
-            case CallModel() as intent:
-                await self._think(session, intent, scope)
+        intent = plan(session.state)
+        if isinstance(intent, CallModel):
+            await self._think(session, intent, scope)
+            return False
+        await session.on_record()
+        match intent:
             case CallTools(calls):
                 await self._act(session, calls, scope)
             case Settle(calls):
@@ -128,6 +131,7 @@ class Runner:
         session.measured.served_by(info)
         if session.draft.has_facts or session.run.status == "created":
             await checkpoint(self._database, session)
+            scope.check()
         await self._refresh_system(session)
         request = requests.build(session.spec, intent, session.window, session.run.id, session.retelling)
         await self._ask(session, ModelCall(session, info, model, request, intent, self._observers), scope)
@@ -269,6 +273,7 @@ class Runner:
             await self._recompile(session)
 
     async def _recompile(self, session: Session) -> None:
+        await session.on_record()
         digest = prompt.digest(session.agent, session.blocks, session.run.conversation_id)
         stored = await self._database.read(lambda tx: threads.count_messages(tx, session.run.thread_id))
         message = requests.system_message(

@@ -6,6 +6,7 @@ go with them. `cancel` starts over from the last checkpoint and keeps of the dra
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,7 +60,9 @@ class Session:
         clock: Clock,
         step: Step | None = None,
         waits_since_us: int = 0,
+        arriving: bool = False,
     ) -> None:
+        """`arriving`: its acceptance is not on the disk yet."""
         self.run = run
         self.agent = agent
         self.thread = thread
@@ -80,6 +83,7 @@ class Session:
         self.received_ns = run.created_us * 1_000
         self.retelling = Retelling()  # replaced by the one that the thread's last run has left, if there is one
         self.thread_end: int | None = None  # as of the last checkpoint; None when it is not known
+        self._arrival = asyncio.Event() if arriving else None
         # These outlive starting over: they tell of what has happened, not of what was decided.
         self.measured = Measured.of(step) if step is not None else Measured("")
         self.late_tool_ns: dict[
@@ -96,6 +100,17 @@ class Session:
     @property
     def lease(self) -> int:
         return self.run.lease
+
+    def arrived(self, thread_end: int | None) -> None:
+        """Its acceptance is on the disk, and its thread ends there; or it is not, and never will be."""
+        self.thread_end = thread_end
+        if self._arrival is not None:
+            self._arrival.set()
+
+    async def on_record(self) -> None:
+        """Returns when the acceptance is on the disk. Before that the model may be asked, and nothing else be done."""
+        if self._arrival is not None:
+            await self._arrival.wait()
 
     @property
     def stored_window(self) -> list[Message]:

@@ -104,6 +104,12 @@ class Worker:
         if owned is not None:
             owned.scope.cancel("user")
 
+    def lose(self, run_id: str) -> None:
+        """Its acceptance came to nothing after all: what is being done for it stops, and nothing is written."""
+        owned = self._owned.get(run_id)
+        if owned is not None:
+            owned.scope.cancel("lease_lost")
+
     async def stopped(self, run_id: str) -> None:
         """Returns when this process no longer drives the run."""
         owned = self._owned.get(run_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -70,11 +70,11 @@ class PostgresDatabase:
         self._writes: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    async def write(self, job: Job[T]) -> T:
+    async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
         # In a task of its own and shielded, so that a cancelled caller leaves no half-done connection behind and an
         # accepted job commits, just as with SQLite.
         self._check_open()
-        task = asyncio.get_running_loop().create_task(self._write(job))
+        task = asyncio.get_running_loop().create_task(self._write(job, performed))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
         try:
@@ -83,10 +83,13 @@ class PostgresDatabase:
             task.add_done_callback(_report_unseen)
             raise
 
-    async def _write(self, job: Job[T]) -> T:
+    async def _write(self, job: Job[T], performed: Callable[[T], None] | None) -> T:
         for attempt in range(ATTEMPTS):
             try:
-                return await self._attempt(job)
+                written = await self._attempt(job)
+                if performed is not None:
+                    performed(written)  # no sooner: what comes next takes another connection, which would not see it
+                return written
             except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError) as error:
                 if attempt == ATTEMPTS - 1:
                     raise translate(error) from error

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -29,6 +29,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from holdfast.errors import BugError, HoldfastError
 from holdfast.store.migrations import revision
+from holdfast.store.sqlite_log import CHECKPOINT_PAGES, Room, keep_a_log
 from holdfast.store.statements import Compiler, Statement
 from holdfast.store.tables import metadata
 from holdfast.store.transaction import DatabaseError, IntegrityError, Job, Parameters, Row, Transaction
@@ -36,10 +37,7 @@ from holdfast.store.transaction import DatabaseError, IntegrityError, Job, Param
 T = TypeVar("T")
 
 LARGEST_GROUP: Final = 256
-CHECKPOINT_PAGES: Final = 4_000
 BUSY_TIMEOUT_S: Final = 10
-_LOG_BYTES: Final = CHECKPOINT_PAGES * 4_200  # a page, and what the log says of it
-_ROOM_BYTES: Final = 1024 * 1024
 COMPILER: Final = Compiler(SQLiteDialect_pysqlite(paramstyle="qmark"), insert)
 
 _log = logging.getLogger("holdfast.store")
@@ -75,21 +73,6 @@ def _create(connection: sqlite3.Connection) -> bool:
         connection.execute(statement)
     connection.execute("COMMIT")
     return True
-
-
-def keep_a_log(connection: sqlite3.Connection) -> None:
-    """Write-ahead logging, which a file is asked for once. Where another process is just filling the new file, SQLite
-    refuses that at once, whatever its timeout, but waits for a transaction to be begun."""
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-                raise
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("ROLLBACK")
-        else:
-            return
 
 
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
@@ -183,6 +166,8 @@ def job_name(job: Job[Any]) -> str:
 class _Queued(msgspec.Struct, eq=False):
     job: Job[Any]
     future: asyncio.Future[Any]
+    performed: Callable[[Any], None] | None = None
+    context: Context | None = None  # of whoever wants to know that it is performed
     result: Any = None
     error: BaseException | None = None
     told: bool = False
@@ -203,7 +188,7 @@ class _Writer:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self.queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
         self._connection = connection
-        self._room = _Room(connection, Path(f"{path}-wal"))
+        self._room = Room(connection, Path(f"{path}-wal"))
         self._tx = SQLiteTransaction(connection)
         # A daemon, so that a program that forgets to close its database can still end.
         self.thread = threading.Thread(target=self._run, name=f"holdfast-writer {path.name}", daemon=True)
@@ -259,6 +244,7 @@ class _Writer:
             else:
                 for queued in group:
                     self._perform(queued)
+                _tell_performed(group)
                 self._connection.execute("COMMIT")
         except (sqlite3.Error, DatabaseError) as error:
             self._fail_together(group, error)
@@ -267,6 +253,7 @@ class _Writer:
         """Needs no savepoint: the transaction itself is what can be undone."""
         self._drive(queued)
         if queued.error is None:
+            _tell_performed([queued])
             self._connection.execute("COMMIT")
         elif self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
@@ -296,37 +283,10 @@ class _Writer:
                 queued.error.__cause__ = error
 
 
-class _Room:
-    """Keeps the log longer than what is in it: a commit that makes a file grow takes twice as long as any other.
-
-    Zeros after its last frame mean nothing to SQLite. They are written within a write transaction, so that nobody else
-    adds a frame meanwhile, and a little at a time, so that nobody has to wait for long.
-    """
-
-    def __init__(self, connection: sqlite3.Connection, log: Path) -> None:
-        self._connection = connection
-        self._log = log
-        self._bytes = 0  # of the log, when it was last made longer
-
-    def make(self) -> None:
-        """Costs next to nothing while there is room. It only saves time, so a failure is told and no more."""
-        try:
-            size = self._log.stat().st_size
-            if self._bytes < size < _LOG_BYTES:
-                self._bytes = size + _ROOM_BYTES
-                self._lengthen()
-        except (OSError, sqlite3.Error) as error:
-            _log.warning("no room could be made in the log of the database: %s", error)
-
-    def _lengthen(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            with open(self._log, "ab") as file:
-                file.write(bytes(_ROOM_BYTES))
-                file.flush()
-                os.fdatasync(file.fileno())
-        finally:
-            self._connection.execute("ROLLBACK")
+def _tell_performed(group: list[_Queued]) -> None:
+    for queued in group:
+        if queued.performed is not None and queued.error is None:
+            _call_in(queued.future.get_loop(), queued.performed, queued.result, queued.context)
 
 
 def _tell(group: list[_Queued]) -> None:
@@ -335,10 +295,16 @@ def _tell(group: list[_Queued]) -> None:
         queued.told = True
     loops = {queued.future.get_loop(): None for queued in group}
     for loop in loops:
-        try:
-            loop.call_soon_threadsafe(_resolve, [queued for queued in group if queued.future.get_loop() is loop])
-        except RuntimeError:  # the loop has been closed: nobody is left to be told, and what is committed stays
-            _log.warning("an event loop was closed before its database jobs ended")
+        _call_in(loop, _resolve, [queued for queued in group if queued.future.get_loop() is loop])
+
+
+def _call_in(
+    loop: asyncio.AbstractEventLoop, callback: Callable[[T], None], argument: T, context: Context | None = None
+) -> None:
+    try:
+        loop.call_soon_threadsafe(callback, argument, context=context)
+    except RuntimeError:  # the loop has been closed: nobody is left to be told, and what is committed stays
+        _log.warning("an event loop was closed before its database jobs ended")
 
 
 def _resolve(group: list[_Queued]) -> None:
@@ -354,10 +320,10 @@ class SQLiteDatabase:
         self._writer = _Writer(connect(path, read_only=False), path)
         self._closed = False
 
-    async def write(self, job: Job[T]) -> T:
+    async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
         self._check_open()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._writer.put(_Queued(job, future))
+        self._writer.put(_Queued(job, future, performed, copy_context() if performed is not None else None))
         return await future
 
     async def read(self, job: Job[T]) -> T:
