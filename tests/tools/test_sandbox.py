@@ -385,6 +385,33 @@ def leave(port: int):
     assert_dead(await arrival(listener))
 
 
+async def test_what_a_tool_goes_on_doing_in_a_thread_ends_when_it_returns(
+    sandbox: ForkServerSandbox, listener: socket.socket
+) -> None:
+    source = f"""{CONNECT}
+import threading, time
+def leave(port: int):
+    line = connect(port)
+    threading.Thread(target=lambda: [time.sleep(0.001) for _ in iter(int, 1)], daemon=True).start()
+    return "left"
+"""
+    assert (await sandbox.run(job(source, port=port_of(listener)))).content == "left"
+    assert_dead(await arrival(listener))
+
+
+async def test_a_room_that_has_served_is_taken_down(sandbox: ForkServerSandbox, listener: socket.socket) -> None:
+    source = f"""{CONNECT}
+def leave(port: int):
+    global line
+    line = connect(port)
+    return "left"
+"""
+    assert (await sandbox.run(job(source, port=port_of(listener)))).content == "left"
+    with await arrival(listener) as line:
+        async with asyncio.timeout(60):
+            assert await asyncio.get_running_loop().sock_recv(line, 1) == b""
+
+
 async def test_what_speaks_for_itself_and_lives_on_is_ended(
     sandbox: ForkServerSandbox, listener: socket.socket
 ) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.core.messages import Content, Status
 
 CALL: Final = "call"  # the directory in the scratch directory over which each call's own is mounted
+AT_REST: Final = b"\n"  # after the answer of a child that does no more, and has left nobody behind who could
 _LENGTH: Final = struct.Struct("!I")
 
 
@@ -63,7 +64,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
-    """Sent when every process of the call is gone."""
+    """Sent when every process of the call is gone, or the only one is at rest and about to be."""
 
     number: int
     how: Literal["exited", "killed", "timeout", "overflow", "unstarted"]

@@ -22,18 +22,19 @@ from holdfast.tools.sandbox.contract import Answer
 _PLAIN: Final = (str, int, float, bool, list, dict)
 _MODULE: Final = "tool"
 _TYPING: Final[dict[str, Any]] = {name: getattr(typing, name) for name in cast("Any", typing).__all__}
-_REHEARSAL: Final = Job(
-    call_id="",
-    tool_name="rehearsal",
-    source_code="def rehearsal(number: int, words: list[str]) -> dict:\n    return {'both': [number, words]}\n",
-    arguments={"number": "1", "words": ["a"]},
+_REHEARSAL: Final = msgspec.json.encode(
+    Job(
+        call_id="",
+        tool_name="rehearsal",
+        source_code="def rehearsal(number: int, words: list[str]) -> dict:\n    return {'both': [number, words]}\n",
+        arguments={"number": "1", "words": ["a"]},
+    )
 )
 
 
-def rehearse() -> None:
+def rehearse(jobs: msgspec.json.Decoder[Job]) -> None:
     """Walk the whole path once with nothing at stake: the pages it touches are then this child's own."""
-    function = load(_REHEARSAL)
-    shape(function(**fit(function, _REHEARSAL)))
+    msgspec.json.encode(invoke(jobs.decode(_REHEARSAL)))
 
 
 def invoke(job: Job) -> Answer:

@@ -62,7 +62,7 @@ def reap() -> dict[int, int]:
 
 def end_children(spare: Collection[int] = ()) -> None:
     """Kill until none is left. Each round makes the last one's orphans our children, so all have their turn."""
-    while _has_children():
+    while has_children():
         targets = [pid for pid in _children() if pid not in spare]
         if not targets:
             return
@@ -72,7 +72,7 @@ def end_children(spare: Collection[int] = ()) -> None:
             os.waitpid(pid, 0)
 
 
-def _has_children() -> bool:
+def has_children() -> bool:
     """The usual case, a tool that leaves nothing behind, is told by one call instead of a walk through /proc."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

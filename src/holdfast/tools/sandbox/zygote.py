@@ -23,6 +23,7 @@ from holdfast.tools.base import Job
 from holdfast.tools.sandbox import cell as cells
 from holdfast.tools.sandbox import invoke, keeper, linux
 from holdfast.tools.sandbox.contract import (
+    AT_REST,
     CALL,
     Answer,
     Ended,
@@ -40,7 +41,10 @@ _PRELOADED: Final = """
     pydantic.main pydantic.fields
 """
 _CHUNK: Final = 1 << 16
-_QUIET_S: Final = 0.01  # while calls run, a spare is made only after a pause: a fork would delay a call that is ending
+# Building a room and taking one down keep a processor busy in the kernel, where nobody can interrupt it. Whoever waits
+# for the answer of a call would wait for that too, so both are put off for a moment, if the next call can be served.
+_QUIET_S: Final = 0.008
+_REST_S: Final = 1.0  # for a room that has served to be taken down; far longer than that takes
 
 _frames = msgspec.msgpack.Decoder(ToZygote)
 _jobs = msgspec.json.Decoder(Job)
@@ -70,6 +74,9 @@ class Gathered:
     @property
     def size(self) -> int:
         return len(self._held) + self._dropped
+
+    def ends_with(self, end: bytes) -> bool:
+        return self._held.endswith(end)
 
     def bytes(self) -> bytes:
         self._trim(len(self._held) - self._keep)
@@ -109,6 +116,10 @@ class Child:
         """It said all it has to say, and nothing inside can say more."""
         return self.how == "exited" and not self.open_pipes and self.pipes[2].size > 0
 
+    @property
+    def is_at_rest(self) -> bool:
+        return self.pipes[2].ends_with(AT_REST)
+
     def shut(self) -> None:
         os.close(self._inbox)
         os.close(self._doorbell)
@@ -123,6 +134,7 @@ class Zygote:
         self._selector = selectors.DefaultSelector()
         self._calls: dict[int, Child] = {}  # by pid
         self._spares: dict[int, Child] = {}
+        self._answered: dict[int, float] = {}  # when to take down the rooms that have served, by pid
         self._may_spare = True
         self._deaths = False
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY) if cell.namespaces else -1
@@ -140,8 +152,8 @@ class Zygote:
         self._control.sendall(pack(Ready(self._cell.isolation)))
         while True:
             spare_missing = self._may_spare and len(self._spares) < self._cell.config.spares
-            quiet = (_QUIET_S if self._calls else 0.0) if spare_missing else None
-            events = self._selector.select(self._patience(quiet))
+            pause = _QUIET_S if self._calls or self._spares else 0.0
+            events = self._selector.select(self._patience(pause if spare_missing else None))
             for key, _ in events:
                 action: Callable[[], None] = key.data
                 action()
@@ -153,6 +165,7 @@ class Zygote:
     def _patience(self, at_most: float | None) -> float | None:
         now = time.monotonic()
         waits = [call.deadline - now for call in self._calls.values() if call.deadline is not None]
+        waits += [due - now for due in self._answered.values()]
         waits += [at_most] if at_most is not None else []
         return max(0.0, min(waits)) if waits else None
 
@@ -161,6 +174,9 @@ class Zygote:
         for call in self._calls.values():
             if call.deadline is not None and call.deadline <= now:
                 self._end(call, "timeout")
+        for pid in [pid for pid, due in self._answered.items() if due <= now]:
+            del self._answered[pid]
+            os.kill(pid, signal.SIGKILL)
 
     def _listen(self) -> None:
         data = self._control.recv(_CHUNK)
@@ -178,12 +194,13 @@ class Zygote:
 
     def _leave(self) -> NoReturn:
         """Process 1 of a namespace takes everything with it; otherwise each keeper has to be told."""
-        children = [*self._calls.values(), *self._spares.values()]
-        for child in children:
+        for child in (*self._calls.values(), *self._spares.values()):
             self._end(child, "killed")
-        for child in children:
+        for pid in self._answered:
+            os.kill(pid, signal.SIGKILL)
+        for pid in (*self._calls, *self._spares, *self._answered):
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(child.pid, 0)
+                os.waitpid(pid, 0)
         os._exit(0)
 
     def _end(self, call: Child, how: Literal["killed", "timeout", "overflow"]) -> None:
@@ -254,11 +271,17 @@ class Zygote:
             self._selector.unregister(pipe.fd)  # closed by its writers
             call.open_pipes -= 1
             if call.has_answered and self._cell.namespaces:
-                # Taking its walls down would take the kernel as long as the call took; nobody needs to wait for that.
-                os.kill(call.pid, signal.SIGKILL)
-                self._report(self._calls.pop(call.pid), 0)
+                self._dismiss(call)
         elif pipe is call.pipes[2] and pipe.size > self._limits.result_bytes and call.how == "exited":
             self._end(call, "overflow")
+
+    def _dismiss(self, call: Child) -> None:
+        """Nobody needs to wait for the walls of a room to come down when all is quiet inside."""
+        if call.is_at_rest:
+            self._answered[call.pid] = time.monotonic() + _QUIET_S
+            self._report(self._calls.pop(call.pid), 0)
+        else:
+            os.kill(call.pid, signal.SIGKILL)
 
     def _notice(self, deaths: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -271,6 +294,7 @@ class Zygote:
             return
         self._deaths = False
         for pid, code in keeper.reap().items():
+            self._answered.pop(pid, None)
             if not self._cell.namespaces and code < 0:
                 # The keeper itself was killed: what it held is ours now.
                 keeper.end_children(spare={*self._calls, *self._spares})
@@ -304,7 +328,7 @@ def _become_tool(cell: cells.Cell, pipes: cells.Pipes, scratch: str) -> NoReturn
     code = 1
     try:
         cells.enter(cell, pipes, scratch)
-        invoke.rehearse()
+        invoke.rehearse(_jobs)
         received = cells.wait_for_job()
         if not received:
             os._exit(0)
@@ -314,14 +338,22 @@ def _become_tool(cell: cells.Cell, pipes: cells.Pipes, scratch: str) -> NoReturn
         answer = invoke.invoke(job)
         if os.getpid() == me:  # a tool that forked: only the original speaks
             code = 0
-            _write_all(cells.ANSWER_FD, msgspec.json.encode(answer))
+            at_rest = cell.namespaces and _is_alone()
+            _write_all(cells.ANSWER_FD, msgspec.json.encode(answer) + (AT_REST if at_rest else b""))
             os.closerange(1, cells.ANSWER_FD + 1)  # at once: leaving takes the kernel longer than the call did
+            if at_rest:
+                time.sleep(_REST_S)
     except OSError as problem:
         refusal = Answer("error", f"The tool was not run: its sandbox could not be set up ({problem}).")
         _write_all(cells.ANSWER_FD, msgspec.json.encode(refusal))
         code = 0
     finally:
         os._exit(code)
+
+
+def _is_alone() -> bool:
+    """The tool has left nothing behind that could go on."""
+    return not keeper.has_children() and len(os.listdir("/proc/self/task")) == 1
 
 
 def _write_all(fd: int, data: bytes) -> None:
