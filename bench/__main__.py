@@ -57,7 +57,9 @@ async def measure(only: set[str], paces: list[float]) -> list[Row]:
 
 def _told(rows: list[Row]) -> list[Row]:
     for row in rows:
-        print(f"{'ok  ' if row.met else 'MISS'} {row.what}: {row.value:,.2f} {row.unit} (goal {row.goal})", flush=True)
+        anyhow = f", {row.at_any_pace:,.2f} at any pace" if row.at_any_pace is not None else ""
+        met = "ok  " if row.met else "MISS"
+        print(f"{met} {row.what}: {row.value:,.2f} {row.unit} (goal {row.goal}{anyhow})", flush=True)
     return rows
 
 
@@ -72,13 +74,16 @@ def median(rows: list[Row]) -> Row:
 
 
 def table(figures: list[list[Row]]) -> str:
-    lines = ["| what | median | range | goal | met | retired server |", "|---|---|---|---|---|---|"]
+    lines = ["| what | median | range | goal | met | at any pace | retired server |", "|---|---|---|---|---|---|---|"]
     for rows in figures:
         row = median(rows)
+        paces = [one.at_any_pace for one in rows if one.at_any_pace is not None]
+        anyhow = f"{_shown(statistics.median(paces))} {row.unit}" if paces else ""
         spread = f"{_shown(rows[0].value)} – {_shown(rows[-1].value)}"
         met = "yes" if row.met else "**no**"
         lines.append(
-            f"| {row.what} | {_shown(row.value)} {row.unit} | {spread} | {row.goal} {row.unit} | {met} | {row.old} |"
+            f"| {row.what} | {_shown(row.value)} {row.unit} | {spread} | {row.goal} {row.unit} | {met} | {anyhow} "
+            f"| {row.old} |"
         )
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.client import Client
 from bench.line import Line
 from bench.process import Server
-from bench.sections import Row, at_most, model_floor_ms
+from bench.sections import Row, at_most, model_s
 from holdfast import ids
 from holdfast.core.messages import Message, Text, Turn
 from holdfast.store import messages, threads
@@ -30,7 +30,7 @@ async def history(data_dir: Path) -> list[Row]:
     with Server(data_dir) as server, Line(server.url) as line:
         taken = {agent: [line.turn(agent) for _ in range(25)] for agent in (small, long, wide)}
     said = tuple(Turn("user" if number % 2 == 0 else "assistant", row.parts) for number, row in enumerate(_rows(2_000)))
-    floor = await model_floor_ms("hello", 50, said)
+    floor = statistics.median(model_s("hello", said) for _ in range(50)) * 1e3
     base, much, full = (statistics.median(taken[agent]) * 1e3 for agent in (small, long, wide))
     return [
         at_most("turn with 100,000 stored, 100 in context, against 100 stored", much / base, "×", 1.2),

@@ -8,15 +8,22 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from bench.client import BUSY_TOOL, ECHO_TOOL, PLAIN_AGENT, SLEEP_TOOL, Client, until
 from bench.line import Line
+from bench.pace import Figure, Gauge
 from bench.process import Server
+from holdfast.core.deltas import Delta
 from holdfast.core.messages import Text, Turn
 from holdfast.llm.base import ModelRequest
 from holdfast.llm.scripted import OfflineModel
+
+AGENTS: Final = 20
+FEWEST_ROUNDS, MOST_ROUNDS = 20, 100
+ONE_WORD: Final = "[[tokens:1]] [[no_reasoning]]"
 
 
 class Row(NamedTuple):
@@ -26,9 +33,13 @@ class Row(NamedTuple):
     goal: str
     met: bool
     old: str
+    at_any_pace: float | None = None  # for what can be told apart
 
 
-def at_most(what: str, value: float, unit: str, goal: float, old: str = "") -> Row:
+def at_most(what: str, value: float | Figure, unit: str, goal: float, old: str = "") -> Row:
+    """A figure has to meet its goal at the machine's full pace."""
+    if isinstance(value, Figure):
+        return Row(what, value.at_full_pace, unit, f"≤ {goal:,g}", value.at_full_pace <= goal, old, value.at_any_pace)
     return Row(what, value, unit, f"≤ {goal:,g}", value <= goal, old)
 
 
@@ -36,36 +47,54 @@ def at_least(what: str, value: float, unit: str, goal: float, old: str = "") -> 
     return Row(what, value, unit, f"≥ {goal:,g}", value >= goal, old)
 
 
-async def model_floor_ms(text: str, times: int = 200, before: tuple[Turn, ...] = ()) -> float:
-    """What the model itself takes for such a reply, in this process, in the same run."""
+def model_s(text: str, before: tuple[Turn, ...] = ()) -> float:
+    """What the model itself takes for such a reply, in this process."""
     request = ModelRequest(handle="holdfast/offline", system="", turns=(*before, Turn("user", (Text(text),))))
-    taken: list[float] = []
-    for _ in range(times):
-        began = time.perf_counter()
-        async for _ in OfflineModel().stream(request):
-            pass
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken) * 1e3
+    began = time.perf_counter()
+    _read_out(OfflineModel().stream(request))
+    return time.perf_counter() - began
+
+
+def _read_out(deltas: AsyncGenerator[Delta]) -> None:
+    """The model waits for nothing, so no event loop is needed, which would be most of what is timed."""
+    while True:
+        try:
+            deltas.asend(None).send(None)
+        except StopIteration:
+            continue
+        except StopAsyncIteration:
+            return
 
 
 async def turns(server: Server, client: Client) -> list[Row]:
-    floor = await model_floor_ms("hello")
-    plain = await client.agent()
     tool = await client.tool(ECHO_TOOL)
-    agents = [await client.agent() for _ in range(20)]
-    with_tool = [await client.agent(tool) for _ in range(10)]
+    agents = [await client.agent() for _ in range(AGENTS)]
+    with_tool = [await client.agent(tool) for _ in range(AGENTS)]
+    gauge = Gauge()
     with Line(server.url) as line:
-        for _ in range(20):
-            line.turn(plain)
-        cpu = server.cpu_s()
-        taken = [line.turn(agent) for agent in agents for _ in range(20)]
-        cpu_ms = (server.cpu_s() - cpu) / len(taken) * 1e3
-        tool_taken = [line.turn(agent, "Call bench_echo with 'hi'") for agent in with_tool for _ in range(10)]
+        for agent in agents:
+            line.turn(agent)
+        for number in rounds(gauge):
+            agent, busy = agents[number % AGENTS], with_tool[number % AGENTS]
+            gauge.take("floor", partial(model_s, "hello"), 5)
+            gauge.take("turn", partial(line.turn, agent), 10, server.cpu_s)
+            gauge.take("tool turn", partial(line.turn, busy, "Call bench_echo with 'hi'"), 5)
+            gauge.take("first floor", partial(model_s, ONE_WORD), 5)
+            gauge.take("first", partial(line.first_piece, agent, ONE_WORD), 5)
     return [
-        at_most("no-tool turn, overhead p50", median_ms(taken) - floor, "ms", 5, "332 ms"),
-        at_most("one-tool turn, overhead p50", median_ms(tool_taken) - 2 * floor, "ms", 15, "4,270 ms"),
-        at_most("CPU of a no-tool turn", cpu_ms, "ms", 5, "150 ms"),
+        at_most("no-tool turn, overhead p50", gauge.over("turn", "floor"), "ms", 5, "332 ms"),
+        at_most("one-tool turn, overhead p50", gauge.over("tool turn", "floor", 2), "ms", 15, "4,270 ms"),
+        at_most("CPU of a no-tool turn", gauge.mean_ms("turn cpu"), "ms", 5, "150 ms"),
+        at_most("time to the first token, over the floor", gauge.over("first", "first floor"), "ms", 3, "200 ms"),
     ]
+
+
+def rounds(gauge: Gauge) -> Iterator[int]:
+    """Until there are enough samples at full pace, within reason."""
+    for number in range(MOST_ROUNDS):
+        if number >= FEWEST_ROUNDS and gauge.has_enough:
+            return
+        yield number
 
 
 async def throughput(server: Server, client: Client, concurrency: int = 32, seconds: float = 5.0) -> list[Row]:
@@ -90,13 +119,9 @@ async def streaming(server: Server, client: Client) -> list[Row]:
     one = max([await _chunks_per_second(client, [agent], 2_000) for _ in range(5)])
     agents = [await client.agent() for _ in range(32)]
     many = max([await _chunks_per_second(client, agents, 500) for _ in range(3)])
-    floor = await model_floor_ms("[[tokens:1]] [[no_reasoning]]")
-    with Line(server.url) as line:
-        first = [line.first_piece(agent, "[[tokens:1]] [[no_reasoning]]") for agent in agents * 3]
     return [
         at_least("one stream of 2,000 tokens", one, "chunks/s", 20_000, "2,411 chunks/s"),
         at_least("32 streams of 500 tokens", many, "chunks/s", 20_000, "967 chunks/s"),
-        at_most("time to the first token, over the floor", median_ms(first) - floor, "ms", 3, "200 ms"),
     ]
 
 
