@@ -17,6 +17,8 @@ from holdfast.api.server import create_app
 from holdfast.asgi_transport import AsgiTransport
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.settings import Settings
+from holdfast.store.transaction import Transaction
+from tests.scenario import eventually
 
 URL = "http://holdfast"
 
@@ -42,6 +44,15 @@ class ServedClient(AsyncLetta):
         assert isinstance(catalog, ModelCatalog)
         return catalog.offline.model.open_streams
 
+    async def model_asked(self) -> None:
+        """Returns when a model is being asked and the run that asks is on record: the one may come before the other."""
+        await eventually(lambda: self.open_model_streams == 1)
+        await self.all_stored()
+
+    async def all_stored(self) -> None:
+        """Returns when what was on its way to the database is in it."""
+        await self.deps.database.write(_nothing)
+
     async def say(self, agent_id: str, text: str, **options: Any) -> Any:
         """A blocking message to the agent's default thread, unless the options say otherwise."""
         send: Any = self.agents.messages.create  # its overloads cannot be told apart through options
@@ -63,6 +74,10 @@ class ServedClient(AsyncLetta):
         answer = await self.http.post(path, json=body)
         assert answer.status_code == 200, answer.text
         return [_event(line) for line in answer.text.splitlines() if line.startswith("data: ")]
+
+
+async def _nothing(_: Transaction) -> None:
+    pass
 
 
 @asynccontextmanager

@@ -13,9 +13,7 @@ async def stalled_run(client: ServedClient, path: str) -> asyncio.Task[Any]:
     """A run that waits for a model which never answers."""
     body = {"messages": [{"role": "user", "content": "[[stall]] hello"}], "streaming": True}
     task = asyncio.create_task(client.http.post(path, json=body))
-    async with asyncio.timeout(60):
-        while client.open_model_streams == 0:  # noqa: ASYNC110 - a counter is all that can be watched
-            await asyncio.sleep(0.005)
+    await client.model_asked()
     return task
 
 

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from holdfast.core.deltas import Delta
@@ -21,7 +22,7 @@ from tests.invariants import assert_invariants
 from tests.scenario import eventually
 from tests.served import ServedClient, served
 
-from .asking import history, open_streams
+from .asking import history
 
 
 class SlowDisk:
@@ -97,6 +98,41 @@ async def test_the_model_is_asked_before_the_input_is_on_the_disk_and_nobody_hea
     await assert_invariants(client.deps.database, idle=True)
 
 
+async def test_a_request_that_nobody_waits_for_any_more_is_carried_out_once_it_is_stored(client: ServedClient) -> None:
+    agent = await client.agent()
+    disk = slow_down(client)
+    body = {"input": "Hello [[say:Here I am.]]"}
+    asking = asyncio.create_task(client.http.post(f"/v1/agents/{agent.id}/messages", json=body))
+    await eventually(disk.reached.is_set)
+    asking.cancel()
+    await asyncio.wait({asking})
+    assert asking.cancelled()
+    disk.let_go()
+    await client.all_stored()
+    await eventually(lambda: not client.deps.worker._owned)
+    (said,) = await history(client, agent.id, "assistant_message")
+    assert said.content == "Here I am."
+    await assert_invariants(client.deps.database, idle=True)
+
+
+async def test_a_server_that_stops_before_the_input_is_stored_hands_it_over(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        agent = await client.agent()
+        disk = slow_down(client)
+        body = {"input": "Hello [[say:Here I am.]]"}
+        asking = asyncio.create_task(client.http.post(f"/v1/agents/{agent.id}/messages", json=body))
+        await eventually(disk.reached.is_set)
+        await client.http.aclose()  # which ends whatever serves its requests
+        with pytest.raises(httpx.RemoteProtocolError):
+            await asking
+        disk.let_go()
+    async with served(tmp_path) as client:
+        await eventually(lambda: not client.deps.worker._owned)
+        (said,) = await history(client, agent.id, "assistant_message")
+        assert said.content == "Here I am."
+        await assert_invariants(client.deps.database, idle=True)
+
+
 @pytest.mark.parametrize("text", ["[[stall]] Hello", "Hello"])
 async def test_an_input_that_never_got_to_the_disk_is_refused_and_leaves_nothing(
     client: ServedClient, text: str
@@ -109,13 +145,13 @@ async def test_an_input_that_never_got_to_the_disk_is_refused_and_leaves_nothing
     asking = asyncio.create_task(client.http.post(f"/v1/agents/{agent.id}/messages", json={"input": text}))
     silent = "stall" in text
     await eventually(
-        lambda: disk.reached.is_set() and bool(client.deps.worker._owned) and silent == open_streams(client)
+        lambda: disk.reached.is_set() and bool(client.deps.worker._owned) and silent == client.open_model_streams
     )
     disk.let_go(failing=True)
     answer = await asking
     assert answer.status_code == 503
     assert "disk I/O error" in answer.json()["detail"]
-    await eventually(lambda: not client.deps.worker._owned and not open_streams(client))
+    await eventually(lambda: not client.deps.worker._owned and not client.open_model_streams)
     assert await history(client, agent.id) == before
     await client.say(agent.id, "And again?")
     said = [row for row in await history(client, agent.id) if row.message_type == "user_message"]

@@ -21,7 +21,7 @@ from tests.invariants import assert_invariants
 from tests.scenario import eventually
 from tests.served import ServedClient, served
 
-from .asking import GUARDED, history, open_streams
+from .asking import GUARDED, history
 from .cancelling import SeamNode
 from .scenes import on_both_databases
 from .templates import Template, world_from
@@ -95,7 +95,7 @@ async def check_end(client: ServedClient, agent_id: str, run_id: str, seen: list
     run = await client.runs.retrieve(run_id)
     assert (run.status, run.stop_reason) == ("cancelled", "cancelled")
     assert run.completed_at is not None
-    assert open_streams(client) == 0
+    assert client.open_model_streams == 0
     assert (await client.agents.retrieve(agent_id)).last_stop_reason == "cancelled"
     assert await history(client, agent_id, "user_message")
     await assert_invariants(client.deps.database, idle=True)
@@ -108,7 +108,7 @@ async def check_end(client: ServedClient, agent_id: str, run_id: str, seen: list
 async def test_a_silent_model_is_interrupted_at_once(client: ServedClient, tokens: bool, background: bool) -> None:
     agent = await client.agent()
     async with streaming(client, agent.id, "Hi [[stall]]", stream_tokens=tokens, background=background) as seen:
-        await eventually(lambda: open_streams(client) == 1)
+        await client.model_asked()
         run_id = await cancel_soon(client, agent.id)
     await check_end(client, agent.id, run_id, seen)
 
@@ -159,7 +159,7 @@ async def test_a_tool_that_ignores_every_request_to_stop_is_killed_with_its_whol
 async def test_a_blocking_request_that_is_cancelled_is_answered_in_the_ordinary_shape(client: ServedClient) -> None:
     agent = await client.agent()
     asking = asyncio.create_task(client.say(agent.id, "Hi [[stall]]"))
-    await eventually(lambda: open_streams(client) == 1)
+    await client.model_asked()
     await cancel_soon(client, agent.id)
     answer = await asking
     assert (answer.stop_reason.stop_reason, answer.messages) == ("cancelled", [])
@@ -185,7 +185,7 @@ async def test_cancelling_a_pause_denies_every_call_and_frees_the_agent(client: 
 async def test_cancelling_twice_at_once_and_again_later_gives_one_end(client: ServedClient) -> None:
     agent = await client.agent()
     async with streaming(client, agent.id, "Hi [[stall]]", background=True) as seen:
-        await eventually(lambda: open_streams(client) == 1)
+        await client.model_asked()
         first, second = await asyncio.gather(*(client.agents.messages.cancel(agent.id) for _ in range(2)))
         run_id = next(iter(first))
         assert first == second == {run_id: "cancelled"}

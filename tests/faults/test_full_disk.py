@@ -19,7 +19,7 @@ from tests.invariants import assert_invariants
 from tests.scenario import eventually
 from tests.served import ServedClient, served
 
-from .asking import history, open_streams
+from .asking import history
 
 BIG = "This takes room. " * 4_000
 LEASE_S = 0.3
@@ -121,7 +121,7 @@ async def test_a_run_that_runs_out_of_room_says_so_and_the_next_one_works(
     agent = await client.agent()
     text = "Hello [[tokens:30000]]"
     asking = asyncio.create_task(client.http.post(f"/v1/agents/{agent.id}/messages{path}", json={"input": text}))
-    await eventually(lambda: open_streams(client) == 1)
+    await client.model_asked()
     await fill_up(client)
     model.let_go.set()
     answer = await asking
@@ -139,7 +139,7 @@ async def test_a_run_whose_very_failure_finds_no_room_is_carried_on_when_there_i
     agent = await client.agent()
     body = {"input": "Hello [[tokens:30000]]"}
     asking = asyncio.create_task(client.http.post(f"/v1/agents/{agent.id}/messages", json=body))
-    await eventually(lambda: open_streams(client) == 1)
+    await client.model_asked()
     refuse_writes(client, refused=True)
     model.let_go.set()
     answer = await asking
@@ -159,7 +159,7 @@ async def test_a_background_stream_that_runs_out_of_room_does_not_take_the_serve
     text = "Hello [[no_reasoning]] [[tokens:600]]"
     body = {"input": text, "stream_tokens": True, "background": True}
     asking = asyncio.create_task(client.http.post(f"/v1/agents/{agent.id}/messages/stream", json=body))
-    await eventually(lambda: open_streams(client) == 1)
+    await client.model_asked()
     await fill_up(client)
     model.let_go.set()
     await eventually(lambda: "the worker will try to flush again" in caplog.text)

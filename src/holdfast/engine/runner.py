@@ -97,7 +97,7 @@ class Runner:
         if isinstance(intent, CallModel):
             await self._think(session, intent, scope)
             return False
-        await session.on_record()
+        await self._on_record(session, scope)
         match intent:
             case CallTools(calls):
                 await self._act(session, calls, scope)
@@ -132,7 +132,7 @@ class Runner:
         if session.draft.has_facts or session.run.status == "created":
             await checkpoint(self._database, session)
             scope.check()
-        await self._refresh_system(session)
+        await self._refresh_system(session, scope)
         request = requests.build(session.spec, intent, session.window, session.run.id, session.retelling)
         await self._ask(session, ModelCall(session, info, model, request, intent, self._observers), scope)
 
@@ -265,15 +265,21 @@ class Runner:
             session.event_id(), session.step_id(), now_us, trigger, session.state.context_tokens, window
         )
 
-    async def _refresh_system(self, session: Session) -> None:
+    async def _refresh_system(self, session: Session, scope: CancelScope) -> None:
         """The stored system message follows the memory; its bytes stay the same while nothing it shows has changed."""
         if not session.is_fresh:
             session.blocks = await self._inline.current_blocks(session)
         if prompt.digest(session.agent, session.blocks, session.run.conversation_id) != session.system_digest:
+            await self._on_record(session, scope)
             await self._recompile(session)
 
+    @staticmethod
+    async def _on_record(session: Session, scope: CancelScope) -> None:
+        """Whoever was to say that the run is stored may be gone, when the server stops."""
+        if not session.is_on_record:
+            await scope.run(session.on_record())
+
     async def _recompile(self, session: Session) -> None:
-        await session.on_record()
         digest = prompt.digest(session.agent, session.blocks, session.run.conversation_id)
         stored = await self._database.read(lambda tx: threads.count_messages(tx, session.run.thread_id))
         message = requests.system_message(

@@ -107,8 +107,12 @@ class Session:
         if self._arrival is not None:
             self._arrival.set()
 
+    @property
+    def is_on_record(self) -> bool:
+        """Before its acceptance is on the disk, the model may be asked, and nothing else be done."""
+        return self._arrival is None or self._arrival.is_set()
+
     async def on_record(self) -> None:
-        """Returns when the acceptance is on the disk. Before that the model may be asked, and nothing else be done."""
         if self._arrival is not None:
             await self._arrival.wait()
 
