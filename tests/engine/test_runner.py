@@ -381,6 +381,13 @@ async def test_if_the_model_fails_after_an_approval_what_was_done_stays_and_the_
     assert (await node.ask("hello")).stop_reason == "end_turn"
 
 
+async def test_the_first_words_of_a_reply_are_shown_before_the_rest_of_it_is_read(world: World, node: Node) -> None:
+    accepted = await node.send("[[no_reasoning]] [[tokens:50]]", stream_tokens=True, background=True)
+    assert accepted.stream is not None
+    batches = [batch async for batch in accepted.stream.follow()]
+    assert len(batches[0]) == 1
+
+
 # --- cancelling ------------------------------------------------------------------------------------------------------
 
 

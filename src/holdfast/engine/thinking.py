@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from types import TracebackType
 from typing import Final
@@ -109,6 +110,7 @@ class ModelCall:
                     publish(*frames)
                     if session.ttft_ns is None:
                         session.first_content()
+                        await asyncio.sleep(0)  # whoever listens hears it now, not after all that came with it
         publish(*emitter.finish())
 
 
