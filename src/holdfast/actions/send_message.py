@@ -151,7 +151,7 @@ class SendMessage:
         """None when somebody else was quicker: look again."""
         accepting = await self._prepare(sending, scene)
         now_us = self._clock.now_us()
-        begun: list[Session] = []
+        begun: list[Session] = []  # one, or none if it was refused
 
         def begin(started: RunStarted | None) -> None:
             """The model is asked while the input is on its way to the disk. Nobody hears of it before it is there."""
@@ -164,14 +164,14 @@ class SendMessage:
         except _Overtaken:
             return None
         except DatabaseError:
-            for session in begun:
-                self._worker.lose(session.run.id)
-                session.arrived(None)
+            if begun:
+                self._worker.lose(accepting.run.id)
+                begun[0].arrived(None)
             raise
-        for session in begun:
-            session.arrived(_places(accepting)[0][-1] + 1)
-            return Accepted(accepting.run, session.stream, scene.agent)
-        return None
+        if not begun:
+            return None
+        begun[0].arrived(_places(accepting)[0][-1] + 1)
+        return Accepted(accepting.run, begun[0].stream, scene.agent)
 
     async def _prepare(self, sending: Sending, scene: Scene) -> _Plan:
         run_id, now_us = ids.new("run"), self._clock.now_us()
