@@ -366,48 +366,50 @@ async def test_a_tool_that_overruns_its_time_is_dead_when_the_error_comes(
     assert_dead(await arrival(listener))
 
 
-async def test_what_a_tool_leaves_running_dies_when_it_returns(
-    sandbox: ForkServerSandbox, listener: socket.socket
-) -> None:
+async def leave(sandbox: ForkServerSandbox, listener: socket.socket, behind: str) -> socket.socket:
+    """A tool returns and leaves something behind, and an open connection."""
     source = f"""{CONNECT}
-import os, time
+{behind}
 def leave(port: int):
+    global line
     line = connect(port)
+    go_on()
+    return "left"
+"""
+    assert (await sandbox.run(job(source, port=port_of(listener)))).content == "left"
+    return await arrival(listener)
+
+
+A_PROCESS = """
+import os, time
+def go_on():
     if os.fork() == 0:
         os.setsid()
         if os.fork():
             os._exit(0)
         while True:
             time.sleep(1)
-    return "left"
 """
-    assert (await sandbox.run(job(source, port=port_of(listener)))).content == "left"
-    assert_dead(await arrival(listener))
-
-
-async def test_what_a_tool_goes_on_doing_in_a_thread_ends_when_it_returns(
-    sandbox: ForkServerSandbox, listener: socket.socket
-) -> None:
-    source = f"""{CONNECT}
+A_THREAD = """
 import threading, time
-def leave(port: int):
-    line = connect(port)
+def go_on():
     threading.Thread(target=lambda: [time.sleep(0.001) for _ in iter(int, 1)], daemon=True).start()
-    return "left"
 """
-    assert (await sandbox.run(job(source, port=port_of(listener)))).content == "left"
-    assert_dead(await arrival(listener))
+NOTHING = """
+def go_on():
+    pass
+"""
+
+
+@pytest.mark.parametrize("behind", [A_PROCESS, A_THREAD], ids=["process", "thread"])
+async def test_what_a_tool_leaves_running_dies_when_it_returns(
+    sandbox: ForkServerSandbox, listener: socket.socket, behind: str
+) -> None:
+    assert_dead(await leave(sandbox, listener, behind))
 
 
 async def test_a_room_that_has_served_is_taken_down(sandbox: ForkServerSandbox, listener: socket.socket) -> None:
-    source = f"""{CONNECT}
-def leave(port: int):
-    global line
-    line = connect(port)
-    return "left"
-"""
-    assert (await sandbox.run(job(source, port=port_of(listener)))).content == "left"
-    with await arrival(listener) as line:
+    with await leave(sandbox, listener, NOTHING) as line:
         async with asyncio.timeout(60):
             assert await asyncio.get_running_loop().sock_recv(line, 1) == b""
 
