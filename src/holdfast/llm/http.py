@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -44,7 +44,8 @@ class Http:
         """The events of a reply, in the groups in which they arrived, up to the last. Raises a ModelError."""
         reader, opening = SseReader(), bytearray()
         none_yet = True
-        async with self._answer(endpoint, "POST", path, body, headers) as answer:
+        answer = await self._answer(endpoint, "POST", path, body, headers)
+        try:
             with _named_failures(endpoint, self._total_s):
                 async for chunk in answer.content.iter_any():
                     events = reader.feed(chunk)
@@ -60,6 +61,8 @@ class Http:
                 yield events
             elif none_yet and opening and not opening.startswith(b":"):
                 raise not_a_stream(endpoint, bytes(opening))
+        finally:
+            answer.close()
 
     async def json(
         self, endpoint: Endpoint, path: str, *, body: Any = None, headers: Mapping[str, str] | None = None
@@ -67,9 +70,8 @@ class Http:
         """A small answer read whole: a GET, or a POST when there is a body. Raises a ModelError."""
         encoded = None if body is None else msgspec.json.encode(body)
         method = "GET" if encoded is None else "POST"
-        async with self._answer(endpoint, method, path, encoded, headers or {}) as answer:
-            with _named_failures(endpoint, self._total_s):
-                data = await _read_up_to(answer, _MAX_LIST_BYTES)
+        answer = await self._answer(endpoint, method, path, encoded, headers or {})
+        data = await self._read_and_close(endpoint, answer, _MAX_LIST_BYTES)
         try:
             return msgspec.json.decode(data)
         except msgspec.DecodeError as error:
@@ -80,25 +82,32 @@ class Http:
             await session.close()
         self._sessions.clear()
 
-    @asynccontextmanager
     async def _answer(
         self, endpoint: Endpoint, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
-    ) -> AsyncGenerator[aiohttp.ClientResponse]:
+    ) -> aiohttp.ClientResponse:
+        """One that promises content, for the caller to read and to close. Raises a ModelError."""
         url = path if path.startswith("http") else endpoint.base_url + path
         sent = {"content-type": "application/json", **headers, **endpoint.headers}
         with _named_failures(endpoint, self._first_byte_s):
             async with asyncio.timeout(self._first_byte_s):
                 answer = await self._session(url).request(method, url, data=body, headers=sent, allow_redirects=False)
+        if answer.status == 200:
+            return answer
+        said = await self._read_and_close(endpoint, answer, _MAX_ERROR_BYTES)
+        raise failures.from_response(endpoint.provider_name, answer.status, answer.headers, without_key(endpoint, said))
+
+    async def _read_and_close(self, endpoint: Endpoint, answer: aiohttp.ClientResponse, limit: int) -> bytes:
+        """Up to the limit."""
+        data = bytearray()
         try:
-            if answer.status != 200:
-                with _named_failures(endpoint, self._total_s):
-                    said = await _read_up_to(answer, _MAX_ERROR_BYTES)
-                raise failures.from_response(
-                    endpoint.provider_name, answer.status, answer.headers, without_key(endpoint, said)
-                )
-            yield answer
+            with _named_failures(endpoint, self._total_s):
+                async for chunk in answer.content.iter_any():
+                    data += chunk
+                    if len(data) >= limit:
+                        break
         finally:
             answer.close()
+        return bytes(data[:limit])
 
     def _session(self, url: str) -> aiohttp.ClientSession:
         """The environment's proxy is honoured, but never stands between us and a server on this machine."""
@@ -126,17 +135,10 @@ def without_key(endpoint: Endpoint, said: bytes) -> bytes:
     return said.replace(key.encode(), b"[key]") if len(key) >= _SHORTEST_KEY else said
 
 
-async def _read_up_to(answer: aiohttp.ClientResponse, limit: int) -> bytes:
-    data = bytearray()
-    async for chunk in answer.content.iter_any():
-        data += chunk
-        if len(data) >= limit:
-            break
-    return bytes(data[:limit])
-
-
 async def _read_out(answer: aiohttp.ClientResponse) -> None:
     """A reply that was read to its end gives its connection back; one that does not end is not waited for."""
+    if answer.content.at_eof():
+        return  # its end came with its last words, as it usually does
     with suppress(TimeoutError, aiohttp.ClientError, OSError):
         async with asyncio.timeout(_LAST_BYTES_S):
             async for _ in answer.content.iter_any():
