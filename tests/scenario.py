@@ -22,7 +22,7 @@ from holdfast.core.retrying import Patience
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import ExitLoop, RequiresApproval, Rule
-from holdfast.engine.acting import Executor
+from holdfast.engine.acting import Execute, Executor
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
@@ -139,7 +139,10 @@ class CountingTools:
         self.waiting = asyncio.Event()  # a slow tool has begun
         self.answers: dict[str, Callable[[OpenCall], Awaitable[ToolReturn]]] = {}
 
-    async def execute(self, spec: RunSpec, call: OpenCall) -> ToolReturn:
+    async def prepare(self, spec: RunSpec, call: OpenCall) -> Execute:
+        return lambda: self._execute(call)
+
+    async def _execute(self, call: OpenCall) -> ToolReturn:
         call_id, name = call.call.id, call.call.name
         self.begun[call_id] += 1
         self.names[call_id] = name

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from holdfast.core.messages import ToolReturn
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
-from holdfast.engine.acting import next_batch, running
+from holdfast.engine.acting import Batch, Execute, Executor, next_batch, preparing
 
 from ..core.machine import call, spec
 
@@ -31,6 +33,7 @@ class Gated:
 
     def __init__(self, *open_gates: str) -> None:
         self.gates: dict[str, asyncio.Event] = {}
+        self.ready: list[str] = []
         self.begun: list[str] = []
         self.killed: list[str] = []
         self.another = asyncio.Event()
@@ -40,12 +43,22 @@ class Gated:
     def gate(self, name: str) -> asyncio.Event:
         return self.gates.setdefault(name, asyncio.Event())
 
+    async def all_ready(self, count: int) -> None:
+        while len(self.ready) < count:
+            self.another.clear()
+            await self.another.wait()
+
     async def all_begun(self, count: int) -> None:
         while len(self.begun) < count:
             self.another.clear()
             await self.another.wait()
 
-    async def execute(self, spec: RunSpec, call: OpenCall) -> ToolReturn:
+    async def prepare(self, spec: RunSpec, call: OpenCall) -> Execute:
+        self.ready.append(call.call.name)
+        self.another.set()
+        return lambda: self._execute(call)
+
+    async def _execute(self, call: OpenCall) -> ToolReturn:
         name = call.call.name
         self.begun.append(name)
         self.another.set()
@@ -57,6 +70,30 @@ class Gated:
         if name == "guarded":
             raise RuntimeError("the executor broke")
         return ToolReturn(call.call.id, name, "success", "out")
+
+
+@asynccontextmanager
+async def running(executor: Executor, given: RunSpec, wanted: Sequence[OpenCall]) -> AsyncGenerator[Batch]:
+    async with preparing(executor, given, wanted) as batch:
+        batch.run()
+        yield batch
+
+
+async def test_tools_are_made_ready_at_once_and_run_only_when_they_are_told_to() -> None:
+    tools = Gated("note", "lookup")
+    async with preparing(tools, spec(), calls("note", "lookup")) as batch:
+        await tools.all_ready(2)
+        assert tools.begun == []
+        batch.run()
+        assert await batch.next()
+        assert tools.begun == ["note", "lookup"]
+
+
+async def test_a_batch_that_is_left_before_it_was_told_to_run_has_run_nothing() -> None:
+    tools = Gated("note", "lookup")
+    async with preparing(tools, spec(), calls("note", "lookup")) as batch:
+        await tools.all_ready(2)
+    assert (tools.begun, batch.rest()) == ([], [])
 
 
 def test_parallel_tools_run_together_first_and_the_others_one_by_one_in_order() -> None:

@@ -25,7 +25,7 @@ from holdfast.core.messages import Approve, ClientReturn, Deny, Message, ToolRet
 from holdfast.core.run import OpenCall
 from holdfast.core.tool_rules import ChildArguments, Children, ExitLoop, RequiredBeforeExit, RequiresApproval, Rule
 from holdfast.errors import Busy, Conflict, Invalid, NothingToCancel, PendingApproval
-from holdfast.store import agents, runs, tools
+from holdfast.store import agents, journal, runs, tools
 
 from ..invariants import assert_invariants, stream_violations
 from ..scenario import RULES, Node, World, eventually, sqlite_at, stop_of, world_at
@@ -196,6 +196,19 @@ async def test_the_run_ends_after_its_budget_of_steps(world: World, node: Node) 
     run = await node.ask("call the note tool [[repeat]]", max_steps=2)
     assert (run.status, run.stop_reason) == ("completed", "max_steps")
     assert roles(await world.window()) == ["system", "user", *["assistant", "tool"] * 2]
+
+
+async def test_a_tool_is_run_only_when_its_start_is_on_record(world: World, node: Node) -> None:
+    on_record: list[str] = []
+
+    async def look(call: OpenCall) -> ToolReturn:
+        (run_id,) = {row.run_id for row in await world.window() if row.run_id}
+        on_record.extend(await world.database.read(lambda tx: journal.load(tx, run_id)))
+        return ToolReturn(call.call.id, "note", "success", "seen")
+
+    world.tools.answers["note"] = look
+    await node.ask("call the note tool")
+    assert "tools_started" in on_record[-1]
 
 
 async def test_an_executor_that_breaks_fails_the_run_in_order_and_keeps_what_others_returned(

@@ -17,7 +17,7 @@ from holdfast.core.deltas import Delta
 from holdfast.core.messages import ToolReturn
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
-from holdfast.engine.acting import Executor
+from holdfast.engine.acting import Execute, Executor
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.streams import Streams
 from holdfast.engine.worker import Worker
@@ -113,12 +113,18 @@ class SeamExecutor:
         self._seams = seams
         self.handed_back: list[str] = []  # calls whose returns the driver was given
 
-    async def execute(self, spec: RunSpec, call: OpenCall) -> ToolReturn:
-        await self._seams.passing("before a tool")
-        answer = await self._inner.execute(spec, call)
-        await self._seams.passing("after a tool")
-        self.handed_back.append(call.call.id)
-        return answer
+    async def prepare(self, spec: RunSpec, call: OpenCall) -> Execute:
+        await self._seams.passing("while a tool is made ready")
+        inner = await self._inner.prepare(spec, call)
+
+        async def execute() -> ToolReturn:
+            await self._seams.passing("before a tool")
+            answer = await inner()
+            await self._seams.passing("after a tool")
+            self.handed_back.append(call.call.id)
+            return answer
+
+        return execute
 
 
 class Announcing:

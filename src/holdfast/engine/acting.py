@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -11,19 +11,29 @@ from holdfast.core.messages import ToolReturn
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 
+# Runs one call outside this process. Cancelling it kills the tool before CancelledError comes back.
+Execute = Callable[[], Awaitable[ToolReturn]]
+
 
 class Executor(Protocol):
-    async def execute(self, spec: RunSpec, call: OpenCall) -> ToolReturn:
-        """Runs one call outside this process. Cancelling it kills the tool before CancelledError comes back."""
+    async def prepare(self, spec: RunSpec, call: OpenCall) -> Execute:
+        """Whatever can be done before the call may be run; nothing of it can be seen outside."""
         ...
 
 
 class Batch:
     """Reports arrive in the order in which the tools finish."""
 
-    def __init__(self, task: asyncio.Task[None], reports: asyncio.Queue[ToolReturn | None]) -> None:
+    def __init__(
+        self, task: asyncio.Task[None], reports: asyncio.Queue[ToolReturn | None], may_run: asyncio.Event
+    ) -> None:
         self._task = task
         self._reports = reports
+        self._may_run = may_run
+
+    def run(self) -> None:
+        """Their start is on record."""
+        self._may_run.set()
 
     async def next(self) -> list[ToolReturn]:
         """At least one report and whatever else has come in; empty when all are told."""
@@ -56,10 +66,12 @@ class Batch:
 
 
 @asynccontextmanager
-async def running(executor: Executor, spec: RunSpec, calls: Sequence[OpenCall]) -> AsyncGenerator[Batch]:
+async def preparing(executor: Executor, spec: RunSpec, calls: Sequence[OpenCall]) -> AsyncGenerator[Batch]:
+    """Gets them ready, and no more, until the batch is told to run."""
     reports: asyncio.Queue[ToolReturn | None] = asyncio.Queue()
-    task = asyncio.create_task(_run_all(executor, spec, calls, reports))
-    batch = Batch(task, reports)
+    may_run = asyncio.Event()
+    task = asyncio.create_task(_run_all(executor, spec, calls, reports, may_run))
+    batch = Batch(task, reports, may_run)
     try:
         yield batch
     finally:
@@ -80,9 +92,12 @@ async def _run_all(
     spec: RunSpec,
     calls: Sequence[OpenCall],
     reports: asyncio.Queue[ToolReturn | None],
+    may_run: asyncio.Event,
 ) -> None:
     async def run_one(call: OpenCall) -> None:
-        reports.put_nowait(await executor.execute(spec, call))
+        execute = await executor.prepare(spec, call)
+        await may_run.wait()
+        reports.put_nowait(await execute())
 
     try:
         async with asyncio.TaskGroup() as together:

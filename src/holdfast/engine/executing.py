@@ -10,6 +10,7 @@ from holdfast.core.messages import ToolReturn
 from holdfast.core.records import Tool
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
+from holdfast.engine.acting import Execute
 from holdfast.errors import NotFound
 from holdfast.store import agents, tools
 from holdfast.store.transaction import Database, Transaction
@@ -25,31 +26,39 @@ class SandboxExecutor:
         self._open_secret = open_secret
         self._timeout_s = timeout_s
 
-    async def execute(self, spec: RunSpec, call: OpenCall) -> ToolReturn:
-        tool = spec.tool(call.call.name)
-        found = None
-        if tool is not None and tool.tool_id is not None:
-            tool_id = tool.tool_id
-            found = await self._database.read(lambda tx: self._look_up(tx, tool_id, spec.agent_id))
-        if found is None:
-            return ToolReturn(call.call.id, call.call.name, "error", "Tool not found")
-        stored, environment = found
-        outcome = await self._sandbox.run(
-            Job(
-                call_id=call.call.id,
-                tool_name=stored.name,
-                tool_id=stored.id,
-                agent_id=spec.agent_id,
-                agent_name=spec.agent_name,
-                source_code=stored.source_code or "",
-                arguments=msgspec.json.decode(call.call.arguments or "{}"),
-                environment=environment,
-                timeout_s=self._timeout_s,
-                return_char_limit=stored.return_char_limit,
+    async def prepare(self, spec: RunSpec, call: OpenCall) -> Execute:
+        job = await self._job(spec, call)
+
+        async def execute() -> ToolReturn:
+            if job is None:
+                return ToolReturn(call.call.id, call.call.name, "error", "Tool not found")
+            outcome = await self._sandbox.run(job)
+            return ToolReturn(
+                call.call.id, job.tool_name, outcome.status, outcome.content, outcome.stdout or (), outcome.stderr or ()
             )
-        )
-        return ToolReturn(
-            call.call.id, stored.name, outcome.status, outcome.content, outcome.stdout or (), outcome.stderr or ()
+
+        return execute
+
+    async def _job(self, spec: RunSpec, call: OpenCall) -> Job | None:
+        tool = spec.tool(call.call.name)
+        if tool is None or tool.tool_id is None:
+            return None
+        tool_id = tool.tool_id
+        found = await self._database.read(lambda tx: self._look_up(tx, tool_id, spec.agent_id))
+        if found is None:
+            return None
+        stored, environment = found
+        return Job(
+            call_id=call.call.id,
+            tool_name=stored.name,
+            tool_id=stored.id,
+            agent_id=spec.agent_id,
+            agent_name=spec.agent_name,
+            source_code=stored.source_code or "",
+            arguments=msgspec.json.decode(call.call.arguments or "{}"),
+            environment=environment,
+            timeout_s=self._timeout_s,
+            return_char_limit=stored.return_char_limit,
         )
 
     async def _look_up(self, tx: Transaction, tool_id: str, agent_id: str) -> tuple[Tool, dict[str, str]] | None:

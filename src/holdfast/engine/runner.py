@@ -18,7 +18,7 @@ from holdfast.core.messages import ToolReturn
 from holdfast.core.retrying import Patience, left_ms, pause_ms
 from holdfast.core.run import CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
 from holdfast.engine import requests
-from holdfast.engine.acting import Executor, next_batch, running
+from holdfast.engine.acting import Executor, next_batch, preparing
 from holdfast.engine.checkpoint import BlockChanged, CancelPending, checkpoint
 from holdfast.engine.clock import Clock, Lap
 from holdfast.engine.compacting import Compactor, Wanted, system_too_long
@@ -196,7 +196,6 @@ class Runner:
         outside = next_batch(session.spec, [call for call in calls if call not in inline])
         if outside:
             session.tools_started(outside)
-            await checkpoint(self._database, session)
             await self._run_tools(session, outside, scope)
 
     async def _run_inline(self, session: Session, call: OpenCall) -> None:
@@ -208,8 +207,10 @@ class Runner:
         session.memory_returned(call, answer, write)
 
     async def _run_tools(self, session: Session, calls: Sequence[OpenCall], scope: CancelScope) -> None:
-        lap = Lap(self._clock)
-        async with running(self._executor, session.spec, calls) as batch:
+        async with preparing(self._executor, session.spec, calls) as batch:
+            await checkpoint(self._database, session)  # their start: before it is on the disk, none of them is run
+            batch.run()
+            lap = Lap(self._clock)
             try:
                 while answers := await scope.run(batch.next()):
                     session.ran_tools(lap())

@@ -18,7 +18,7 @@ from holdfast.core.messages import ToolCall, ToolReturn
 from holdfast.core.records import STATUS_OF_STOP, Agent, Run
 from holdfast.core.run import OpenCall, RunState
 from holdfast.core.spec import RunSpec
-from holdfast.engine.acting import Executor
+from holdfast.engine.acting import Execute, Executor
 from holdfast.engine.scope import Interrupted
 from holdfast.llm.base import ModelInfo
 from holdfast.version import VERSION
@@ -128,8 +128,13 @@ class SpannedExecutor:
         self._inner = inner
         self._spans = spans
 
-    async def execute(self, spec: RunSpec, call: OpenCall) -> ToolReturn:
-        with self._spans.tool(call.call) as work:
-            answer = await self._inner.execute(spec, call)
-            work.returned(answer)
-            return answer
+    async def prepare(self, spec: RunSpec, call: OpenCall) -> Execute:
+        inner = await self._inner.prepare(spec, call)
+
+        async def execute() -> ToolReturn:
+            with self._spans.tool(call.call) as work:
+                answer = await inner()
+                work.returned(answer)
+                return answer
+
+        return execute
