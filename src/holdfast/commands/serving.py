@@ -11,7 +11,6 @@ import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import FrameType
-from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -20,7 +19,6 @@ from holdfast import telemetry
 from holdfast.api.browsers import LocalPagesOnly
 from holdfast.api.deps import Holdfast
 from holdfast.api.server import create_app
-from holdfast.commands import huge_pages
 from holdfast.errors import ConfigError
 from holdfast.settings import OFFLINE_MODEL, Settings
 from holdfast.version import VERSION
@@ -33,7 +31,6 @@ else:
     _new_loop = asyncio.new_event_loop
 
 
-_SETTLED_S: Final = 1.0  # what a server loads only with its first requests is then loaded too
 Build = Callable[[Settings], AbstractAsyncContextManager[Holdfast]]
 
 
@@ -127,8 +124,6 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or ():
             print(welcome(self._deps, listener.getsockname()[1]), flush=True)
-        loop = asyncio.get_running_loop()
-        loop.call_later(_SETTLED_S, loop.run_in_executor, None, huge_pages.use)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Runs are let go while the last requests finish, because a stream ends only when its run is released."""
