@@ -8,7 +8,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import bindparam, func, select, text, update
@@ -307,6 +307,54 @@ async def test_jobs_that_queue_up_are_committed_together(sqlite_url: str) -> Non
     await asyncio.gather(first, *rest)
     assert traced.count("COMMIT") == 2
     assert await count(database) == 30
+    await database.aclose()
+
+
+async def test_reads_use_the_connection_of_the_writer_but_only_while_it_has_nothing_to_write(sqlite_url: str) -> None:
+    """Its cache holds what was just written; what is not committed must not be seen, nor be waited for."""
+    database = await open_database(sqlite_url)
+    assert isinstance(database, SQLiteDatabase)
+    await database.write(put("first"))
+    traced: list[str] = []
+    database._writer._connection.set_trace_callback(traced.append)
+    entered, go_on = threading.Event(), threading.Event()
+
+    async def slow(tx: Transaction) -> None:
+        await tx.execute(_INSERT, {"key": "second", "value": "x"})
+        entered.set()
+        assert go_on.wait(60)
+
+    async def counted_there() -> int:
+        """As soon as the writer has tidied up, which it does after it has told of a write."""
+        traced.clear()
+        while True:
+            rows = await count(database)
+            if any("count(" in statement for statement in traced):
+                return rows
+            await asyncio.sleep(0.001)
+
+    assert await counted_there() == 1
+    writing = asyncio.create_task(database.write(slow))
+    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 60)
+    traced.clear()
+    assert await count(database) == 1
+    assert traced == []
+    go_on.set()
+    await writing
+    assert await counted_there() == 2
+    await database.aclose()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_what_is_stored_can_be_read_when_a_bug_has_ended_the_writer(sqlite_url: str) -> None:
+    database = await open_database(sqlite_url)
+    assert isinstance(database, SQLiteDatabase)
+    await database.write(put("kept"))
+    database._writer.queue.put(cast("Any", "no job"))
+    await asyncio.get_running_loop().run_in_executor(None, database._writer.thread.join, 60)
+    assert await value_of(database, "kept") == "x"
+    with pytest.raises(DatabaseError, match="has stopped"):
+        await database.write(put("lost"))
     await database.aclose()
 
 

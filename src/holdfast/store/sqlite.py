@@ -1,4 +1,4 @@
-"""SQLite: one writer thread that commits jobs in groups, one read connection on the event loop.
+"""SQLite: one writer thread that commits jobs in groups; reads are made on the event loop.
 
 A disk can make only so many commits durable in a second, so the writer takes every job that has queued up while the
 last commit was on its way to the disk and commits them together. Each job has its own savepoint: one that raises
@@ -6,6 +6,9 @@ undoes only itself. Nobody is told of success before the commit is on the disk.
 
 Jobs are coroutines only so that PostgreSQL can run them too. Here nothing in them can suspend, so they are driven to
 their end with a single `send`.
+
+A connection drops its cache when another one has written. So reads use the writer's own while it has nothing to write,
+which finds in its cache what was just written, and one of their own at other times.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from holdfast.errors import BugError, HoldfastError
 from holdfast.store.migrations import revision
 from holdfast.store.sqlite_log import CHECKPOINT_PAGES, Room, keep_a_log
-from holdfast.store.statements import Compiler, Statement
+from holdfast.store.statements import Compiler, PerDialect, Statement
 from holdfast.store.tables import metadata
 from holdfast.store.transaction import DatabaseError, IntegrityError, Job, Parameters, Row, Transaction
 
@@ -136,6 +139,29 @@ class SQLiteTransaction:
             raise translate(error) from error
 
 
+class SQLiteView(SQLiteTransaction):
+    """For reads, also on a connection that could write."""
+
+    async def execute_many(self, statement: Statement, parameters: Sequence[Parameters]) -> None:
+        raise BugError(f"A read tried to write: {statement}")
+
+    def _run(self, statement: Statement, parameters: Mapping[str, Any] | None) -> sqlite3.Cursor:
+        if isinstance(statement, PerDialect) or not statement.is_select:
+            raise BugError(f"A read tried to write: {statement}")
+        return super()._run(statement, parameters)
+
+    def show(self, job: Job[T]) -> T:
+        try:
+            self._connection.execute("BEGIN DEFERRED")
+            try:
+                return drive(job, self)
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+
 def _sendable(values: list[Any]) -> list[Any]:
     return [msgspec.json.encode(value).decode() if isinstance(value, (list, tuple)) else value for value in values]
 
@@ -187,6 +213,8 @@ class _Writer:
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self.queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
+        self.busy = threading.Lock()  # whoever holds it may use the connection
+        self.view = SQLiteView(connection)
         self._connection = connection
         self._room = Room(connection, Path(f"{path}-wal"))
         self._tx = SQLiteTransaction(connection)
@@ -207,10 +235,13 @@ class _Writer:
                 group = []
                 open_ = self._take(group)
                 if group:
-                    self._commit_together(group)
+                    with self.busy:
+                        self._commit_together(group)
                     _tell(group)
-                    self._room.make()
+                    with self.busy:
+                        self._room.make()
         finally:
+            self.busy.acquire()  # for good: nobody is to read from it either
             self._connection.close()
             self._abandon(group)
 
@@ -316,7 +347,7 @@ class SQLiteDatabase:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._reader = connect(path, read_only=True)
-        self._read_tx = SQLiteTransaction(self._reader)
+        self._view = SQLiteView(self._reader)
         self._writer = _Writer(connect(path, read_only=False), path)
         self._closed = False
 
@@ -328,15 +359,12 @@ class SQLiteDatabase:
 
     async def read(self, job: Job[T]) -> T:
         self._check_open()
+        if not self._writer.busy.acquire(blocking=False):
+            return self._view.show(job)
         try:
-            self._reader.execute("BEGIN DEFERRED")
-            try:
-                return drive(job, self._read_tx)
-            finally:
-                if self._reader.in_transaction:
-                    self._reader.execute("ROLLBACK")
-        except sqlite3.Error as error:
-            raise translate(error) from error
+            return self._writer.view.show(job)
+        finally:
+            self._writer.busy.release()
 
     async def now_us(self) -> int:
         return time.time_ns() // 1_000
