@@ -18,6 +18,7 @@ from holdfast.store.database import Database, DatabaseError, IntegrityError, Tra
 from holdfast.store.sqlite import SQLiteDatabase
 from holdfast.store.statements import insert_into
 from holdfast.store.tables import agent_tags, facts
+from tests.scenario import eventually
 
 _INSERT = insert_into(facts)
 _VALUE = select(facts.c.value).where(facts.c.key == bindparam("fact"))
@@ -342,6 +343,24 @@ async def test_reads_use_the_connection_of_the_writer_but_only_while_it_has_noth
     go_on.set()
     await writing
     assert await counted_there() == 2
+    await database.aclose()
+
+
+async def test_reads_that_follow_each_other_do_not_keep_the_writer_from_its_connection(sqlite_url: str) -> None:
+    database = await open_database(sqlite_url)
+    assert isinstance(database, SQLiteDatabase)
+    writer, traced = database._writer, list[str]()
+    writer._connection.set_trace_callback(traced.append)
+    with writer.busy:  # a read is under way
+        writing = asyncio.create_task(database.write(put("first")))
+        await eventually(lambda: writer.waits)
+        # The next read comes when the first has given the connection back and the writer has not taken it yet.
+        given_back, writer.busy = writer.busy, threading.Lock()
+        assert await count(database) == 0
+        assert traced == []
+        writer.busy = given_back
+    await writing
+    assert "COMMIT" in traced
     await database.aclose()
 
 

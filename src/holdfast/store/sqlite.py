@@ -214,6 +214,7 @@ class _Writer:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self.queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
         self.busy = threading.Lock()  # whoever holds it may use the connection
+        self.waits = False  # for a read to end: the next one is not to come before it
         self.view = SQLiteView(connection)
         self._connection = connection
         self._room = Room(connection, Path(f"{path}-wal"))
@@ -235,7 +236,9 @@ class _Writer:
                 group = []
                 open_ = self._take(group)
                 if group:
+                    self.waits = True
                     with self.busy:
+                        self.waits = False
                         self._commit_together(group)
                     _tell(group)
                     with self.busy:
@@ -359,12 +362,13 @@ class SQLiteDatabase:
 
     async def read(self, job: Job[T]) -> T:
         self._check_open()
-        if not self._writer.busy.acquire(blocking=False):
+        writer = self._writer
+        if writer.waits or not writer.busy.acquire(blocking=False):
             return self._view.show(job)
         try:
-            return self._writer.view.show(job)
+            return writer.view.show(job)
         finally:
-            self._writer.busy.release()
+            writer.busy.release()
 
     async def now_us(self) -> int:
         return time.time_ns() // 1_000
