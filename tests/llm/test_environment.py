@@ -125,7 +125,7 @@ def test_addresses_may_be_written_with_or_without_version_and_slash(
     assert base_url(provider_type, expected) == expected
 
 
-@pytest.mark.parametrize("url", ["localhost:11434", "ftp://x", "http://", "http://me:secret@host"])
+@pytest.mark.parametrize("url", ["localhost:11434", "ftp://x", "http://", "http://me:secret@host", "http://[::1"])
 def test_an_address_that_is_none_is_refused_by_the_name_of_its_variable(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^OLLAMA_BASE_URL .*\.$"):
         endpoints({"OLLAMA_BASE_URL": url})

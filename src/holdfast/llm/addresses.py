@@ -44,7 +44,10 @@ def base_url(provider_type: str, written: str | None) -> str:
         if provider_type in OFFICIAL:
             return OFFICIAL[provider_type]
         raise ValueError("must be set, because there is no official address")
-    parts = urlsplit(written.strip())
+    try:
+        parts = urlsplit(written.strip())
+    except ValueError as error:
+        raise ValueError(f"must have a host that can exist ({error})") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"must be an http or https URL such as http://localhost:11434, not {written!r}")
     if parts.username is not None or parts.password is not None:
