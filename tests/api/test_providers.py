@@ -233,7 +233,7 @@ async def test_a_vendor_that_answers_with_an_error_of_its_own_is_not_a_wrong_add
     assert (answer.status_code, answer.json()["error"]["type"]) == (500, "llm_error")
 
 
-@pytest.mark.parametrize("host", ["a..b", f"{'x' * 64}.example", "127.0.0.1:99999", "127.0.0.1:port", "[::1", "[x]"])
+@pytest.mark.parametrize("host", ["a..b", f"{'x' * 64}.example", "127.0.0.1:99999", "127.0.0.1:port", "[::1"])
 async def test_an_address_that_cannot_exist_is_refused_before_anybody_is_asked(
     client: ServedClient, vendor: ListingServer, host: str
 ) -> None:
