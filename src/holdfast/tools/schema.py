@@ -44,8 +44,10 @@ def _parsed(source: str) -> ast.Module:
     except SyntaxError as error:
         place = f" in line {error.lineno}: {(error.text or '').strip()!r}" if error.lineno else ""
         raise Invalid(f"The source is not valid Python: {error.msg}{place}.") from error
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise Invalid("The source is not valid Python, or too deeply nested to be read.") from error
+    except ValueError as error:  # what the first versions of Python 3.11 say of NUL
+        raise Invalid(f"The source is not valid Python: {error}.") from error
+    except (RecursionError, MemoryError) as error:
+        raise Invalid("The source is too deeply nested to be read.") from error
 
 
 def _function(module: ast.Module, name: str | None) -> Function:
