@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import errors
+from tests.served import served
 
 from .application import AGENT, client_of
 
@@ -132,6 +134,13 @@ async def test_a_bad_field_is_named_together_with_its_problem() -> None:
     assert "query.limit: Input should be greater than or equal to 1" in limit.json()["detail"]
     assert "query.order" in limit.json()["detail"]
     assert "examples" not in limit.json()
+
+
+async def test_a_rule_of_ours_is_told_in_its_own_words(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        agent = await client.agent()
+        said = await client.refusal(422, "POST", f"/v1/agents/{agent.id}/messages", {})
+    assert said == "body: Exactly one of `messages` and `input` must be given"
 
 
 async def test_an_unknown_route_and_a_wrong_method_say_which() -> None:

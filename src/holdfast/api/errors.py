@@ -139,7 +139,7 @@ def _http_exception_answer(request: Request, error: HTTPException) -> Response:
 
 def _sentence(problem: Mapping[str, Any]) -> str:
     where = ".".join(str(step) for step in problem.get("loc", ()))
-    message = str(problem.get("msg", "is not valid"))
+    message = str(problem.get("msg", "is not valid")).removeprefix("Value error, ")  # pydantic's, before our own words
     if pattern := problem.get("ctx", {}).get("pattern"):
         message = f"String should match pattern '{readable_pattern(pattern)}'"
     return f"{where}: {message}" if where else message
