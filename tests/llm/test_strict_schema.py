@@ -42,6 +42,21 @@ def test_schemas_inside_are_made_strict_too() -> None:
     assert made["$defs"]["I"] == closed
 
 
+def test_a_reference_stands_alone_and_what_is_said_about_it_around_it() -> None:
+    """OpenAI: `$ref cannot have keywords {'description'}`, which is what pydantic writes for a described model."""
+    named = {"$defs": {"I": object_of(["x"], x=TEXT)}}
+    made = strict_schema(object_of(["a"], a={"$ref": "#/$defs/I", "description": "one"}) | named)
+    assert made is not None
+    assert made["properties"]["a"] == {"description": "one", "anyOf": [{"$ref": "#/$defs/I"}]}
+
+
+def test_an_object_or_nothing_is_closed_like_any_other() -> None:
+    inner = object_of(["x"], x=TEXT) | {"type": ["object", "null"]}
+    made = strict_schema(object_of(["a"], a=inner))
+    assert made is not None
+    assert made["properties"]["a"] == inner | {"additionalProperties": False}
+
+
 LEFT_ALONE: list[dict[str, Any]] = [
     object_of([], a=TEXT),
     object_of(["a"], a=TEXT) | {"additionalProperties": True},
@@ -58,6 +73,12 @@ LEFT_ALONE: list[dict[str, Any]] = [
     object_of(["a"], a=True),
     {"type": "array", "items": TEXT},
     {"anyOf": [object_of([])]},
+    object_of(["a"], a=TEXT) | {"anyOf": [object_of([])]},
+    object_of(["a"], a={"type": "object"}),
+    object_of(["a"], a={"type": "array", "items": {"type": "object"}}),
+    object_of(["a"], a={"type": ["array", "null"]}),
+    object_of(["a"], a=TEXT | {"format": "uri"}),
+    object_of(["a"], a={"$ref": "#/$defs/I", "enum": ["x"]}) | {"$defs": {"I": TEXT}},
     {},
 ]
 

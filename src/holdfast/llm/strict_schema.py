@@ -13,11 +13,15 @@ _BOUNDS: Final = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", 
 _KEPT: Final = _BOUNDS | {"title", "description", "enum", "const", "pattern", "format", "type", "$ref"}
 _UNDERSTOOD: Final = _KEPT | {"properties", "required", "additionalProperties", "items", "anyOf", "$defs"}
 _MAX_DEPTH: Final = 10
+# Those that a vendor can write token by token; it refuses the request for any other.
+_FORMATS: Final = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"},
+)
 
 
 def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
     """None when it cannot be made strict."""
-    return _strict(schema, 0) if schema.get("type") == "object" else None
+    return _strict(schema, 0) if schema.get("type") == "object" and "anyOf" not in schema else None
 
 
 def _strict(schema: Any, depth: int) -> dict[str, Any] | None:
@@ -26,13 +30,17 @@ def _strict(schema: Any, depth: int) -> dict[str, Any] | None:
     known = cast("dict[str, Any]", schema)
     if not known.keys() <= _UNDERSTOOD or not ("type" in known or "anyOf" in known or "$ref" in known):
         return None
+    if known.get("format") not in (None, *_FORMATS):
+        return None
+    if "$ref" in known:
+        return _reference(known)
     made = {key: value for key, value in known.items() if key in _KEPT}
-    if known.get("type") == "object":
+    if _is_of(known, "object"):
         objects = _strict_object(known, depth)
         if objects is None:
             return None
         made |= objects
-    if "items" in known or known.get("type") == "array":
+    if "items" in known or _is_of(known, "array"):
         items = _strict(known.get("items"), depth + 1)
         if items is None:
             return None
@@ -40,7 +48,22 @@ def _strict(schema: Any, depth: int) -> dict[str, Any] | None:
     return _with_variants(made, known, depth)
 
 
+def _is_of(known: dict[str, Any], kind: str) -> bool:
+    said = known.get("type")
+    return kind in cast("list[str]", said) if isinstance(said, list) else said == kind
+
+
+def _reference(known: dict[str, Any]) -> dict[str, Any] | None:
+    """It must stand alone. What is said about it is said around it."""
+    about = {key: value for key, value in known.items() if key != "$ref"}
+    if not about.keys() <= {"title", "description"}:
+        return None
+    return {**about, "anyOf": [{"$ref": known["$ref"]}]} if about else known
+
+
 def _strict_object(known: dict[str, Any], depth: int) -> dict[str, Any] | None:
+    if depth and "properties" not in known and "additionalProperties" not in known:
+        return None  # any object at all; closed, it could only be empty
     properties: dict[str, Any] = known.get("properties") or {}
     required: list[str] = known.get("required") or []
     if known.get("additionalProperties") or not set(required) <= properties.keys():
