@@ -45,7 +45,18 @@ OVERFLOWS = [
     "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
     "the request exceeds the available context size. try increasing the context size",
     "Please reduce the length of the messages or completion.",
+    "Invalid request: Your request exceeded model token limit: 262144 (requested: 269030)",  # Moonshot
+    "Prompt exceeds max length",  # Z.ai
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000",  # Together, TGI
 ]
+
+
+def relayed(code: int, raw: Any) -> dict[str, Any]:
+    """OpenRouter, about a provider behind it."""
+    return {"error": {"message": "Provider returned error", "code": code, "metadata": {"raw": raw}}}
+
+
+BEHIND = json.dumps(openai(OVERFLOWS[0], "invalid_request_error", "context_length_exceeded"))
 
 
 @pytest.mark.parametrize(
@@ -80,6 +91,13 @@ OVERFLOWS = [
         (301, b"", Rejected),
         *((400, openai(text, "invalid_request_error"), ContextTooLong) for text in OVERFLOWS),
         (500, openai(OVERFLOWS[4], "server_error"), ContextTooLong),
+        (400, relayed(400, BEHIND), ContextTooLong),
+        (400, relayed(400, openai(OVERFLOWS[0])), ContextTooLong),
+        (400, relayed(400, OVERFLOWS[0]), ContextTooLong),
+        (429, relayed(429, "gemma is temporarily rate-limited upstream."), RateLimited),
+        (400, relayed(400, None), Refused),
+        (400, {"code": "Client specified an invalid argument", "error": "Incorrect API key provided."}, AuthRejected),
+        (429, openai("You exceeded your current token quota", "exceeded_current_quota_error"), QuotaExceeded),
         (429, openai("Too many tokens per minute: context length 128", "tokens", None), RateLimited),
     ],
 )
@@ -116,6 +134,7 @@ def test_amazon_names_its_errors_in_a_header(status: int, named: str, said: str,
         ({"object": "error", "message": "no", "code": 400}, Refused),
         ({"message": OVERFLOWS[0], "type": "BadRequestError", "code": 400}, ContextTooLong),
         ({"error": "no"}, ModelUnavailable),
+        (relayed(502, BEHIND), ContextTooLong),
         ({"error": {"message": "no", "code": 1_000_000}}, ModelUnavailable),
     ],
 )
@@ -127,6 +146,7 @@ def test_an_error_object_in_a_stream_becomes_the_error_that_it_means(
 
 def test_the_message_names_the_vendor_and_quotes_its_sentence() -> None:
     assert answered(429, openai("Slow down.")).message == "Rate limited by acme: Slow down."
+    assert answered(400, relayed(400, "no images")).message == "Bad request to acme: Provider returned error: no images"
     assert answered(502, b"<h1>Bad\n gateway</h1>").message == "Error at acme: <h1>Bad gateway</h1> (status 502)"
     assert answered(500).message == "Error at acme: status 500 (status 500)"
 

@@ -37,6 +37,7 @@ _KINDS: Final[dict[str, type[ModelError]]] = {
     "request_too_large": ContextTooLong,
     "insufficient_quota": QuotaExceeded,
     "billing_error": QuotaExceeded,
+    "exceeded_current_quota_error": QuotaExceeded,
     "insufficient_credits": QuotaExceeded,
     "rate_limit_error": RateLimited,
     "rate_limit_exceeded": RateLimited,
@@ -101,12 +102,14 @@ _BROAD: Final = frozenset(
 _OVERFLOW: Final = re.compile(
     r"context (?:length|window|size|limit)|prompt is too long|input is too long|too many (?:input )?tokens"
     r"|maximum (?:context|prompt|input) length|input token count|exceeds? the (?:maximum|available) (?:number of )?"
-    r"(?:tokens|context)|reduce the length of the (?:messages|prompt|input)",
+    r"(?:tokens|context)|reduce the length of the (?:messages|prompt|input)"
+    r"|model token limit|prompt exceeds max length|`inputs` (?:tokens \+|must have less than)",
     re.IGNORECASE,
 )
 _CREDITS: Final = re.compile(
     r"credit balance|insufficient (?:credits|balance|funds|quota)|exceeded your current quota", re.I
 )
+_WRONG_KEY: Final = re.compile(r"(?:incorrect|invalid) api key|api key (?:is )?(?:not valid|invalid)", re.I)
 _KEYS: Final = re.compile(r"\b(?:(?:sk|pk|gsk|xai|key)[-_]|AIza)[A-Za-z0-9_\-*]{8,}")
 _RETRY_DELAY: Final = re.compile(rb'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 _PREFIX: Final[dict[type[ModelError], str]] = {
@@ -178,7 +181,20 @@ def described_object(found: dict[str, Any]) -> tuple[tuple[str, ...], str]:
     text = (
         error.get("message") or error.get("detail") or error.get("msg") or error.get("Message") or found.get("message")
     )
-    return kinds, str(text) if text else msgspec.json.encode(error).decode()
+    text = str(text) if text else msgspec.json.encode(error).decode()
+    behind, why = _relayed(error.get("metadata"))
+    return (*behind, *kinds), f"{text}: {why}" if why and why not in text else text
+
+
+def _relayed(metadata: object) -> tuple[tuple[str, ...], str]:
+    """OpenRouter says that "Provider returned error", and holds what the provider said as it came."""
+    try:
+        raw = msgspec.convert(metadata, dict[str, Any]).get("raw")
+    except msgspec.ValidationError:
+        return (), ""
+    if isinstance(raw, dict):
+        return described_object(cast("dict[str, Any]", raw))
+    return described(raw.encode()) if isinstance(raw, str) else ((), "")
 
 
 def retry_delay(body: bytes) -> float | None:
@@ -209,6 +225,8 @@ def _class(kinds: tuple[str, ...], text: str, status: int | None) -> type[ModelE
         return ContextTooLong
     if _CREDITS.search(text):
         return QuotaExceeded
+    if status == 400 and _WRONG_KEY.search(text):
+        return AuthRejected  # xAI calls it an invalid argument
     if status is not None:
         return _STATUSES.get(status) or (ModelUnavailable if status >= 500 else Rejected)
     broad = [_KINDS[kind] for kind in kinds if kind in _BROAD]
