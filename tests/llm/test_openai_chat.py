@@ -155,9 +155,25 @@ def test_the_tool_choice_is_said_in_the_vendors_words(choice: Any, sent: Any) ->
     assert payload(tool_choice=choice)["tool_choice"] == sent
 
 
-def test_a_vendor_that_cannot_force_a_tool_is_left_to_choose() -> None:
-    assert payload("zai", tool_choice="required")["tool_choice"] == "auto"
-    assert payload("zai", tool_choice="none")["tool_choice"] == "none"
+@pytest.mark.parametrize("provider_type", ["zai", "moonshot"])
+def test_a_vendor_that_cannot_force_a_tool_is_left_to_choose(provider_type: str) -> None:
+    assert payload(provider_type, tool_choice="required")["tool_choice"] == "auto"
+    assert payload(provider_type, tool_choice="none")["tool_choice"] == "none"
+
+
+@pytest.mark.parametrize("provider_type", ["lmstudio_openai", "ollama", "unheard_of"])
+def test_servers_that_take_only_words_are_told_to_call_the_one_tool_there_is(provider_type: str) -> None:
+    """LM Studio: `Invalid tool_choice type: 'object'. Supported string values: none, auto, required`."""
+    assert payload(provider_type, tool_choice=NamedTool("roll_dice_tool"))["tool_choice"] == "required"
+
+
+def test_a_model_that_would_refuse_a_demand_while_it_thinks_is_told_not_to() -> None:
+    """DeepSeek: `Thinking mode does not support this tool_choice`."""
+    on = {"thinking": {"type": "enabled"}}
+    for choice in ("required", NamedTool("roll_dice_tool")):
+        assert payload("deepseek", tool_choice=choice, settings=on)["thinking"] == {"type": "disabled"}
+    assert payload("deepseek", settings=on)["thinking"] == {"type": "enabled"}
+    assert "thinking" not in payload("deepseek", tool_choice="required", tools=())
 
 
 @pytest.mark.parametrize("parallel", [True, False])
@@ -328,11 +344,13 @@ def test_reasoning_is_sent_back_only_to_those_who_want_it() -> None:
         assert payload(provider_type, turns=turns)["messages"][2].keys() == {"role", "content", "tool_calls"}
 
 
-def test_a_vendor_that_insists_on_reasoning_gets_it_with_every_call_and_only_there() -> None:
-    assert payload("deepseek", turns=_thoughtful())["messages"][2]["reasoning_content"] == ""
-    assert (
-        "reasoning_content" not in payload("deepseek", turns=_thoughtful(Reasoning("Hm."), call=False))["messages"][2]
-    )
+def test_a_vendor_that_insists_on_reasoning_gets_it_with_every_reply() -> None:
+    """DeepSeek refuses a history with tools in which any reply lacks it; Moonshot takes an empty one for none."""
+    for call in (True, False):
+        for thought in ("Hm.", ""):
+            turns = _thoughtful(*([Reasoning(thought)] if thought else []), call=call)
+            assert payload("deepseek", turns=turns)["messages"][2]["reasoning_content"] == thought
+            assert payload("moonshot", turns=turns)["messages"][2]["reasoning_content"] == (thought or " ")
 
 
 async def test_the_details_of_openrouters_reasoning_come_back_as_they_were() -> None:

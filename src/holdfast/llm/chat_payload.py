@@ -92,7 +92,7 @@ def _image(image: Image) -> dict[str, Any]:
 
 
 def _assistant(turn: Turn, dialect: Dialect) -> _Message:
-    if len(turn.parts) == 1 and isinstance(only := turn.parts[0], Text):
+    if len(turn.parts) == 1 and isinstance(only := turn.parts[0], Text) and dialect.sends_back is None:
         return {"role": "assistant", "content": only.text}
     calls = [
         {
@@ -107,8 +107,9 @@ def _assistant(turn: Turn, dialect: Dialect) -> _Message:
     message: _Message = {"role": "assistant", "content": text_of(turn.parts) or (None if calls else "")}
     if calls:
         message["tool_calls"] = calls
-    if dialect.sends_back == "reasoning_content" and calls:
-        message["reasoning_content"] = "".join(part.text for part in turn.parts if isinstance(part, Reasoning))
+    if dialect.sends_back == "reasoning_content":
+        thought = "".join(part.text for part in turn.parts if isinstance(part, Reasoning))
+        message["reasoning_content"] = thought or dialect.no_reasoning
     elif dialect.sends_back == "reasoning_details":
         message |= _details(turn.parts)
     return message
@@ -199,7 +200,8 @@ def _tool_choice(request: ModelRequest, dialect: Dialect) -> str | dict[str, Any
     if not dialect.forced_choice and choice != "none":
         return "auto"
     if isinstance(choice, NamedTool):
-        return {"type": "function", "function": {"name": sent_name(choice.name)}}
+        named = {"type": "function", "function": {"name": sent_name(choice.name)}}
+        return named if dialect.named_choice else "required"
     return choice
 
 
@@ -217,7 +219,10 @@ def _wishes(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -> 
     if effort and thinks and dialect.effort is not None:
         # Clients say it of every model, because it has a default; one that does not reason refuses it.
         wishes[dialect.effort] = {"effort": effort} if dialect.effort == "reasoning" else effort
-    if dialect.thinking and (switch := _part(settings, "thinking")):
+    switch = _part(settings, "thinking")
+    if dialect.thinks_or_obeys and request.tools and request.tool_choice not in ("auto", "none"):
+        switch = {"type": "disabled"}  # an agent's rules are promises, its thinking is not
+    if dialect.thinking and switch:
         wishes["thinking"] = {key: switch[key] for key in ("type", "clear_thinking") if switch.get(key) is not None}
     return wishes
 

@@ -24,12 +24,15 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     thinking: bool = False  # takes the switch `thinking: {type: …}`
     json_schema: bool = True  # else a schema is asked for as plain JSON
     forced_choice: bool = True  # a tool can be demanded
+    named_choice: bool = True  # by its name, too; the only tool that is offered can be demanded without
+    thinks_or_obeys: bool = False  # a demand is refused while the model thinks, so it is told not to
     developer: bool = False  # models that reason are instructed by the developer, not by the system
     temperature_for_reasoners: bool = True
     think_tags: bool = False  # reasoning may come as <think>…</think> at the beginning of the text
-    # How reasoning is sent back. As `reasoning_content` it goes with calls only, and then even when it is empty:
-    # in thinking mode, vendors refuse a call without it, and have no use for the rest.
+    # How reasoning is sent back. As `reasoning_content` it goes with every reply, even when it is empty: in thinking
+    # mode, vendors refuse a history with tools that lacks it anywhere, and pass over what they have no use for.
     sends_back: Literal["reasoning_content", "reasoning_details"] | None = None
+    no_reasoning: str = ""  # what stands for it where there was none
     omits_finish: bool = False  # [DONE] may come without a finish_reason
 
 
@@ -44,10 +47,12 @@ OPENAI: Final = Dialect(
     temperature_for_reasoners=False,
 )
 _AZURE: Final = msgspec.structs.replace(OPENAI, developer=False)
-_LOCAL: Final = Dialect(effort="reasoning_effort", think_tags=True, omits_finish=True)
-_SERVING: Final = msgspec.structs.replace(_LOCAL, parallel_tool_calls=True, user=True)
+_LOCAL: Final = Dialect(effort="reasoning_effort", think_tags=True, omits_finish=True, named_choice=False)
+_SERVING: Final = msgspec.structs.replace(_LOCAL, parallel_tool_calls=True, user=True, named_choice=True)
 _THINKING: Final = Dialect(thinking=True, sends_back="reasoning_content")
-_UNKNOWN: Final = Dialect(think_tags=True, omits_finish=True)
+# An empty text counts as missing here. Demands are refused while a model thinks, and some cannot be told not to.
+_MOONSHOT: Final = msgspec.structs.replace(_THINKING, forced_choice=False, no_reasoning=" ")
+_UNKNOWN: Final = Dialect(think_tags=True, omits_finish=True, named_choice=False)
 _DIALECTS: Final[dict[str, Dialect]] = {
     "openai": OPENAI,
     "azure": _AZURE,
@@ -62,9 +67,9 @@ _DIALECTS: Final[dict[str, Dialect]] = {
     "groq": Dialect(max_tokens="max_completion_tokens", parallel_tool_calls=True, user=True, effort="reasoning_effort"),
     "xai": Dialect(max_tokens="max_completion_tokens", parallel_tool_calls=True, user=True, effort="reasoning_effort"),
     "cerebras": Dialect(max_tokens="max_completion_tokens", user=True, effort="reasoning_effort"),
-    "deepseek": msgspec.structs.replace(_THINKING, json_schema=False),
-    "moonshot": _THINKING,
-    "moonshot_coding": _THINKING,
+    "deepseek": msgspec.structs.replace(_THINKING, json_schema=False, thinks_or_obeys=True),
+    "moonshot": _MOONSHOT,
+    "moonshot_coding": _MOONSHOT,
     "zai": msgspec.structs.replace(_THINKING, json_schema=False, forced_choice=False),
     "zai_coding": msgspec.structs.replace(_THINKING, json_schema=False, forced_choice=False),
     "together": Dialect(think_tags=True, effort="reasoning_effort"),
