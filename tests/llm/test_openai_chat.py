@@ -260,8 +260,19 @@ def test_a_response_format_is_sent_as_the_vendor_wants_it(wanted: Any, sent: Any
 
 
 def test_a_vendor_without_schemas_is_asked_for_json() -> None:
-    wanted = {"type": "json_schema", "json_schema": SCHEMA}
-    assert payload("deepseek", response_format=wanted)["response_format"] == {"type": "json_object"}
+    for described in (SCHEMA, {"name": "it", "schema": SCHEMA}):
+        wanted = {"type": "json_schema", "json_schema": described}
+        sent = payload("deepseek", response_format=wanted)
+        assert sent["response_format"] == {"type": "json_object"}
+        assert msgspec.json.encode(SCHEMA).decode() in sent["messages"][0]["content"]
+        assert "JSON" not in payload(response_format=wanted)["messages"][0]["content"]
+
+
+def test_who_is_asked_for_json_is_told_so_in_the_prompt_too() -> None:
+    """OpenAI: `'messages' must contain the word 'json' in some form`; DeepSeek would write blanks to the limit."""
+    for provider_type in ("openai", "deepseek", "ollama"):
+        sent = payload(provider_type, response_format={"type": "json_object"})
+        assert "JSON" in sent["messages"][0]["content"]
 
 
 def test_only_schemas_that_can_be_strict_are_called_strict() -> None:

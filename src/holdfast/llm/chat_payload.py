@@ -19,6 +19,7 @@ from holdfast.core.messages import (
     content_text,
     text_of,
 )
+from holdfast.llm.anthropic_payload import JSON_ONLY
 from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
 from holdfast.llm.call_ids import short
 from holdfast.llm.dialects import OPENAI, Dialect, reasons, refuses_parallel_flag
@@ -49,7 +50,7 @@ def chat_payload(request: ModelRequest, dialect: Dialect = OPENAI, info: ModelIn
 def _messages(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -> list[_Message]:
     developer = dialect.developer and info is not None and reasons(info)
     sees = info is None or info.abilities.images
-    messages: list[_Message] = [{"role": "developer" if developer else "system", "content": request.system}]
+    messages: list[_Message] = [{"role": "developer" if developer else "system", "content": _system(request, dialect)}]
     for turn in request.turns:
         if turn.role == "assistant":
             messages.append(_assistant(turn, dialect))
@@ -61,6 +62,18 @@ def _messages(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -
         else:
             messages.append({"role": "user", "content": _user_content(turn.parts, sees)})
     return messages
+
+
+def _system(request: ModelRequest, dialect: Dialect) -> str:
+    """Asked for JSON, vendors insist that the prompt says so; a schema that is not sent is described."""
+    wanted = request.response_format or {}
+    if wanted.get("type") == "json_object":
+        return f"{request.system}\n\n{JSON_ONLY}"
+    if wanted.get("type") != "json_schema" or dialect.json_schema:
+        return request.system
+    described = _part(wanted, "json_schema")
+    shown = msgspec.json.encode(described.get("schema") or described).decode()
+    return f"{request.system}\n\n{JSON_ONLY} It must be valid against this JSON schema: {shown}"
 
 
 def _user_content(parts: Parts, sees: bool) -> str | list[dict[str, Any]]:
