@@ -59,7 +59,7 @@ def _chat(url: str, model: ModelInfo, http: Http) -> Model:
     return ChatModel(endpoint, http, model)
 
 
-def _bridged(provider_type: str, path: str = "", *, name: str = "offline", reasoning: bool = False) -> Opener:
+def bridge_to(provider_type: str, path: str = "", *, name: str = "offline", reasoning: bool = False) -> Opener:
     def open_model(url: str, model: ModelInfo, http: Http) -> Model:
         endpoint = Endpoint(
             provider_name=provider_type,
@@ -91,7 +91,7 @@ ADAPTERS: list[Adapter] = [
         name="responses",
         shows_payload=False,
         protocol=ResponsesProtocol,
-        open=_bridged("openai", "/v1", reasoning=True),
+        open=bridge_to("openai", "/v1", reasoning=True),
         images_in_returns=True,
         path="/v1/responses",
     ),
@@ -99,7 +99,7 @@ ADAPTERS: list[Adapter] = [
         name="gemini",
         shows_payload=False,
         protocol=GeminiProtocol,
-        open=_bridged("google_ai", name="gemini-3-offline", reasoning=True),
+        open=bridge_to("google_ai", name="gemini-3-offline", reasoning=True),
         signatures=True,
         images_in_returns=True,
         raw_arguments=False,
@@ -109,7 +109,7 @@ ADAPTERS: list[Adapter] = [
         name="bridged_anthropic",
         shows_payload=False,
         protocol=AnthropicProtocol,
-        open=_bridged("anthropic"),
+        open=bridge_to("anthropic"),
         signatures=True,
         redaction=True,
         images_in_returns=True,
@@ -120,14 +120,14 @@ ADAPTERS: list[Adapter] = [
     Adapter(
         name="bridged_chat",
         protocol=ChatProtocol,
-        open=_bridged("openai_chat", "/v1"),
+        open=bridge_to("openai_chat", "/v1"),
         shows_payload=False,
         path="/v1/chat/completions",
     ),
     Adapter(
         name="mistral",
         protocol=MistralProtocol,
-        open=_bridged("mistral", "/v1", name="mistral-offline"),
+        open=bridge_to("mistral", "/v1", name="mistral-offline"),
         reasoning_usage=False,
         shows_payload=False,
         path="/v1/chat/completions",
@@ -135,7 +135,7 @@ ADAPTERS: list[Adapter] = [
     Adapter(
         name="cohere",
         protocol=CohereProtocol,
-        open=_bridged("cohere", "/v1"),
+        open=bridge_to("cohere", "/v1"),
         in_stream_errors=False,
         images=False,
         reasoning_usage=False,
@@ -145,7 +145,7 @@ ADAPTERS: list[Adapter] = [
     Adapter(
         name="bedrock",
         protocol=BedrockProtocol,
-        open=_bridged("bedrock", name=MODEL),
+        open=bridge_to("bedrock", name=MODEL),
         signatures=True,
         redaction=True,
         images_in_returns=True,

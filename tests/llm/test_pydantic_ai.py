@@ -34,7 +34,7 @@ from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.pydantic_ai import BridgedModel
 
 from ..properties.effort import examples
-from .adapters import ADAPTERS, Adapter, as_if_not_installed, info, opened
+from .adapters import ADAPTERS, Adapter, as_if_not_installed, bridge_to, info, opened
 from .conversations import DICE, calls_in, said_in, tool
 from .fakes import gemini_rules
 from .fakes.script import Failure, Script
@@ -170,6 +170,14 @@ async def test_no_proxy_stands_between_us_and_this_machine(adapter: Adapter, mon
     async with opened(adapter) as (vendor, model):
         vendor.will(says(TextDelta("Hi")))
         assert said_in(await reply_of(model, asks(adapter))) == "Hi"
+
+
+@bridged
+async def test_who_asks_is_said_once(adapter: Adapter) -> None:
+    async with opened(adapter) as (vendor, model):
+        vendor.will(says(TextDelta("Hi")))
+        await reply_of(model, asks(adapter))
+        assert ", " not in vendor.last.headers["user-agent"]
 
 
 @bridged
@@ -370,6 +378,24 @@ async def test_effort_replaces_temperature_for_models_that_reason() -> None:
     assert "temperature" not in body
 
 
+async def test_how_much_openai_is_to_say_is_passed_on() -> None:
+    assert (await sent(RESPONSES, asks(RESPONSES, settings={"verbosity": "low"})))["text"] == {"verbosity": "low"}
+    assert "text" not in await sent(RESPONSES, asks(RESPONSES))
+
+
+async def test_who_is_asked_for_json_is_told_so_in_the_prompt_too() -> None:
+    """OpenAI: `Response input messages must contain the word 'json' in some form`."""
+    body = await sent(RESPONSES, asks(RESPONSES, response_format={"type": "json_object"}))
+    assert body["text"]["format"] == {"type": "json_object"}
+    assert any("JSON" in str(message["content"]) for message in body["input"])
+
+
+async def test_a_schema_may_come_without_a_name_around_it() -> None:
+    for adapter in (RESPONSES, GEMINI):
+        body = await sent(adapter, asks(adapter, response_format={"type": "json_schema", "json_schema": SCHEMA}))
+        assert '"answer"' in msgspec.json.encode(body.get("text") or body["generationConfig"]).decode()
+
+
 async def test_tools_are_strict_only_where_that_changes_nothing() -> None:
     loose = tool("look", where="string", how="string", optional=["how"])
     body = await sent(RESPONSES, asks(RESPONSES, tools=(DICE, loose), settings={"strict": True}))
@@ -452,6 +478,16 @@ async def test_what_gemini_is_to_think_is_said() -> None:
     body = await sent(GEMINI, asks(GEMINI, settings={"thinking_config": thinking}))
     said = gemini_rules.read(body).generation_config.thinking_config
     assert (said.include_thoughts, said.thinking_budget) == (True, 1024)
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "json_object"])
+async def test_a_gemini_that_has_tools_or_a_shape_but_not_both_is_told_of_the_shape_in_words(kind: str) -> None:
+    older = msgspec.structs.replace(GEMINI, open=bridge_to("google_ai", name="gemini-2.5-offline"))
+    wanted = {"type": kind, "json_schema": {"name": "told", "schema": SCHEMA}}
+    body = await sent(older, asks(older, response_format=wanted))
+    assert "JSON" in body["systemInstruction"]["parts"][0]["text"]
+    assert ('"answer"' in body["systemInstruction"]["parts"][0]["text"]) == (kind == "json_schema")
+    assert "responseMimeType" not in body["generationConfig"]
 
 
 async def test_a_failed_tool_is_marked_as_failed() -> None:

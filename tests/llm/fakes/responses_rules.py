@@ -72,6 +72,7 @@ class Format(msgspec.Struct, forbid_unknown_fields=True):
 
 class Shape(msgspec.Struct, forbid_unknown_fields=True):
     format: Format = msgspec.field(default_factory=Format)
+    verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True):

@@ -283,7 +283,11 @@ async def _read(reader: asyncio.StreamReader, first: bytes) -> Exchange | None:
         return None
     start, *lines = head.decode().rstrip("\r\n").split("\r\n")
     method, path, _ = start.split(" ")
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        known = headers.get(name.strip().lower())
+        headers[name.strip().lower()] = value.strip() if known is None else f"{known}, {value.strip()}"
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     return Exchange(method, path, headers, body)
 

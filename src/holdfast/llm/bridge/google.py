@@ -43,6 +43,7 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
         errors={TransportError: ModelUnavailable, GoogleAuthError: AuthRejected},
         bare="thought_signature",
         marks_errors=True,
+        shapes_with_tools=bool(model.profile.get("google_supports_tool_combination")),
     )
 
 

@@ -135,10 +135,16 @@ def open_client(endpoint: Endpoint, *, first_byte_s: float, total_s: float) -> h
         # The limit is on runs, not on connections: a run must not wait for another one's silence.
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=60),
         headers={"accept-encoding": "identity", **endpoint.headers},
-        event_hooks={"response": [hear]},
+        event_hooks={"request": [_name_once], "response": [hear]},
         trust_env=not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
         follow_redirects=False,
     )
+
+
+async def _name_once(request: httpx2.Request) -> None:
+    """Library and SDK each say who asks. Twice the same header is no HTTP, and servers that mind refuse it."""
+    if len(names := request.headers.get_list("user-agent")) > 1:
+        request.headers["user-agent"] = " ".join(names)
 
 
 @cache

@@ -58,13 +58,12 @@ def parameters(request: ModelRequest, vendor: Vendor) -> ModelRequestParameters:
     # Left open, a tool is strict only where that changes nothing of its schema.
     strict = None if request.settings.get("strict") else False
     wanted: dict[str, Any] = request.response_format or request.settings.get("response_schema") or {}
-    if words := _in_words(wanted, vendor):
-        wanted = {}
-    system = "\n\n".join(filter(None, (request.system, words)))
+    able = _is_able(wanted, request, vendor)
+    system = "\n\n".join(filter(None, (request.system, _in_words(wanted, able))))
     return ModelRequestParameters(
         function_tools=[_tool(tool, strict) for tool in request.tools],
         instruction_parts=[InstructionPart(content=system)] if system else None,
-        **_output(wanted),
+        **_output(wanted if able else {}),
     )
 
 
@@ -98,12 +97,20 @@ def _tool(tool: ToolSchema, strict: bool | None) -> ToolDefinition:
     )
 
 
-def _in_words(response_format: dict[str, Any], vendor: Vendor) -> str:
-    """What is wanted of the answer, for models that the library cannot hold to it."""
-    profile, kind = vendor.model.profile, response_format.get("type")
+def _is_able(response_format: dict[str, Any], request: ModelRequest, vendor: Vendor) -> bool:
+    """Whether the library can hold the model to it."""
+    if request.tools and not vendor.shapes_with_tools:
+        return False
+    is_schema = response_format.get("type") == "json_schema"
+    return bool(vendor.model.profile.get("supports_json_schema_output" if is_schema else "supports_json_object_output"))
+
+
+def _in_words(response_format: dict[str, Any], able: bool) -> str:
+    """What is wanted of the answer, for models that cannot be held to it. OpenAI insists on the word JSON anyway."""
+    kind = response_format.get("type")
     if kind == "json_object":
-        return "" if profile.get("supports_json_object_output") else JSON_ONLY
-    if kind != "json_schema" or profile.get("supports_json_schema_output"):
+        return JSON_ONLY
+    if kind != "json_schema" or able:
         return ""
     described: dict[str, Any] = response_format.get("json_schema") or {}
     shown = msgspec.json.encode(described.get("schema") or described).decode()
@@ -115,7 +122,7 @@ def _output(response_format: dict[str, Any]) -> dict[str, Any]:
         case "json_schema":
             wanted: dict[str, Any] = response_format.get("json_schema") or {}
             shape = OutputObjectDefinition(
-                json_schema=wanted.get("schema") or {},
+                json_schema=wanted.get("schema") or wanted,
                 name=wanted.get("name"),
                 description=wanted.get("description"),
                 strict=wanted.get("strict"),

@@ -74,6 +74,8 @@ def _responses_settings(
     settings.update(cast("OpenAIResponsesModelSettings", common_settings(request)))
     if request.user is not None:
         settings["openai_user"] = request.user
+    if verbosity := request.settings.get("verbosity"):
+        settings["openai_text_verbosity"] = verbosity
     if not reasons:
         return settings
     settings["openai_reasoning_summary"] = "auto"

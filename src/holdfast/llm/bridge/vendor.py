@@ -34,6 +34,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     fails_in_words: bool = False  # and then holds nothing but text
     takes_blanks: bool = True  # a text may be empty or nothing but space
     prefills: bool = True  # the last words may be the model's own
+    shapes_with_tools: bool = True  # the answer can be held to a shape while there are tools
     knows_called: bool = True  # calls may be of tools that are not offered any more
     marks_errors: bool = False  # a tool return can be an error without saying so in its text
 
