@@ -12,6 +12,7 @@ from holdfast.core.deltas import Reply, TextDelta
 from holdfast.core.messages import AnyPart, Image, Reasoning, RedactedReasoning, Text, ToolCall, ToolReturn, Turn
 from holdfast.core.usage import Usage
 from holdfast.errors import AuthRejected, BadReply, ModelError, ModelUnavailable, Overloaded, Refused
+from holdfast.llm.addresses import OFFICIAL
 from holdfast.llm.base import Abilities, ModelInfo, NamedTool
 from holdfast.llm.chat_payload import IMAGE_OF, IMAGES_FOLLOW
 from holdfast.llm.endpoint import Endpoint
@@ -36,7 +37,7 @@ def endpoint(provider_type: str, url: str = "http://127.0.0.1:9", **more: Any) -
 
 def model(provider_type: str = "openai", name: str = "offline", *, reasoning: bool = False) -> ChatModel:
     known = msgspec.structs.replace(info(provider_type, name), abilities=Abilities(reasoning=reasoning))
-    return ChatModel(endpoint(provider_type), Http(), known)
+    return ChatModel(endpoint(provider_type, OFFICIAL.get(provider_type, "http://127.0.0.1:9")), Http(), known)
 
 
 def payload(provider_type: str = "openai", name: str = "offline", *, reasoning: bool = False, **more: Any) -> Any:
@@ -541,8 +542,23 @@ async def test_think_tags_at_the_beginning_are_reasoning(said: str, parts: tuple
     pieces = [said[start : start + size] for start in range(0, len(said), size)]
     local = await read(*(delta(content=piece) for piece in pieces), delta("stop"), "[DONE]", provider_type="ollama")
     assert local.parts == parts
-    vendor = await read(*(delta(content=piece) for piece in pieces), delta("stop"), "[DONE]")
+    vendor = await read(*(delta(content=piece) for piece in pieces), delta("stop"), "[DONE]", provider_type="xai")
     assert vendor.parts == (Text(said),)
+
+
+@pytest.mark.parametrize("provider_type", ["groq", "cerebras", "openai"])
+async def test_think_tags_are_found_wherever_a_server_may_leave_them(provider_type: str) -> None:
+    """Groq does unless there are tools; and under OpenAI's name, at another address, may be any server of one's own."""
+    said = [delta(content="<think>Hm.</think>Yes"), delta("stop"), "[DONE]"]
+    assert (await read(*said, provider_type=provider_type)).parts == (Reasoning("Hm."), Text("Yes"))
+
+
+def test_only_openai_itself_is_instructed_as_a_developer() -> None:
+    """Templates of other models pass over a role that they do not know, and with it over the whole prompt."""
+    thoughtful = msgspec.structs.replace(info("openai", "qwen3-8b"), abilities=Abilities(reasoning=True))
+    for url, role in ((OFFICIAL["openai"], "developer"), ("http://127.0.0.1:9/v1", "system")):
+        sent = ChatModel(endpoint("openai", url), Http(), thoughtful).payload(request("Hi"))
+        assert sent["messages"][0]["role"] == role
 
 
 # The reply: usage and end
@@ -587,7 +603,7 @@ async def test_a_finish_reason_counts_even_if_the_stream_ends_without_done() -> 
 
 
 async def test_done_without_a_finish_reason_ends_the_reply_of_servers_known_for_it() -> None:
-    assert (await read(delta(content="a"), "[DONE]")).finish is None
+    assert (await read(delta(content="a"), "[DONE]", provider_type="xai")).finish is None
     assert (await read(delta(content="a"), "[DONE]", provider_type="vllm")).finish == "stop"
     assert (await read(delta(content="a"), provider_type="vllm")).finish is None
     call = delta(tool_calls=[fragment("a", "{}", index=0, id="c1")])

@@ -47,6 +47,8 @@ OPENAI: Final = Dialect(
     temperature_for_reasoners=False,
 )
 _AZURE: Final = msgspec.structs.replace(OPENAI, developer=False)
+# At another address it may be OpenAI behind a gateway, or a server of one's own that speaks alike.
+_LIKE_OPENAI: Final = msgspec.structs.replace(OPENAI, developer=False, think_tags=True, omits_finish=True)
 _LOCAL: Final = Dialect(effort="reasoning_effort", think_tags=True, omits_finish=True, named_choice=False)
 _SERVING: Final = msgspec.structs.replace(_LOCAL, parallel_tool_calls=True, user=True, named_choice=True)
 _THINKING: Final = Dialect(thinking=True, sends_back="reasoning_content")
@@ -64,9 +66,16 @@ _DIALECTS: Final[dict[str, Dialect]] = {
     "openrouter": Dialect(
         parallel_tool_calls=True, user=True, effort="reasoning", verbosity=True, sends_back="reasoning_details"
     ),
-    "groq": Dialect(max_tokens="max_completion_tokens", parallel_tool_calls=True, user=True, effort="reasoning_effort"),
+    # Groq and Cerebras take reasoning out of the text only for some models, or only when there are tools.
+    "groq": Dialect(
+        max_tokens="max_completion_tokens",
+        parallel_tool_calls=True,
+        user=True,
+        effort="reasoning_effort",
+        think_tags=True,
+    ),
     "xai": Dialect(max_tokens="max_completion_tokens", parallel_tool_calls=True, user=True, effort="reasoning_effort"),
-    "cerebras": Dialect(max_tokens="max_completion_tokens", user=True, effort="reasoning_effort"),
+    "cerebras": Dialect(max_tokens="max_completion_tokens", user=True, effort="reasoning_effort", think_tags=True),
     "deepseek": msgspec.structs.replace(_THINKING, json_schema=False, thinks_or_obeys=True),
     "moonshot": _MOONSHOT,
     "moonshot_coding": _MOONSHOT,
@@ -80,7 +89,9 @@ _REASONERS: Final = re.compile(r"(?:.*/)?(?:o[1-9](?:$|-)|gpt-5(?!.*chat)|gpt-os
 _ONE_CALL_AT_A_TIME: Final = re.compile(r"(?:.*/)?o[1-9](?:$|-)")
 
 
-def dialect_of(provider_type: str) -> Dialect:
+def dialect_of(provider_type: str, *, official: bool = True) -> Dialect:
+    if provider_type == "openai" and not official:
+        return _LIKE_OPENAI
     return _DIALECTS.get(provider_type, _UNKNOWN)
 
 

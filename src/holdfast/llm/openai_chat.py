@@ -19,6 +19,7 @@ from holdfast.core.deltas import (
 )
 from holdfast.errors import BadReply, ModelUnavailable, Overloaded, Refused
 from holdfast.llm import chat_chunks, failures
+from holdfast.llm.addresses import is_official
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.call_ids import CallIds
 from holdfast.llm.chat_calls import ChatCalls
@@ -48,7 +49,9 @@ class ChatModel:
         self._endpoint = endpoint
         self._http = http
         self._info = info
-        self._dialect = dialect_of(endpoint.provider_type)
+        self._dialect = dialect_of(
+            endpoint.provider_type, official=is_official(endpoint.provider_type, endpoint.base_url)
+        )
         self._path = _path(endpoint, info)
         self._headers = _headers(endpoint)
 
