@@ -333,6 +333,13 @@ async def test_a_deployment_of_azure_is_known_by_its_model(http: Http) -> None:
     assert model.abilities.strict_tools
 
 
+async def test_deployments_are_listed_at_the_newer_address_of_azure_too(http: Http) -> None:
+    answers = {"/openai/deployments?api-version=2023-03-15-preview": {"data": [{"id": "mine", "model": "gpt-4o"}]}}
+    async with listing(answers) as server:
+        endpoint = endpoint_at(server, "azure", base_url=f"{server.url}/openai/v1")
+        assert [model.name for model in (await discovery.list_models(http, endpoint)).models] == ["mine"]
+
+
 @pytest.mark.parametrize("answer", [{"data": 3}, "models", {"data": ["name"]}, 7])
 async def test_an_answer_that_is_no_list_is_a_bad_reply(http: Http, answer: Any) -> None:
     with pytest.raises(BadReply, match="vllm"):

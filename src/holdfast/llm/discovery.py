@@ -99,7 +99,10 @@ async def _lmstudio(source: JsonSource, endpoint: Endpoint) -> Listing:
 
 
 async def _azure(source: JsonSource, endpoint: Endpoint) -> Listing:
-    return _listing(endpoint, await _get(source, endpoint, f"/openai/deployments?api-version={_AZURE_LISTING_VERSION}"))
+    """The newer interface has no list of deployments, so that of the older one is asked, which begins at the root."""
+    root = endpoint.base_url.removesuffix("/openai/v1")
+    path = f"{root}/openai/deployments?api-version={_AZURE_LISTING_VERSION}"
+    return _listing(endpoint, await _get(source, endpoint, path))
 
 
 async def _anthropic(source: JsonSource, endpoint: Endpoint) -> Listing:
