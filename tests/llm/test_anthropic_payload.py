@@ -239,6 +239,29 @@ def test_effort_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "wanted", "sent"),
+    [
+        ("claude-sonnet-4-5", "high", None),
+        ("claude-haiku-4-5", "low", None),
+        ("claude-opus-4-5", "max", "high"),
+        ("claude-sonnet-4-6", "xhigh", "high"),
+        ("claude-opus-4-6", "max", "max"),
+        ("claude-opus-4-7", "xhigh", "xhigh"),
+        ("unheard-of", "max", "max"),
+    ],
+)
+def test_no_model_is_told_an_effort_that_it_refuses(model: str, wanted: str, sent: str | None) -> None:
+    said = payload("one", model=model, settings={"effort": wanted}).get("output_config") or {}
+    assert said.get("effort") == sent
+
+
+def test_a_model_that_is_not_to_think_tries_no_harder_than_high() -> None:
+    off = {"effort": "max", "thinking": {"type": "disabled"}}
+    assert payload("one", model="claude-opus-5", settings=off)["output_config"] == {"effort": "high"}
+    assert payload("one", model="claude-opus-4-7", settings=off)["output_config"] == {"effort": "max"}
+
+
+@pytest.mark.parametrize(
     ("arguments", "shown"),
     [
         ('{"a": 1}', {"a": 1}),
@@ -357,6 +380,8 @@ def test_strict_tools_are_those_whose_schema_can_be_enforced() -> None:
     assert sent["tools"][0]["input_schema"]["additionalProperties"] is False
     assert sent["tools"][1]["input_schema"] == free.parameters
     assert "strict" not in payload("one", tools=(PRINT,))["tools"][0]
+    older = payload("one", model="claude-sonnet-4-20250514", tools=(DICE,), settings={"strict": True})
+    assert "strict" not in older["tools"][0]
 
 
 def test_betas_are_named_only_where_they_are_needed() -> None:

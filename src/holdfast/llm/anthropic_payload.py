@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.llm.anthropic_schema import closed, enforceable
-from holdfast.llm.anthropic_traits import Traits, family_and_version, traits_of
+from holdfast.llm.anthropic_traits import EFFORTS, Traits, family_and_version, traits_of
 from holdfast.llm.anthropic_turns import (
     Block,
     Message,
@@ -70,7 +70,7 @@ def messages_payload(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
         thinking = thinking if thinks_in_this_turn(messages) else Thinking()
     max_tokens, thinking = _limits(request, info, thinking)
     payload: dict[str, Any] = {"model": info.name, "max_tokens": max_tokens, "stream": True}
-    payload |= _output(request, traits) | _tools(request, traits, forced)
+    payload |= _output(request, traits, thinking) | _tools(request, traits, forced)
     payload["messages"] = _ended(messages, request, traits, forced=forced, thinking=thinking)
     if thinking.config is not None:
         payload["thinking"] = thinking.config
@@ -137,21 +137,30 @@ def _limits(request: ModelRequest, info: ModelInfo, thinking: Thinking) -> tuple
     return most, Thinking({"type": "enabled", "budget_tokens": budget}, budget)
 
 
-def _output(request: ModelRequest, traits: Traits) -> dict[str, Any]:
+def _effort(wanted: str, traits: Traits, thinking: Thinking) -> str | None:
+    """The most that the model takes of what is asked for. One that was told not to think takes no more than `high`."""
+    if wanted not in EFFORTS:
+        return wanted  # the vendor may know it by now
+    is_off = thinking.config is not None and not thinking.is_on
+    most = min(EFFORTS.index(wanted), EFFORTS.index("high") if is_off else len(EFFORTS))
+    return next((effort for effort in reversed(traits.efforts) if EFFORTS.index(effort) <= most), None)
+
+
+def _output(request: ModelRequest, traits: Traits, thinking: Thinking) -> dict[str, Any]:
     system = [text(request.system) | {"cache_control": _MARK}] if request.system.strip() else []
     config: dict[str, Any] = {}
-    if effort := request.settings.get("effort"):
+    if (wanted := request.settings.get("effort")) and (effort := _effort(wanted, traits, thinking)):
         config["effort"] = effort
-    wanted = request.response_format or {}
-    if wanted.get("type") == "json_schema":
-        described: dict[str, Any] = wanted.get("json_schema") or {}
+    shape = request.response_format or {}
+    if shape.get("type") == "json_schema":
+        described: dict[str, Any] = shape.get("json_schema") or {}
         schema: dict[str, Any] = described.get("schema") or described
         if traits.structured and enforceable(schema):
             config["format"] = {"type": "json_schema", "schema": closed(schema)}
         else:
             shown = msgspec.json.encode(schema).decode()
             system.append(text(f"{JSON_ONLY} It must be valid against this JSON schema: {shown}"))
-    elif wanted.get("type") == "json_object":
+    elif shape.get("type") == "json_object":
         # The vendor has no such mode; after the mark, so that the prompt before it stays cached.
         system.append(text(JSON_ONLY))
     found: dict[str, Any] = {"system": system} if system else {}
@@ -159,7 +168,7 @@ def _output(request: ModelRequest, traits: Traits) -> dict[str, Any]:
 
 
 def _tools(request: ModelRequest, traits: Traits, forced: bool) -> dict[str, Any]:
-    strict = request.settings.get("strict") is True
+    strict = request.settings.get("strict") is True and traits.structured
     tools = [_tool(tool, strict) for tool in request.tools]
     choice = request.tool_choice
     if not tools:

@@ -13,6 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 Version = tuple[int, int]
+EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 _UNNAMED: Final = {"mythos": (5, 0)}  # "claude-mythos-preview" has no number
 
 
@@ -28,7 +29,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     sampling: bool = True  # takes `temperature`
     forced_choice: bool = True  # takes a `tool_choice` that leaves no choice
     prefill: bool = True  # continues a conversation that ends with its own words
-    structured: bool = True  # takes a schema for its answer
+    structured: bool = True  # takes a schema for its answer, and strict tools
+    efforts: tuple[str, ...] = EFFORTS  # takes these words for how hard it is to try, in this order
 
 
 UNKNOWN: Final = Traits()
@@ -51,6 +53,7 @@ def traits_of(model: str) -> Traits:
         forced_choice=not _chooses_itself(family, version),
         prefill=version < (4, 6),
         structured=version >= (4, 5) or (family == "opus" and version >= (4, 1)),
+        efforts=_efforts(family, version),
     )
 
 
@@ -73,6 +76,14 @@ def _off(family: str, version: Version) -> Literal["unmentioned", "disabled", "b
     if family in ("fable", "mythos") or (family == "opus" and version >= (5, 5)):
         return "never"
     return "between_tools" if family == "sonnet" and version >= (5, 5) else "disabled"
+
+
+def _efforts(family: str, version: Version) -> tuple[str, ...]:
+    if version >= (4, 7):
+        return EFFORTS
+    if version == (4, 6):
+        return ("low", "medium", "high", "max")
+    return EFFORTS[:3] if (family, version) == ("opus", (4, 5)) else ()
 
 
 def _chooses_itself(family: str, version: Version) -> bool:
