@@ -582,6 +582,8 @@ USAGES: list[tuple[list[dict[str, Any]], Usage | None]] = [
         [delta("stop") | {"usage": TOLD | {"total_tokens": 19, "completion_tokens_details": {"reasoning_tokens": 4}}}],
         Usage(10, 9, reasoning_tokens=4),
     ),
+    ([delta("stop") | {"usage": TOLD | {"cached_tokens": 8}}], Usage(10, 5, 8)),
+    ([delta("stop") | {"usage": TOLD | {"reasoning_tokens": 4}}], Usage(10, 5, reasoning_tokens=4)),
     ([delta("stop") | {"usage": None}], None),
 ]
 

@@ -59,6 +59,8 @@ class ChunkUsage(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
     prompt_cache_hit_tokens: int | None = None  # DeepSeek's word for cached
+    cached_tokens: int | None = None  # where Moonshot says it
+    reasoning_tokens: int | None = None  # where SGLang says it
 
 
 class Groq(msgspec.Struct, frozen=True, gc=False):
@@ -88,7 +90,9 @@ def usage_of(said: ChunkUsage) -> Usage:
     prompt, completion = said.prompt_tokens or 0, said.completion_tokens or 0
     asked = said.prompt_tokens_details or PromptDetails()
     thought = (said.completion_tokens_details or CompletionDetails()).reasoning_tokens
+    thought = said.reasoning_tokens if thought is None else thought
     if thought and said.total_tokens == prompt + completion + thought:
         completion += thought  # xAI counts what was thought beside what was said, and charges both
-    cached = said.prompt_cache_hit_tokens if asked.cached_tokens is None else asked.cached_tokens
+    told = (asked.cached_tokens, said.prompt_cache_hit_tokens, said.cached_tokens)
+    cached = next((figure for figure in told if figure is not None), None)
     return Usage(prompt, completion, cached, asked.cache_write_tokens, thought)
