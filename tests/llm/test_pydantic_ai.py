@@ -278,6 +278,29 @@ async def test_nothing_is_stored_at_openai_and_reasoning_comes_encrypted() -> No
     assert body["reasoning"]["summary"] == "auto"
 
 
+async def test_an_organisation_that_openai_has_not_verified_is_answered_without_summaries(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    unverified = Script(failure=Failure("bad_request", "Only verified organisations may see reasoning summaries."))
+    async with opened(RESPONSES) as (vendor, model):
+        vendor.will(unverified, says(TextDelta("Hi")), says(TextDelta("Hi again")))
+        replies = [await reply_of(model, asks(RESPONSES)) for _ in range(2)]
+        asked = [exchange.body for exchange in vendor.exchanges]
+
+    assert [part.text for reply in replies for part in reply.parts if isinstance(part, Text)] == ["Hi", "Hi again"]
+    assert [body.get("reasoning", {}).get("summary") for body in asked] == ["auto", None, None]
+    assert all(body["include"] == ["reasoning.encrypted_content"] for body in asked)
+    assert [record.levelname for record in caplog.records if "summaries" in record.getMessage()] == ["WARNING"]
+
+
+async def test_openai_is_asked_without_summaries_only_once() -> None:
+    async with opened(RESPONSES) as (vendor, model):
+        vendor.will(*[Script(failure=Failure("bad_request", "No reasoning summaries for you."))] * 2)
+        with pytest.raises(Refused, match="No reasoning summaries for you"):
+            await reply_of(model, asks(RESPONSES))
+        assert len(vendor.exchanges) == 2
+
+
 async def test_encrypted_reasoning_comes_back_as_it_was_with_its_id() -> None:
     (reply,), items = await responses_after(
         says(ReasoningDelta("Hm."), ReasoningDelta("", "secret"), CallDelta(0, "c1", "print_tool", "{}"))

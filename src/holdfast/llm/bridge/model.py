@@ -13,7 +13,7 @@ import msgspec
 from pydantic_ai.models import StreamedResponse
 
 from holdfast.core.deltas import Delta
-from holdfast.errors import Rejected
+from holdfast.errors import ModelError, Rejected
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.bridge.line import HEARING, Heard, open_client
 from holdfast.llm.bridge.messages import messages, parameters, with_called_tools
@@ -78,6 +78,14 @@ class Bridge:
 
     async def _ask(self, request: ModelRequest, heard: Heard, stack: AsyncExitStack) -> StreamedResponse:
         request = with_called_tools(request, self._vendor)
+        try:
+            return await self._ask_once(request, heard, stack)
+        except ModelError as refusal:
+            if not self._vendor.concedes(refusal):
+                raise
+        return await self._ask_once(request, heard, stack)
+
+    async def _ask_once(self, request: ModelRequest, heard: Heard, stack: AsyncExitStack) -> StreamedResponse:
         params = parameters(request, self._vendor)
         said, settings = messages(request, self._vendor), self._vendor.settings(request)
         with named_failures(self._endpoint, self._first_byte_s, self._vendor.errors):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -16,9 +17,12 @@ from pydantic_ai.models.openai import (
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from holdfast.errors import ModelError
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.bridge.vendor import Vendor, common_settings
 from holdfast.llm.endpoint import Endpoint
+
+_log = logging.getLogger("holdfast.llm")
 
 # The part of the vocabulary that our requests can bring about. The library warns of every event that it does not know.
 _EVENTS: Final = frozenset(
@@ -60,14 +64,32 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
     model = OpenAIResponsesModel(info.name, provider=provider, profile=known)
     reasons = info.abilities.reasoning or bool(model.profile.get("openai_supports_reasoning"))
 
-    def settings(request: ModelRequest) -> OpenAIResponsesModelSettings:
-        return _responses_settings(request, model.profile, reasons=reasons)
+    summaries = _Summaries(wanted=reasons)
 
-    return Vendor(model=model, settings=settings, wants=_is_response)
+    def settings(request: ModelRequest) -> OpenAIResponsesModelSettings:
+        return _responses_settings(request, model.profile, reasons=reasons, summaries=summaries.wanted)
+
+    return Vendor(model=model, settings=settings, concedes=summaries.concede, wants=_is_response)
+
+
+class _Summaries:
+    """Of what a model thought. OpenAI shows them only to organisations that it has verified, and refuses the whole
+    request of others."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self.wanted = wanted
+
+    def concede(self, refusal: ModelError) -> bool:
+        if "reasoning summar" not in refusal.message:
+            return False
+        if self.wanted:  # else another request has just been told
+            _log.warning("asking without summaries of reasoning from now on: %s", refusal.message)
+            self.wanted = False
+        return True
 
 
 def _responses_settings(
-    request: ModelRequest, profile: OpenAIModelProfile, *, reasons: bool
+    request: ModelRequest, profile: OpenAIModelProfile, *, reasons: bool, summaries: bool
 ) -> OpenAIResponsesModelSettings:
     # Nothing is kept at the vendor's: the history is ours, and reasoning travels encrypted.
     settings = OpenAIResponsesModelSettings(openai_store=False)
@@ -78,7 +100,8 @@ def _responses_settings(
         settings["openai_text_verbosity"] = verbosity
     if not reasons:
         return settings
-    settings["openai_reasoning_summary"] = "auto"
+    if summaries:
+        settings["openai_reasoning_summary"] = "auto"
     effort = _effort(request)
     if effort is not None:
         settings["openai_reasoning_effort"] = effort

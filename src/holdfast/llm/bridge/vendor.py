@@ -20,9 +20,14 @@ from holdfast.llm.endpoint import Endpoint
 Errors = Mapping[type[Exception], type[ModelError]]
 
 
+def insists(refusal: ModelError) -> bool:
+    return False
+
+
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     model: Model[Any]
     settings: Callable[[ModelRequest], ModelSettings]
+    concedes: Callable[[ModelError], bool] = insists  # after this refusal, the settings ask for less: try again
     wants: Wants  # which events its SDK understands
     reworded: Reworded = as_it_is  # what is said in words that the library passes over
     hears: Callable[[Endpoint, Wants, Reworded], Heard] = Heard
