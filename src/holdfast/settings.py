@@ -68,7 +68,14 @@ PROVIDER_VARIABLES: Final = ENABLING_VARIABLES | frozenset(
         "OPENROUTER_HANDLE_BASE",
         "OPENROUTER_REFERER",
         "OPENROUTER_TITLE",
+        "GROQ_BASE_URL",
+        "TOGETHER_BASE_URL",
+        "DEEPSEEK_BASE_URL",
+        "XAI_BASE_URL",
         "ZAI_BASE_URL",
+        "MINIMAX_BASE_URL",
+        "BASETEN_BASE_URL",
+        "FIREWORKS_BASE_URL",
     }
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.errors import ConfigError
@@ -44,6 +46,25 @@ def only(**variables: str) -> Endpoint:
 
 def test_an_empty_environment_enables_nobody() -> None:
     assert endpoints({}) == []
+
+
+class Noting(dict[str, str]):
+    """Remembers what it was asked for."""
+
+    def __init__(self, variables: dict[str, str]) -> None:
+        super().__init__(variables)
+        self.asked = set[str]()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
+
+
+def test_no_variable_is_looked_for_that_settings_would_not_pass_on() -> None:
+    variables = Noting(EVERYTHING)
+    assert endpoints(variables)
+    assert "DEEPSEEK_BASE_URL" in variables.asked
+    assert variables.asked <= PROVIDER_VARIABLES
 
 
 def test_every_enabling_variable_enables_a_provider_in_a_fixed_order() -> None:

@@ -62,12 +62,12 @@ def _ollama(variables: Variables) -> Iterator[Endpoint]:
         yield Endpoint(provider_name="ollama", provider_type="ollama", base_url=url)
 
 
-def _served(provider_type: str, address: str, prefix: str = "") -> Callable[[Variables], Iterator[Endpoint]]:
+def _served(provider_type: str, address: str, prefix: str | None = None) -> Callable[[Variables], Iterator[Endpoint]]:
     """A server of one's own that is known by its address; it wants no key."""
 
     def read(variables: Variables) -> Iterator[Endpoint]:
         if variables.get(address):
-            name = _prefix(variables, prefix, provider_type)
+            name = provider_type if prefix is None else _prefix(variables, prefix, provider_type)
             url = _url(provider_type, variables, address)
             yield Endpoint(provider_name=name, provider_type=provider_type, base_url=url)
 
