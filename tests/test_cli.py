@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Generator
@@ -73,6 +74,15 @@ def test_the_key_is_sent_along(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         assert main(["runs", "--url", url]) == 0
     assert asked[0][1] == "Bearer k"
     assert "no runs yet" in capsys.readouterr().out
+
+
+def test_no_proxy_stands_between_a_command_and_this_machine() -> None:
+    proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"), "http://127.0.0.1:9")
+    apart = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"} | proxies
+    with answering({"/v1/runs/": (200, [])}) as (url, asked):  # a process of its own: proxies are looked up only once
+        command = [sys.executable, "-m", "holdfast.cli", "runs", "--url", url]
+        shown = subprocess.run(command, env=apart, capture_output=True, text=True, check=False)
+    assert (shown.returncode, shown.stderr, len(asked)) == (0, "", 1)
 
 
 def test_json_is_the_server_s_answer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.commands.configured import settings_from
 from holdfast.errors import ConfigError, HoldfastError, NotFound
-from holdfast.settings import Settings
+from holdfast.settings import Settings, is_loopback
 
 _TIMEOUT_S: Final = 30.0
 
@@ -35,7 +35,7 @@ def ask(arguments: argparse.Namespace, path: str, **query: object) -> Any:
     address = base.rstrip("/") + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
     request = urllib.request.Request(address, headers=_headers(settings))
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+        with _line_to(base).open(request, timeout=_TIMEOUT_S) as answer:
             return msgspec.json.decode(answer.read())
     except urllib.error.HTTPError as error:
         raise _refusal(error) from error
@@ -44,6 +44,12 @@ def ask(arguments: argparse.Namespace, path: str, **query: object) -> Any:
         raise Unreachable(f"No server answers at {base} ({reason}). Start one with: holdfast serve") from error
     except msgspec.DecodeError as error:
         raise Refusal(f"{base} answered, but not as a Holdfast server does.") from error
+
+
+def _line_to(base: str) -> urllib.request.OpenerDirector:
+    """The environment's proxy is honoured, but never stands between us and a server on this machine."""
+    near = is_loopback(urllib.parse.urlsplit(base).hostname or "")
+    return urllib.request.build_opener(urllib.request.ProxyHandler({} if near else None))
 
 
 def _local_address(settings: Settings) -> str:
