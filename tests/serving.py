@@ -16,6 +16,8 @@ from typing import Self
 
 from letta_client import AsyncLetta, Letta
 
+from tests.surroundings import calm
+
 START_S = 60.0
 STOP_S = 60.0
 
@@ -48,11 +50,10 @@ class ServerProcess:
 
     def start(self) -> None:
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "LETTA_"))}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "holdfast.cli", "serve", "--port", str(self.port)],
-                env=clean | {"HOLDFAST_DATA_DIR": str(self.data_dir)} | self._environment,
+                env=calm(os.environ) | {"HOLDFAST_DATA_DIR": str(self.data_dir)} | self._environment,
                 stdout=log,
                 stderr=log,
             )
