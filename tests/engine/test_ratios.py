@@ -122,8 +122,9 @@ async def test_room_is_kept_for_the_reply(tmp_path: Path) -> None:
 async def test_what_a_compaction_did_not_bring_below_our_guess_is_left_to_the_vendor(small: World) -> None:
     await count_as(small, 3.0)
     node = RecordingNode(small)
-    run = await node.ask(f"[[say:fine]] {LONG} [[summary:{'very long ' * 200}]]")
+    run = await node.ask(f"[[say:fine]] [[summary:{'very long ' * 300}]]")  # which no transcript cuts
     assert run.stop_reason == "end_turn", "the vendor counts less than we feared"
+    assert guess_of(node) * 3 > WINDOW, "by our guess it does not fit"
     snapshot = await assert_invariants(small.database, idle=True)
     assert snapshot.states[run.id].compactions == 1
     assert len(node.recorded.replies) == 1

@@ -164,6 +164,23 @@ async def test_a_reply_without_a_reason_to_stop_has_no_finish(rest: tuple[dict[s
     assert folded(await replying(START, *WORDS, *rest)).finish is None
 
 
+async def test_a_reply_that_was_cut_off_has_cost_what_was_counted_by_then() -> None:
+    assert (await replying(START, *WORDS))[-1] == UsageDelta(Usage(7, 1))
+
+
+async def test_blocks_that_nobody_ended_end_with_the_message() -> None:
+    said = await replying(
+        START,
+        begun({"type": "thinking", "thinking": "Hm.", "signature": "sealed"}),
+        begun({"type": "tool_use", "id": "c1", "name": "note", "input": {"what": "x"}}, 1),
+        stopped("tool_use"), STOP,
+    )  # fmt: skip
+    thought, call = folded(said).parts
+    assert thought == Reasoning("Hm.", "sealed")
+    assert isinstance(call, ToolCall)
+    assert json.loads(call.arguments) == {"what": "x"}
+
+
 async def test_a_reason_to_stop_is_enough_even_if_the_last_event_is_lost() -> None:
     reply = folded(await replying(START, *WORDS, stopped("end_turn")))
     assert (reply.finish, reply.usage) == ("stop", Usage(7, 5))

@@ -328,6 +328,19 @@ def test_images_of_a_tool_are_shown_by_the_user_after_all_returns() -> None:
     ]
 
 
+def test_a_failed_return_in_several_parts_says_so() -> None:
+    """One that is a text alone is in an envelope, which tells."""
+    turns = (
+        "Hi",
+        Turn("assistant", (ToolCall("c1", "a", "{}"), ToolCall("c2", "a", "{}"))),
+        Turn(
+            "tool",
+            (ToolReturn("c1", "a", "error", (Text("It broke."),)), ToolReturn("c2", "a", "success", (Text("Fine."),))),
+        ),
+    )
+    assert [said["content"] for said in payload(turns=turns)["messages"][3:]] == ["Error: It broke.", "Fine."]
+
+
 def test_a_model_without_eyes_is_told_that_there_was_an_image() -> None:
     blind = msgspec.structs.replace(info("openai"), abilities=Abilities(images=False))
     turns = (
