@@ -37,7 +37,7 @@ def address_in(lines: list[str]) -> str:
 
 def status_of(url: str) -> int:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         with error:
@@ -47,7 +47,7 @@ def status_of(url: str) -> int:
 def test_the_server_says_where_it_is_and_answers_there(tmp_path: Path) -> None:
     with running(tmp_path / "data") as (_, lines):
         shown = "\n".join(lines)
-        with urllib.request.urlopen(address_in(lines) + "/v1/health/", timeout=10) as answer:
+        with urllib.request.urlopen(address_in(lines) + "/v1/health/", timeout=60) as answer:
             assert b'"status":"ok"' in answer.read()
     assert str(tmp_path / "data") in shown
     assert "SQLite" in shown
@@ -60,7 +60,7 @@ def test_the_server_says_where_it_is_and_answers_there(tmp_path: Path) -> None:
 def test_a_signal_drains_the_worker_closes_everything_and_exits_well(tmp_path: Path, sent: signal.Signals) -> None:
     with running(tmp_path, HOLDFAST_DRAIN_S="1") as (process, _):
         process.send_signal(sent)
-        rest, _ = process.communicate(timeout=30)
+        rest, _ = process.communicate(timeout=60)
         assert rest.split() == ["drained", "closed"]
         assert process.returncode == 0
 

@@ -27,7 +27,7 @@ from tests.conformance.receiver import Receiver
 from tests.conformance.vendors import ADAPTERS, OFFLINE, with_every_vendor
 
 DENIED = "The user cancelled the request, so the tool call was denied."
-SOON_S = 10.0  # of models and tools that would take a minute, or for ever
+SOON_S = 30.0  # of models and tools that would take a minute, or for ever
 
 
 async def cancel(client: AsyncLetta, agent: str, *run_ids: str) -> dict[str, Any]:

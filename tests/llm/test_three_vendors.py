@@ -233,8 +233,8 @@ async def test_many_replies_are_waited_for_at_once() -> None:
         for _ in range(45):
             reading = asyncio.create_task(reply_of(model, asks(BEDROCK)))
             stack.callback(reading.cancel)
-            await asyncio.wait_for((await vendor.arrivals.get()).answered.wait(), 10)
-        assert said_in(await asyncio.wait_for(reply_of(model, asks(BEDROCK)), 10)) == "Hi"
+            await asyncio.wait_for((await vendor.arrivals.get()).answered.wait(), 60)
+        assert said_in(await asyncio.wait_for(reply_of(model, asks(BEDROCK)), 60)) == "Hi"
 
 
 async def test_a_reply_that_was_given_up_keeps_no_thread() -> None:
