@@ -52,7 +52,7 @@ class ServerProcess:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.cli", "serve", "--port", str(self.port)],
+                [sys.executable, "-m", "holdfast", "serve", "--port", str(self.port)],
                 env=calm(os.environ) | {"HOLDFAST_DATA_DIR": str(self.data_dir)} | self._environment,
                 stdout=log,
                 stderr=log,

@@ -80,7 +80,7 @@ def test_no_proxy_stands_between_a_command_and_this_machine() -> None:
     proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"), "http://127.0.0.1:9")
     apart = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"} | proxies
     with answering({"/v1/runs/": (200, [])}) as (url, asked):  # a process of its own: proxies are looked up only once
-        command = [sys.executable, "-m", "holdfast.cli", "runs", "--url", url]
+        command = [sys.executable, "-m", "holdfast", "runs", "--url", url]
         shown = subprocess.run(command, env=apart, capture_output=True, text=True, check=False)
     assert (shown.returncode, shown.stderr, len(asked)) == (0, "", 1)
 

@@ -52,7 +52,3 @@ def build_parser() -> argparse.ArgumentParser:
 
     commands.add_parser("version", help="print the version")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

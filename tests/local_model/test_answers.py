@@ -29,7 +29,7 @@ async def test_the_model_is_listed_with_the_window_that_its_server_has(client: A
 
 def test_the_command_line_lists_it_as_the_documentation_says(server: ServerProcess) -> None:
     shown = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "models", "--url", server.url],
+        [sys.executable, "-m", "holdfast", "models", "--url", server.url],
         capture_output=True,
         text=True,
         timeout=60,
