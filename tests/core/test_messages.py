@@ -23,6 +23,7 @@ from holdfast.core.messages import (
     ToolCall,
     ToolReturn,
     content_text,
+    readable_image,
     shown_parts,
     text_of,
 )
@@ -81,3 +82,15 @@ def test_a_row_is_shown_as_one_message_for_each_run_of_like_parts_and_one_for_al
     assert shown_parts(row(Text("a"), call, role="approval")) == 2
     assert shown_parts(row(Approve("c1"), Deny("c2"), role="approval")) == 1
     assert shown_parts(row(Text("a"), Image("image/png", "AA=="), role="user")) == 1
+
+
+def test_an_image_is_held_as_vendors_spell_it() -> None:
+    assert readable_image("image/png", "iVBORw==", "low") == Image("image/png", "iVBORw==", "low")
+    assert readable_image(" IMAGE/JPG ", "iV\nBO\r\nRw") == Image("image/jpeg", "iVBORw==")
+
+
+@pytest.mark.parametrize(
+    ("media_type", "data"), [("image/png", "!"), ("image/png", "ü"), ("image/png", " "), ("text/html", "iVBORw==")]
+)
+def test_an_image_that_nobody_could_read_is_none(media_type: str, data: str) -> None:
+    assert readable_image(media_type, data) is None

@@ -217,6 +217,13 @@ async def test_images_in_a_return_become_parts(sandbox: ForkServerSandbox) -> No
     assert single.content == (Image("image/png", data),)
 
 
+async def test_an_image_that_no_vendor_could_read_is_shown_as_text(sandbox: ForkServerSandbox) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "not base64!"}}
+    outcome = await sandbox.run(job("def f(part: dict):\n    return part\n", part=image))
+    assert outcome.status == "success"
+    assert "not base64!" in texts(outcome)
+
+
 async def test_an_exception_becomes_an_error_with_the_tools_own_traceback(sandbox: ForkServerSandbox) -> None:
     source = "def inner():\n    return {}['missing']\n\ndef outer():\n    print('before')\n    return inner()\n"
     outcome = await sandbox.run(job(source))

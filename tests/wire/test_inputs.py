@@ -115,15 +115,25 @@ def test_content_that_does_not_belong_to_the_role_is_refused(role: str, part: di
 
 
 def test_a_base64_image_is_kept() -> None:
-    sent = image(type="base64", media_type="image/png", data="iVBOR", detail="low")
-    assert said([sent]) == (Image("image/png", "iVBOR", "low"),)
+    sent = image(type="base64", media_type="image/png", data="iVBORw==", detail="low")
+    assert said([sent]) == (Image("image/png", "iVBORw==", "low"),)
+
+
+@pytest.mark.parametrize(
+    ("media_type", "data"), [("image/png", "not base64!"), ("image/png", ""), ("text/html", "iVBORw==")]
+)
+def test_an_image_that_vendors_would_refuse_is_refused_before_it_is_stored(media_type: str, data: str) -> None:
+    with pytest.raises(Invalid, match=f"{media_type}.* base64"):
+        said([image(type="base64", media_type=media_type, data=data)])
+    with pytest.raises(Invalid, match="base64"):
+        said([image(type="url", url=f"data:{media_type};base64,{data}")])
 
 
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("data:image/png;base64,iVBOR", Image("image/png", "iVBOR")),
-        ("DATA:IMAGE/PNG;charset=x;BASE64,iVBOR", Image("image/png", "iVBOR")),
+        ("data:image/png;base64,iVBORw==", Image("image/png", "iVBORw==")),
+        ("DATA:IMAGE/PNG;charset=x;BASE64,iVBORw==", Image("image/png", "iVBORw==")),
         ("data:image/svg+xml,%3Csvg/%3E", Image("image/svg+xml", "PHN2Zy8+")),
     ],
 )

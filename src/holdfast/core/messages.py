@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Literal
@@ -27,6 +28,20 @@ class Image(Part, frozen=True, tag="image"):
     media_type: str
     data: str
     detail: str | None = None
+
+
+def readable_image(media_type: str, data: str, detail: str | None = None) -> Image | None:
+    """None for what no vendor can read: a message stays in its thread, and would be refused with every later turn."""
+    spelled = media_type.strip().lower()
+    compact = "".join(data.split())
+    padded = compact + "=" * (-len(compact) % 4)
+    try:
+        found = base64.b64decode(padded, validate=True)
+    except ValueError:
+        return None
+    if not found or not spelled.startswith("image/"):
+        return None
+    return Image("image/jpeg" if spelled == "image/jpg" else spelled, padded, detail)
 
 
 class Reasoning(Part, frozen=True, tag="reasoning"):

@@ -23,6 +23,7 @@ from holdfast.core.messages import (
     Reasoning,
     RedactedReasoning,
     Text,
+    readable_image,
 )
 from holdfast.errors import Invalid
 from holdfast.wire.content import (
@@ -225,7 +226,7 @@ def _text(part: TextContent) -> Text:
 def _image(part: ImageContent) -> Image:
     match part.source:
         case Base64Image(media_type=media_type, data=data, detail=detail):
-            return Image(media_type, data, detail)
+            return _readable(media_type, data, detail)
         case UrlImage(url=url):
             return _image_at(url)
         case LettaImage():
@@ -241,11 +242,18 @@ def _image_at(url: str) -> Image:
     raise Invalid(f"Unsupported image URL scheme '{scheme[:32]}'. Use http, https or data.")
 
 
+def _readable(media_type: str, data: str, detail: str | None = None) -> Image:
+    image = readable_image(media_type, data, detail)
+    if image is None:
+        raise Invalid(f"What was sent as {media_type} is not an image in base64: its data or its media type is wrong.")
+    return image
+
+
 def _image_in(data_url: str) -> Image:
     head, comma, payload = data_url[len("data:") :].partition(",")
     media_type, *parameters = (piece.strip().lower() for piece in head.split(";"))
     if not comma or not payload or not media_type.startswith("image/"):
         raise Invalid("An image in a data: URL must look like data:image/png;base64,…")
     if "base64" in parameters:
-        return Image(media_type, payload)
+        return _readable(media_type, payload)
     return Image(media_type, base64.b64encode(unquote_to_bytes(payload)).decode())

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from holdfast.core.messages import Content, Image, Text
+from holdfast.core.messages import Content, Image, Text, readable_image
 from holdfast.tools.base import Job, failure_text
 from holdfast.tools.sandbox.contract import Answer
 
@@ -164,7 +164,7 @@ def _part(item: Any) -> Text | Image | None:
         case {"type": "text", "text": str(text)}:
             return Text(text)
         case {"type": "image", "source": {"type": "base64", "media_type": str(media_type), "data": str(data)}}:
-            return Image(media_type, data)
+            return readable_image(media_type, data)
         case _:
             return None
 
