@@ -124,6 +124,10 @@ def test_provider_variables_are_kept_as_they_are_and_nothing_else_is() -> None:
     assert settings.providers == {"OPENAI_API_KEY": "k", "ANTHROPIC_BASE_URL": "http://x"}
 
 
+def test_a_key_that_was_read_from_a_file_may_end_with_a_line() -> None:
+    assert read(OPENAI_API_KEY=" k\n", GROQ_API_KEY="\n").providers == {"OPENAI_API_KEY": "k"}
+
+
 def test_with_a_provider_there_is_no_default_model_unless_one_is_named() -> None:
     assert read(OPENAI_API_KEY="k").default_model is None
     assert read(ANTHROPIC_BASE_URL="http://x").default_model == "holdfast/offline"

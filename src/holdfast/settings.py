@@ -133,7 +133,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         values: dict[str, Any] = {"data_dir": Path(platformdirs.user_data_dir("holdfast", appauthor=False))}
         for variable in VARIABLES:
             values |= variable.read(environment)
-        providers = {name: environment[name] for name in sorted(PROVIDER_VARIABLES) if environment.get(name)}
+        # Without the line end that a file with a key in it usually has.
+        said = {name: environment.get(name, "").strip() for name in sorted(PROVIDER_VARIABLES)}
+        providers = {name: value for name, value in said.items() if value}
         if not ENABLING_VARIABLES & providers.keys():
             values.setdefault("default_model", OFFLINE_MODEL)
         return cls(**values, providers=providers)

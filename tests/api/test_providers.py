@@ -281,6 +281,8 @@ async def test_refreshing_asks_again_and_says_when(client: ServedClient, vendor:
         ({"name": "x", "provider_type": "nobody", "api_key": "k"}, 422, "provider_type"),
         ({"name": "x", "provider_type": "openai"}, 422, "api_key"),
         ({"name": "x", "provider_type": "openai", "api_key": "k", "surprise": 1}, 422, "surprise"),
+        ({"name": "x", "provider_type": "openai", "api_key": "two\nlines"}, 422, "api_key"),
+        ({"name": "x", "provider_type": "openai", "api_key": "schlüssel"}, 422, "api_key"),
         ({"name": "x", "provider_type": "vllm", "api_key": "k"}, 400, "base_url"),
         ({"name": "x", "provider_type": "openai", "api_key": "k", "base_url": "localhost"}, 400, "base_url"),
         ({"name": "x", "provider_type": "letta", "api_key": "k"}, 400, "letta"),
@@ -291,6 +293,14 @@ async def test_a_provider_that_could_not_work_is_refused(
     client: ServedClient, body: dict[str, Any], status: int, word: str
 ) -> None:
     assert word in await client.refusal(status, "POST", PROVIDERS, body)
+
+
+async def test_a_key_that_cannot_be_sent_hides_nobody_s_models(client: ServedClient, vendor: ListingServer) -> None:
+    await bring(client, vendor, api_key=f"  {KEY}\n")
+    body = {"name": "bad", "provider_type": "openai", "api_key": "two\nlines", "base_url": vendor.url}
+    assert "lines" not in await client.refusal(422, "POST", PROVIDERS, body)
+    assert await handles(client) == ["mine/m", "holdfast/offline"]
+    assert vendor.asked[-1].headers["Authorization"] == f"Bearer {KEY}"
 
 
 async def test_ids_are_checked_before_anything_else(client: ServedClient) -> None:

@@ -172,6 +172,12 @@ def test_half_a_provider_is_refused_and_told_what_is_missing(given: str, missing
         endpoints({given: "https://x"})
 
 
+def test_a_value_that_no_header_can_carry_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ConfigError, match=r"^OPENAI_API_KEY .*\.$") as caught:
+        endpoints({"OPENAI_API_KEY": "hunter\n2"})
+    assert "hunter" not in str(caught.value)
+
+
 def test_handles_of_ones_own_servers_may_have_another_prefix() -> None:
     assert only(VLLM_API_BASE="http://gpu", VLLM_HANDLE_BASE="lab").provider_name == "lab"
     assert only(SGLANG_API_BASE="http://gpu", SGLANG_HANDLE_BASE="lab/").provider_name == "lab"

@@ -20,6 +20,9 @@ _GOOGLE_LOCATION: Final = "us-central1"
 
 
 def endpoints(variables: Variables) -> list[Endpoint]:
+    for name, value in variables.items():
+        if not value.isprintable():
+            raise ConfigError(f"{name} holds a line end or another character that cannot be sent to a provider.")
     return [endpoint for read in _READERS for endpoint in read(variables)]
 
 

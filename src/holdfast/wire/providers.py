@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from holdfast import ids
@@ -14,13 +14,20 @@ from holdfast.wire.times import optional_timestamp, timestamp
 
 
 def _empty_is_null(value: object) -> object:
-    return None if isinstance(value, str) and not value.strip() else value
+    return value.strip() or None if isinstance(value, str) else value
+
+
+def _fits_a_header(key: str) -> str:
+    if not (key.isascii() and key.isprintable()):
+        raise ValueError("must hold nothing but printable ASCII characters, because it is sent in a header")
+    return key
 
 
 # A name is the first half of handles, so it holds no slash.
 ProviderName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-# Keys of Google's service accounts are whole JSON files.
-Key = Annotated[Annotated[str, Field(max_length=20_000)] | None, BeforeValidator(_empty_is_null)]
+Key = Annotated[
+    Annotated[str, Field(max_length=20_000), AfterValidator(_fits_a_header)] | None, BeforeValidator(_empty_is_null)
+]
 Detail = Annotated[Annotated[str, Field(max_length=2_000)] | None, BeforeValidator(_empty_is_null)]
 
 
