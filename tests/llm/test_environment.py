@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.llm.addresses import OFFICIAL, base_url
 from holdfast.llm.endpoint import Endpoint
-from holdfast.llm.environment import endpoints
+from holdfast.llm.environment import endpoints, vertex_endpoint
 from holdfast.settings import ENABLING_VARIABLES, PROVIDER_VARIABLES
 
 EVERYTHING = {
@@ -197,11 +197,29 @@ def test_what_is_peculiar_to_a_vendor_goes_along() -> None:
     assert aws.base_url == "https://vpce-1.example"
     vertex = only(GOOGLE_CLOUD_PROJECT="p", GOOGLE_CLOUD_LOCATION="europe-west4")
     assert vertex.options == {"project": "p", "location": "europe-west4"}
+    assert vertex.base_url == "https://europe-west4-aiplatform.googleapis.com"
     router = only(OPENROUTER_API_KEY="k", OPENROUTER_REFERER="https://me", OPENROUTER_TITLE="Mine")
     assert router.headers == {"http-referer": "https://me", "x-title": "Mine"}
     assert only(ANTHROPIC_API_KEY="k", ANTHROPIC_SONNET_1M="true", ANTHROPIC_OPUS_1M="false").options == {
         "context_1m": "sonnet"
     }
+
+
+@pytest.mark.parametrize(
+    ("location", "address"),
+    [
+        ("global", "https://aiplatform.googleapis.com"),
+        ("us", "https://aiplatform.us.rep.googleapis.com"),
+        ("eu", "https://aiplatform.eu.rep.googleapis.com"),
+    ],
+)
+def test_what_is_more_than_a_region_of_google_has_an_address_of_its_own(location: str, address: str) -> None:
+    assert only(GOOGLE_CLOUD_PROJECT="p", GOOGLE_CLOUD_LOCATION=location).base_url == address
+
+
+def test_a_key_of_google_cloud_belongs_to_no_region() -> None:
+    assert vertex_endpoint("mine", None, api_key="k").base_url == "https://aiplatform.googleapis.com"
+    assert vertex_endpoint("mine", "us-east5", api_key="k").base_url == "https://us-east5-aiplatform.googleapis.com"
 
 
 def test_an_endpoint_does_not_show_its_key() -> None:

@@ -17,6 +17,8 @@ _YES: Final = ("true", "1", "yes", "on")
 _AWS_REGION: Final = "us-east-1"
 _AWS_ADDRESS: Final = "AWS_ENDPOINT_URL_BEDROCK_RUNTIME"  # the name that Amazon's own tools read
 _GOOGLE_LOCATION: Final = "us-central1"
+_GOOGLE_GLOBAL: Final = "global"
+_GOOGLE_CONTINENTS: Final = ("us", "eu")
 
 
 def endpoints(variables: Variables) -> list[Endpoint]:
@@ -146,14 +148,23 @@ def bedrock_endpoint(
 def vertex_endpoint(
     name: str, location: str | None, *, project: str | None = None, api_key: str | None = None
 ) -> Endpoint:
-    location = location or _GOOGLE_LOCATION
+    # A project is somewhere; a key alone belongs to no region.
+    location = location or (_GOOGLE_GLOBAL if api_key else _GOOGLE_LOCATION)
     return Endpoint(
         provider_name=name,
         provider_type="google_vertex",
-        base_url=f"https://{location}-aiplatform.googleapis.com",
+        base_url=f"https://{_vertex_host(location)}",
         api_key=api_key,
         options=_said(location=location, project=project),
     )
+
+
+def _vertex_host(location: str) -> str:
+    if location == _GOOGLE_GLOBAL:
+        return "aiplatform.googleapis.com"
+    if location in _GOOGLE_CONTINENTS:
+        return f"aiplatform.{location}.rep.googleapis.com"
+    return f"{location}-aiplatform.googleapis.com"
 
 
 def _said(**options: str | None) -> dict[str, str]:
