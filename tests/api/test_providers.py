@@ -285,6 +285,7 @@ async def test_refreshing_asks_again_and_says_when(client: ServedClient, vendor:
         ({"name": "x", "provider_type": "openai", "api_key": "schlüssel"}, 422, "api_key"),
         ({"name": "x", "provider_type": "vllm", "api_key": "k"}, 400, "base_url"),
         ({"name": "x", "provider_type": "openai", "api_key": "k", "base_url": "localhost"}, 400, "base_url"),
+        ({"name": "x", "provider_type": "google_vertex", "api_key": "k", "region": "10.0.0.1/"}, 422, "region"),
         ({"name": "x", "provider_type": "letta", "api_key": "k"}, 400, "letta"),
         ({"name": "x", "provider_type": "bedrock", "api_key": "k"}, 400, "access_key"),
     ],

@@ -28,6 +28,10 @@ ProviderName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-
 Key = Annotated[
     Annotated[str, Field(max_length=20_000), AfterValidator(_fits_a_header)] | None, BeforeValidator(_empty_is_null)
 ]
+# It becomes part of a host's name, and must not lead to another host.
+Region = Annotated[
+    Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9-]+$")] | None, BeforeValidator(_empty_is_null)
+]
 Detail = Annotated[Annotated[str, Field(max_length=2_000)] | None, BeforeValidator(_empty_is_null)]
 
 
@@ -35,7 +39,7 @@ class ProviderFields(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     access_key: Key = None
-    region: Detail = None
+    region: Region = None
     base_url: Detail = None
     api_version: Detail = None
 
