@@ -279,6 +279,40 @@ async def test_a_declared_window_beats_the_listed_one() -> None:
         assert [info.context_window for info in await catalog.models()] == [2_000, OFFLINE.context_window]
 
 
+async def test_what_a_server_says_of_a_declared_model_besides_its_window_is_believed() -> None:
+    told = {
+        "capabilities": ["completion", "tools", "vision", "thinking"],
+        "model_info": {"qwen.context_length": 131_072},
+    }
+    answers = {"/api/tags": {"models": [{"name": "qwen:7b"}]}, "/api/show": told}
+    for declared, window in (
+        (DeclaredModel("ollama/qwen:7b", 32_768), 32_768),
+        (DeclaredModel("ollama/qwen:7b"), 131_072),
+    ):
+        async with (
+            listing(answers) as server,
+            catalog_of(endpoint_at(server, "ollama"), declared=(declared,)) as catalog,
+        ):
+            info, _ = await catalog.models()
+            assert (info.context_window, info.abilities.images, info.abilities.reasoning) == (window, True, True)
+            assert await catalog.find("ollama/qwen:7b") == info
+
+
+async def test_models_of_a_proxy_are_declared_by_either_of_its_names() -> None:
+    declared = (
+        DeclaredModel("openai/mine", 9_000),
+        DeclaredModel("openai-proxy/yours", 8_000),
+        DeclaredModel("openai/vectors", embedding_dim=99),
+    )
+    async with listing({MODELS: openai_list()}) as server:
+        proxy = endpoint_at(server, "openai", provider_name="openai-proxy")
+        async with catalog_of(proxy, declared=declared) as catalog:
+            assert await handles(catalog) == ["openai-proxy/mine", "openai-proxy/yours", "holdfast/offline"]
+            assert (await catalog.find("openai/mine")).context_window == 9_000
+            (vectors,) = await catalog.embedding_models()
+            assert (vectors["handle"], vectors["embedding_dim"]) == ("openai/vectors", 99)
+
+
 async def test_a_model_without_tools_is_not_offered_but_can_be_named() -> None:
     entries = [{"id": "able"}, {"id": "unable", "supported_parameters": ["temperature"]}]
     async with listing({MODELS: {"data": entries}}) as server, catalog_of(endpoint_at(server)) as catalog:

@@ -25,15 +25,15 @@ class Shelf:
     """`declared`: what the operator says is there, for servers that cannot list. It is believed before their list."""
 
     def __init__(self, endpoint: Endpoint, declared: Iterable[DeclaredModel] = ()) -> None:
-        mine = [one for one in declared if one.handle.startswith(f"{endpoint.provider_name}/")]
+        prefixes = OPENAI_NAMES if endpoint.provider_name in OPENAI_NAMES else (endpoint.provider_name,)
+        mine = [one for one in declared if one.handle.partition("/")[0] in prefixes]
         self.endpoint = endpoint
-        self._declared = tuple(
-            named_model(endpoint, one.name, one.context_window) for one in mine if one.embedding_dim is None
-        )
+        self._declared = tuple(one for one in mine if one.embedding_dim is None)
         self._declared_embeddings = tuple(
             EmbeddingInfo(one.name, one.embedding_dim) for one in mine if one.embedding_dim is not None
         )
         self._listing = Listing()
+        self._models: dict[str, ModelInfo] = {}
         self._known: dict[str, ModelInfo] = {}
         self._lock = asyncio.Lock()
         self._answers = 0
@@ -79,8 +79,8 @@ class Shelf:
 
     def models(self) -> list[ModelInfo]:
         """Those that can call tools, by name. A model without is found when it is named, and not offered."""
-        offered = {info.name: info for info in (*self._listing.models, *self._declared) if info.abilities.tools}
-        return [offered[name] for name in sorted(offered)]
+        wanted = {one.name for one in self._declared}
+        return [info for name, info in sorted(self._models.items()) if info.abilities.tools or name in wanted]
 
     def names(self) -> Iterator[str]:
         return (info.handle for info in self._known.values())
@@ -124,12 +124,25 @@ class Shelf:
 
     def _take(self, listing: Listing) -> None:
         self._listing = listing
-        listed = (*listing.models, *self._declared)
+        self._models = {info.name: info for info in listing.models}
+        self._models |= {one.name: self._as_declared(one) for one in self._declared}
         # Vendors date their models, and people leave the date out: then the newest is meant.
         self._known = {
-            **{short: info for info in sorted(listed, key=lambda info: info.name) for short in _short_names(info.name)},
-            **{info.name: info for info in listed},
+            **{short: info for name, info in sorted(self._models.items()) for short in _short_names(name)},
+            **self._models,
         }
+
+    def _as_declared(self, one: DeclaredModel) -> ModelInfo:
+        """All that is declared of a model is its window; what the server says besides is as true as before."""
+        listed, window = self._models.get(one.name), one.context_window
+        if listed is None:
+            return named_model(self.endpoint, one.name, window)
+        if window is None:
+            return listed
+        output = listed.max_output_tokens
+        return msgspec.structs.replace(
+            listed, context_window=window, max_output_tokens=min(output, window) if output else None
+        )
 
 
 def _short_names(name: str) -> tuple[str, ...]:
