@@ -152,6 +152,25 @@ async def test_a_near_name_is_told_of_every_provider_that_has_it_and_of_the_one_
                 await catalog.find("vllm/smollm2-360m")
 
 
+async def test_a_name_is_told_once_although_it_can_be_written_in_several_ways() -> None:
+    path = "/v1/models?limit=1000"
+    answers = {path: openai_list("claude-opus-4-1-20250805")}
+    async with listing(answers) as server, catalog_of(endpoint_at(server, "anthropic")) as catalog:
+        with pytest.raises(NotFound, match=r"Near it: anthropic/claude-opus-4-1-20250805\."):
+            await catalog.find("anthropic/claude-opus-4-2-20250805")
+
+
+async def test_where_nothing_is_near_the_models_of_the_provider_that_was_named_come_first() -> None:
+    async with listing({MODELS: openai_list(*"abcdefghijkl")}) as server:
+        mine = endpoint_at(server, "openai", provider_name="openai-proxy")
+        async with catalog_of(mine, endpoint_at(server, "vllm")) as catalog:
+            await catalog.models()
+            with pytest.raises(NotFound, match=r"Some that exist: openai-proxy/a, .*openai-proxy/j\.$"):
+                await catalog.find("openai/unlike-any")
+            with pytest.raises(NotFound, match=r"Some that exist: vllm/a, .*vllm/j\.$"):
+                await catalog.find("vllm/unlike-any")
+
+
 async def test_while_a_list_cannot_be_had_a_handle_is_taken_at_its_word() -> None:
     async with listing({}) as server, catalog_of(endpoint_at(server)) as catalog:
         server.breaks(MODELS, 503)

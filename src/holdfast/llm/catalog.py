@@ -177,10 +177,12 @@ class ModelCatalog:
     def _not_found(self, handle: str, why: str) -> NotFound:
         known = [*(name for shelf in self._shelves() for name in shelf.names()), OFFLINE.handle]
         provider_name, _, model_name = handle.partition("/")
+        own = self._shelf(provider_name)
+        prefix = f"{own.endpoint.provider_name if own else provider_name}/"
         alike = get_close_matches(model_name, {_model_part(name) for name in known}, _NAMES_SHOWN)
-        near = [name for model in alike for name in known if _model_part(name) == model] or known[-_NAMES_SHOWN:]
-        near = sorted(near, key=lambda name: not name.startswith(f"{provider_name}/"))[:_NAMES_SHOWN]
-        word = "Near it" if len(near) < len(known) else "These exist"
+        near = [name for model in alike for name in known if _model_part(name) == model] or known
+        near = sorted(near, key=lambda name: not name.startswith(prefix))[:_NAMES_SHOWN]
+        word = "These exist" if len(near) == len(known) else "Near it" if alike else "Some that exist"
         return NotFound(f"Handle {handle} not found: {why}. {word}: {', '.join(near)}.")
 
     async def _bring_up_to_date(self) -> None:

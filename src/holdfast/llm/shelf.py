@@ -83,7 +83,8 @@ class Shelf:
         return [info for name, info in sorted(self._models.items()) if info.abilities.tools or name in wanted]
 
     def names(self) -> Iterator[str]:
-        return (info.handle for info in self._known.values())
+        """Each once, although some can be written without their date too."""
+        return iter(dict.fromkeys(info.handle for info in self._known.values()))
 
     def embedding_models(self) -> list[dict[str, Any]]:
         endpoint = self.endpoint
