@@ -186,6 +186,13 @@ def test_handles_of_ones_own_servers_may_have_another_prefix() -> None:
         endpoints({"VLLM_API_BASE": "http://gpu", "VLLM_HANDLE_BASE": "a/b"})
 
 
+@pytest.mark.parametrize("name", ["openai", "sglang", "holdfast"])
+def test_no_two_providers_share_a_name(name: str) -> None:
+    everybody = {"OPENAI_API_KEY": "k", "SGLANG_API_BASE": "http://gpu", "VLLM_API_BASE": "http://gpu"}
+    with pytest.raises(ConfigError, match=f"called {name}: .*VLLM_HANDLE_BASE"):
+        endpoints({**everybody, "VLLM_HANDLE_BASE": name})
+
+
 def test_what_is_peculiar_to_a_vendor_goes_along() -> None:
     azure = only(AZURE_API_KEY="k", AZURE_BASE_URL="https://a", AZURE_API_VERSION="2025-01-01")
     assert azure.options == {"api_version": "2025-01-01"}

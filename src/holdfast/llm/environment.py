@@ -8,6 +8,7 @@ from typing import Final
 from holdfast.errors import ConfigError
 from holdfast.llm.addresses import base_url, is_official
 from holdfast.llm.endpoint import Endpoint
+from holdfast.settings import OFFLINE_MODEL
 
 Variables = Mapping[str, str]
 
@@ -25,7 +26,20 @@ def endpoints(variables: Variables) -> list[Endpoint]:
     for name, value in variables.items():
         if not value.isprintable():
             raise ConfigError(f"{name} holds a line end or another character that cannot be sent to a provider.")
-    return [endpoint for read in _READERS for endpoint in read(variables)]
+    found = [endpoint for read in _READERS for endpoint in read(variables)]
+    _require_different_names(found)
+    return found
+
+
+def _require_different_names(found: list[Endpoint]) -> None:
+    """One would hide the other, and be noticed only when its models are missing."""
+    taken = [OFFLINE_MODEL.partition("/")[0], *(endpoint.provider_name for endpoint in found)]
+    for name in taken:
+        if taken.count(name) > 1:
+            raise ConfigError(
+                f"Two providers would be called {name}: choose another VLLM_HANDLE_BASE, SGLANG_HANDLE_BASE or "
+                "OPENROUTER_HANDLE_BASE."
+            )
 
 
 def _openai(variables: Variables) -> Iterator[Endpoint]:
