@@ -134,6 +134,11 @@ def test_with_a_provider_there_is_no_default_model_unless_one_is_named() -> None
     assert read(OPENAI_API_KEY="k", HOLDFAST_DEFAULT_MODEL="openai/o").default_model == "openai/o"
 
 
+def test_the_old_name_for_how_often_a_call_is_tried_again_is_honoured() -> None:
+    assert read(ANTHROPIC_MAX_RETRIES="1").model_retries == 1
+    assert read(ANTHROPIC_MAX_RETRIES="1", HOLDFAST_MODEL_RETRIES="2").model_retries == 2
+
+
 def test_the_database_is_a_file_in_the_data_directory_unless_named() -> None:
     assert read(HOLDFAST_DATA_DIR="/srv/a b").database_address == "sqlite:////srv/a%20b/holdfast.db"
     assert read(HOLDFAST_DATABASE_URL="postgresql://db/x").database_address == "postgresql://db/x"

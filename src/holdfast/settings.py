@@ -52,7 +52,6 @@ PROVIDER_VARIABLES: Final = ENABLING_VARIABLES | frozenset(
         "ANTHROPIC_BASE_URL",
         "ANTHROPIC_SONNET_1M",
         "ANTHROPIC_OPUS_1M",
-        "ANTHROPIC_MAX_RETRIES",
         "GEMINI_BASE_URL",
         "GOOGLE_CLOUD_LOCATION",
         "VLLM_HANDLE_BASE",
@@ -375,7 +374,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     ),
     Variable(
         "model_retries",
-        ("HOLDFAST_MODEL_RETRIES",),
+        ("HOLDFAST_MODEL_RETRIES", "ANTHROPIC_MAX_RETRIES"),
         _whole(0, 20),
         "How often a model call is tried again after a rate limit, an overload or a lost connection.",
     ),
