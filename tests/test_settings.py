@@ -131,6 +131,7 @@ def test_a_key_that_was_read_from_a_file_may_end_with_a_line() -> None:
 def test_with_a_provider_there_is_no_default_model_unless_one_is_named() -> None:
     assert read(OPENAI_API_KEY="k").default_model is None
     assert read(ANTHROPIC_BASE_URL="http://x").default_model == "holdfast/offline"
+    assert read(GOOGLE_CLOUD_PROJECT="p").default_model == "holdfast/offline"  # Google sets it on its own machines
     assert read(OPENAI_API_KEY="k", HOLDFAST_DEFAULT_MODEL="openai/o").default_model == "openai/o"
 
 

@@ -17,6 +17,7 @@ EVERYTHING = {
     "ANTHROPIC_API_KEY": "k",
     "GEMINI_API_KEY": "k",
     "GOOGLE_CLOUD_PROJECT": "p",
+    "GOOGLE_CLOUD_LOCATION": "europe-west4",
     "OLLAMA_BASE_URL": "http://localhost:11434",
     "VLLM_API_BASE": "http://localhost:8000",
     "SGLANG_API_BASE": "http://localhost:30000",
@@ -165,11 +166,16 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
         ("AZURE_BASE_URL", "AZURE_API_KEY"),
         ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
         ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"),
+        ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_PROJECT"),
     ],
 )
 def test_half_a_provider_is_refused_and_told_what_is_missing(given: str, missing: str) -> None:
     with pytest.raises(ConfigError, match=f"{given} is set, but {missing} is not"):
         endpoints({given: "https://x"})
+
+
+def test_a_project_of_google_cloud_alone_is_no_provider() -> None:
+    assert endpoints({"GOOGLE_CLOUD_PROJECT": "p"}) == []
 
 
 def test_a_value_that_no_header_can_carry_is_refused_and_not_repeated() -> None:

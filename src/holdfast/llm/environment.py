@@ -70,8 +70,9 @@ def _google_ai(variables: Variables) -> Iterator[Endpoint]:
 
 
 def _google_vertex(variables: Variables) -> Iterator[Endpoint]:
-    if project := variables.get("GOOGLE_CLOUD_PROJECT"):
-        location = variables.get("GOOGLE_CLOUD_LOCATION") or _GOOGLE_LOCATION
+    # The project alone says nothing about models: Google sets it on machines of its own.
+    if variables.get("GOOGLE_CLOUD_LOCATION") and _both(variables, "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION"):
+        location, project = variables["GOOGLE_CLOUD_LOCATION"], variables["GOOGLE_CLOUD_PROJECT"]
         yield vertex_endpoint("google_vertex", location, project=project)
 
 
