@@ -135,6 +135,13 @@ def test_models_are_listed_with_their_prices_and_the_providers_that_could_not_be
     assert missing == "Models of mistral need an extra"
 
 
+def test_a_provider_that_lists_nothing_to_use_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    idle = {"name": "ollama", "status": "ok", "since": "2025-01-01", "problem": None, "models": 0}
+    with answering({"/v1/models/": (200, MODELS), "/v1/models/providers": (200, [idle])}) as (url, _):
+        assert main(["models", "--url", url]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "ollama lists no model that can call tools."
+
+
 def test_models_of_one_provider_are_asked_for_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     answers: dict[str, tuple[int, object]] = {"/v1/models/": (200, []), "/v1/models/providers": (200, PROVIDERS)}
     with answering(answers) as (url, asked):

@@ -45,6 +45,8 @@ def _sentence(provider: dict[str, Any]) -> str | None:
     match provider.get("status"):
         case "ok" | "unlistable" | "not_asked" if provider.get("problem"):
             return str(provider["problem"])
+        case "ok" if provider.get("models") == 0:
+            return f"{provider.get('name')} lists no model that can call tools."
         case "failed":
             return f"{provider.get('name')} has not listed its models since {provider.get('since')}: " + str(
                 provider.get("problem")
