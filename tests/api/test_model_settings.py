@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from holdfast.wire.models import ProviderType
 from tests.llm.fakes.chat import ChatProtocol
 from tests.llm.fakes.server import FakeVendor
 from tests.served import ServedClient, served
@@ -36,7 +37,20 @@ SHOWN: dict[str, dict[str, Any]] = {
     "baseten": {"temperature": 0.7},
     "chatgpt_oauth": {"temperature": 0.7, "reasoning": {"reasoning_effort": "medium"}},
     **dict.fromkeys(
-        ("azure", "xai", "groq", "deepseek", "together", "bedrock", "openrouter", "ollama", "vllm", "lmstudio"), PLAIN
+        (
+            "azure",
+            "xai",
+            "groq",
+            "deepseek",
+            "together",
+            "bedrock",
+            "openrouter",
+            "ollama",
+            "vllm",
+            "lmstudio",
+            "cohere",
+        ),
+        PLAIN,
     ),
 }
 SHOWN["google_vertex"] = SHOWN["google_ai"]
@@ -75,6 +89,25 @@ async def test_each_provider_s_settings_are_shown_with_its_own_defaults(
     agent = await create(client, model_settings={"provider_type": provider_type})
     common = {"provider_type": provider_type, "max_output_tokens": 4096, "parallel_tool_calls": True}
     assert agent["model_settings"] == common | SHOWN[provider_type]
+
+
+async def test_every_type_of_provider_may_have_settings(client: ServedClient) -> None:
+    for provider_type in set(get_args(ProviderType)) - {"letta"}:
+        await create(client, model_settings={"provider_type": provider_type})
+
+
+async def test_null_forgets_all_that_the_settings_said_and_the_rest_of_the_request_still_counts(
+    client: ServedClient, vendor: FakeVendor
+) -> None:
+    said = {"provider_type": "openai", "temperature": 0.25, "max_output_tokens": 321, "response_format": SCHEMA}
+    agent = await create(client, model_settings=said)
+    bare = (await create(client))["model_settings"]
+    path = f"/v1/agents/{agent['id']}"
+    assert (await client.ask("PATCH", path, {"model_settings": None}))["model_settings"] == bare
+    await client.say(agent["id"], "Hello")
+    assert not {"temperature", "max_completion_tokens", "response_format"} & last_sent(vendor).keys()
+    both = await client.ask("PATCH", path, {"model_settings": None, "max_tokens": 55})
+    assert both["model_settings"] == bare | {"max_output_tokens": 55}
 
 
 async def test_a_type_that_nobody_knows_is_refused(client: ServedClient) -> None:

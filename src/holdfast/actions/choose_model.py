@@ -79,6 +79,8 @@ def revised_choice(choice: ModelChoice, request: AgentFields, info: ModelInfo, w
     """
     if info.handle != choice.handle:
         choice = _moved(choice, info, window)
+    if request.model_settings is None and "model_settings" in request.model_fields_set:
+        choice = ModelChoice(handle=choice.handle, context_window=choice.context_window, settings=_dialect(info))
     changes: dict[str, Any] = {"provider_category": info.provider_category}
     settings = dict(choice.settings)
     if request.llm_config is not None:
@@ -86,8 +88,6 @@ def revised_choice(choice: ModelChoice, request: AgentFields, info: ModelInfo, w
     _read_aliases(request, changes, settings)
     if request.model_settings is not None:
         _read_settings(request.model_settings, changes, settings)
-    elif "model_settings" in request.model_fields_set:
-        settings = _dialect(info)
     if "context_window_limit" in request.model_fields_set:
         changes["context_window"] = _window(request.context_window_limit, info, window)
     revised = msgspec.structs.replace(choice, **changes, settings=settings)

@@ -39,6 +39,8 @@ SettingsProvider = Literal[
     "cerebras",
     "minimax",
     "hugging-face",
+    "zai_coding",
+    "cohere",
     "holdfast",
 ]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
