@@ -328,7 +328,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "allowed_hosts",
         ("HOLDFAST_ALLOWED_HOSTS",),
         _allowed_hosts,
-        "Private hosts or networks that webhooks and image URLs may reach.",
+        "Private hosts or networks that webhooks, image URLs and the providers that users bring may reach.",
     ),
     Variable(
         "default_model",
