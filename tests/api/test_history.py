@@ -211,6 +211,17 @@ async def test_the_context_is_what_the_next_request_costs(client: ServedClient) 
     assert context["context_window_size_current"] == pytest.approx(told.usage.prompt_tokens, rel=0.05)
 
 
+async def test_of_a_long_tool_return_the_context_counts_what_is_sent(client: ServedClient) -> None:
+    talkative = SECRET.replace('"opened"', '"opened " * 5_000')
+    agent = await client.guarded_agent(talkative, context_window_limit=8_000)
+    asked = (await client.say(agent.id, "Call open_door [[say:fine]]")).messages[-1]
+    approval = {"type": "approval", "tool_call_id": asked.tool_call.tool_call_id, "approve": True}
+    body = {"messages": [{"type": "approval", "approvals": [approval]}]}
+    told = await client.ask("POST", f"/v1/agents/{agent.id}/messages", body)
+    context = await client.ask("GET", f"/v1/agents/{agent.id}/context")
+    assert context["context_window_size_current"] == pytest.approx(told["usage"]["context_tokens"], rel=0.05)
+
+
 async def test_the_context_is_counted_the_way_the_models_vendor_counts(client: ServedClient) -> None:
     agent = await client.guarded_agent(SECRET)
     await client.say(agent.id, "[[say:fine]] hello")

@@ -271,6 +271,18 @@ def test_estimates_count_bytes_of_every_part_and_a_flat_price_for_images() -> No
     assert context.estimate_message(approved("c1")) == 4
 
 
+def test_a_long_return_is_estimated_as_the_part_of_it_that_is_sent() -> None:
+    long = row("tool", ToolReturn("c1", "tool", "success", "x" * 40_000))
+    asked = row("assistant", call("c1"))
+    (_, turn) = context.history((asked, long), model_handle="m", context_window=8_000)[1:]
+    sent = context.estimate_context("", [turn])
+    assert context.estimate_shown(long, 8_000) == pytest.approx(sent, abs=40)
+    assert context.estimate_shown(long, 128_000) == context.estimate_message(long)
+    assert context.estimate_shown(row("user", "x" * 40_000), 8_000) == context.estimate_message(
+        row("user", "x" * 40_000)
+    )
+
+
 def test_the_estimate_of_a_request_grows_with_each_of_its_parts() -> None:
     turns = history(row("user", "hello"))
     bare = context.estimate_context("", turns)

@@ -146,6 +146,15 @@ async def test_figures_are_in_the_vendors_tokens_where_they_are_known(kit: Kit) 
     assert part.stats.context_tokens_before > counted.tokens_after
 
 
+async def test_of_a_long_return_only_what_the_model_is_shown_counts(kit: Kit) -> None:
+    rows = talk(3)
+    rows[11] = row(11, "tool", ToolReturn("call-2", "note", "success", "r" * 40_000))
+    made = await kit.compactor.compact(wanted(rows))
+    assert len(kit.asked) == 1, "the first mode frees enough"
+    assert rows[11] not in made.evicted
+    assert made.tokens_after < CHOICE.context_window // 2
+
+
 # --- when it goes wrong ----------------------------------------------------------------------------------------------
 
 

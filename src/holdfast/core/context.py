@@ -158,6 +158,20 @@ def estimate_message(message: Message) -> int:
     return _tokens(_parts_size(message.parts))
 
 
+def estimate_shown(message: Message, context_window: int) -> int:
+    """Tokens of one stored row as a model with this window is shown it: a long return is stored whole and sent cut."""
+    if message.role != "tool":
+        return estimate_message(message)
+    limit = return_char_limit(context_window)
+    shown = [
+        msgspec.structs.replace(part, content=cut_content(part.content, limit))
+        if isinstance(part, ToolReturn)
+        else part
+        for part in message.parts
+    ]
+    return _tokens(_parts_size(shown))
+
+
 class _Told(msgspec.Struct, frozen=True):
     turns: list[Turn] = []
     called: frozenset[str] = frozenset()

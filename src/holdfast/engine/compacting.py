@@ -93,17 +93,26 @@ class Compactor:
     async def _try(self, wanted: Wanted, settings: CompactionSettings, ratio: float | None) -> Compaction | None:
         window, model = wanted.window, wanted.model
         overhead = context.estimate_tools(wanted.tools)
+
+        def estimate(row: Message) -> int:
+            return context.estimate_shown(row, model.context_window)
+
         place = compaction.cut(
-            window, settings, context_window=model.context_window, overhead_tokens=overhead, ratio=ratio
+            window,
+            settings,
+            context_window=model.context_window,
+            overhead_tokens=overhead,
+            ratio=ratio,
+            estimate=estimate,
         )
         start = compaction.first_evictable(window)
         evicted = tuple(window[start:place])
         if not compaction.summarisable(evicted):
             return None
         text = compaction.clip(await self._summarise_patiently(wanted, settings, evicted), settings.clip_chars)
-        kept = sum(map(context.estimate_message, [*window[:start], *window[place:]])) + overhead
+        kept = sum(map(estimate, [*window[:start], *window[place:]])) + overhead
         tokens_after = budget.calibrated(kept + estimate_tokens(text), ratio)
-        gone = sum(map(context.estimate_message, evicted))
+        gone = sum(map(estimate, evicted))
         stats = compaction.stats(
             wanted.trigger,
             context_window=model.context_window,

@@ -69,7 +69,7 @@ def context_overview(contents: Contents, context_window: int, ratio: float | Non
     }
     guesses = {name: estimate_tokens(text) for name, text in texts.items()}
     guesses["functions"] = context.estimate_tools(functions)
-    guesses["messages"] = sum(map(context.estimate_message, rest))
+    guesses["messages"] = sum(context.estimate_shown(row, context_window) for row in rest)
     weights = {name: budget.calibrated(guess, ratio) for name, guess in guesses.items()}
     return {
         "context_window_size_max": context_window,
