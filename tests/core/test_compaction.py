@@ -11,6 +11,7 @@ from holdfast.core.compaction import Mode
 from holdfast.core.context import estimate_message, pending_start
 from holdfast.core.messages import CompactionStats, Image, Message, Reasoning, Summary, Text, Turn
 from holdfast.core.records import CompactionSettings
+from holdfast.core.usage import estimate_tokens
 
 from .rows import MODEL, WINDOW, approved, assert_well_formed, call, returned, row
 from .strategies import any_row
@@ -247,9 +248,19 @@ def test_one_long_row_does_not_crowd_out_the_others() -> None:
 
 
 def test_a_summary_is_clipped_to_the_limit_the_agent_sets() -> None:
-    assert compaction.clip("abcdef", 3) == "abc" + compaction.CLIPPED
-    assert compaction.clip("abc", 3) == "abc"
-    assert compaction.clip("abcdef", None) == "abcdef"
+    assert compaction.clip("abcdef", 3, context_window=1_000) == "abc" + compaction.CLIPPED
+    assert compaction.clip("abc", 3, context_window=1_000) == "abc"
+    assert compaction.clip("abcdef", None, context_window=1_000) == "abcdef"
+
+
+@pytest.mark.parametrize("limit", [50_000, None])
+@pytest.mark.parametrize("letter", ["w", "é", "語"])
+def test_a_summary_leaves_half_of_the_window_free_whatever_the_agent_allows(limit: int | None, letter: str) -> None:
+    short = compaction.clip(letter * 40_000, limit, context_window=8_000, ratio=2.0)
+    assert short.endswith(letter + compaction.CLIPPED)
+    tokens = 2 * estimate_tokens(short.removesuffix(compaction.CLIPPED))
+    assert tokens == pytest.approx(4_000, abs=2)
+    assert compaction.clip("w" * 40_000, limit, context_window=128_000, ratio=2.0) == "w" * 40_000
 
 
 def test_the_figures_count_the_summary_among_what_is_left() -> None:

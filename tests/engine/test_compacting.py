@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.compaction import Mode
+from holdfast.core.compaction import CLIPPED, Mode
 from holdfast.core.events import Compacted
 from holdfast.core.frames import UsageFrame
 from holdfast.core.messages import Message, Summary, Text, ToolCall, ToolReturn, text_of
@@ -198,9 +198,18 @@ async def test_a_summary_that_breaks_off_is_none(world: World) -> None:
         await compactor.compact(wanted(talk(3), "all"))
 
 
+async def test_a_summary_that_would_fill_the_window_is_cut_to_leave_room(kit: Kit) -> None:
+    window = [SYSTEM, row(90, "user", Text(f"[[summary:{'words ' * 2_600}]]")), *talk(8)[1:]]
+    made = await kit.compactor.compact(wanted(window, "self_compact_all"))
+    assert summary_text(made.summary).endswith(CLIPPED)
+    assert len(kit.asked) == 1, "no other mode need be tried"
+    assert made.tokens_after < CHOICE.context_window // 2
+
+
 async def test_of_summaries_that_free_too_little_the_shortest_window_is_taken(kit: Kit) -> None:
     """The first mode leaves less than the second, which is tried because even that is too much."""
-    window = [SYSTEM, row(90, "user", Text(f"[[summary:{'words ' * 2_600}]]")), *talk(8)[1:]]
+    large = row(0, "system", Text("Be careful. " * 900))
+    window = [large, row(90, "user", Text(f"[[summary:{'words ' * 2_600}]]")), *talk(8)[1:]]
     made = await kit.compactor.compact(wanted(window, "self_compact_all"))
     assert len(kit.asked) == 3
     assert len(made.evicted) == len(window) - 1

@@ -41,6 +41,7 @@ _GROWTH_PERCENT: Final = 10
 # Estimates count bytes; vendors count tokens, and often more of them. Where nothing is learnt yet, this is feared.
 _FEARED_RATIO: Final = 1.3
 _TRANSCRIPT_SHARE_PERCENT: Final = 50
+_SUMMARY_SHARE_PERCENT: Final = 50
 _ROW_CHARS: Final = 8_000
 
 
@@ -139,8 +140,13 @@ def transcript(messages: Sequence[Message], limit: int) -> str:
     return f"{text[:half]}\n[{left_out} characters left out]\n{text[len(text) - half :]}"
 
 
-def clip(summary: str, limit: int | None) -> str:
-    return summary if limit is None or len(summary) <= limit else summary[:limit] + CLIPPED
+def clip(summary: str, limit: int | None, *, context_window: int, ratio: float | None = None) -> str:
+    """`limit` is the agent's, in characters. Half of the window is all that a summary gets: it is there to make room,
+    and one that fills a small window would leave none for whatever comes next."""
+    tokens = context_window * _SUMMARY_SHARE_PERCENT / 100 / (_FEARED_RATIO if ratio is None else ratio)
+    most_bytes = int(tokens) * BYTES_PER_TOKEN
+    kept = summary[:limit].encode()[:most_bytes].decode(errors="ignore")
+    return summary if kept == summary else kept + CLIPPED
 
 
 def stats(

@@ -109,7 +109,8 @@ class Compactor:
         evicted = tuple(window[start:place])
         if not compaction.summarisable(evicted):
             return None
-        text = compaction.clip(await self._summarise_patiently(wanted, settings, evicted), settings.clip_chars)
+        said = await self._summarise_patiently(wanted, settings, evicted)
+        text = compaction.clip(said, settings.clip_chars, context_window=model.context_window, ratio=ratio)
         kept = sum(map(estimate, [*window[:start], *window[place:]])) + overhead
         tokens_after = budget.calibrated(kept + estimate_tokens(text), ratio)
         gone = sum(map(estimate, evicted))
