@@ -17,6 +17,7 @@ from holdfast.core.frames import (
     ErrorFrame,
     Frame,
     MessageFrame,
+    RetryFrame,
     StopFrame,
     TextFrame,
     UsageFrame,
@@ -625,8 +626,21 @@ async def test_the_fragments_of_a_call_that_overflowed_in_the_middle_are_given_u
     assert (await small.run(accepted.run.id)).stop_reason == "end_turn"
     snapshot = await assert_invariants(small.database)
     assert any(isinstance(frame, AbandonedFrame) for _, frame in snapshot.frames[accepted.run.id])
-    ids = {f.message_id for _, f in await node.replay(accepted.run.id) if isinstance(f, TextFrame)}
+    shown = [frame for _, frame in await node.replay(accepted.run.id)]
+    ids = {frame.message_id for frame in shown if isinstance(frame, TextFrame)}
     assert len(ids) == 1
+    (told,) = [frame for frame in shown if isinstance(frame, RetryFrame)]
+    assert (told.attempt, told.max_attempts, told.retry_in_ms) == (2, 2, 0)
+    assert len(told.abandoned_ids) == 1
+    assert not ids & set(told.abandoned_ids), "who listened is told which words are void"
+
+
+async def test_an_overflow_of_which_nothing_was_shown_is_no_retry(small: World) -> None:
+    node = small.node()
+    await node.ask("remember the first thing")
+    frames = await node.told(await node.send("[[error:context]][[error_times:1]] hello", stream_tokens=True))
+    assert stop_of(frames) == "end_turn"
+    assert RetryFrame not in kinds(frames)
 
 
 async def test_a_context_that_stays_too_long_fails_the_run_after_three_tries(small: World) -> None:

@@ -194,8 +194,9 @@ class Session:
         abandoned = self._shown_of_attempt()
         self.draft.given_up = said
         self.draft.frames.extend(AbandonedFrame(message_id) for message_id in abandoned)
-        if retry_in_ms is not None:
-            self.draft.frames.append(self._retry_frame(failure, retry_in_ms, abandoned))
+        if retry_in_ms is not None or (abandoned and self.state.compact):
+            # A compaction comes between the tries without a word, unless one was shown that is void now.
+            self.draft.frames.append(self._retry_frame(failure, retry_in_ms or 0, abandoned))
         if self.state.phase is Phase.DONE:
             self._fail_step(failure)
 
@@ -360,12 +361,13 @@ class Session:
 
     def _retry_frame(self, failure: Failure, retry_in_ms: int, abandoned: tuple[str, ...]) -> RetryFrame:
         step_id = ids.derive("step", self.run.id, self.state.model_calls + 1)
-        failures, tries = self.state.failures, self.spec.retries + 1
+        overflows = self.state.overflows  # tries that compaction was the answer to: they are not counted against it
+        failed, tries = self.state.failures + overflows, self.spec.retries + 1 + overflows
         return RetryFrame(
-            message_id=ids.derive("message", self.run.id, step_id, failures, "retry"),
+            message_id=ids.derive("message", self.run.id, step_id, failed, "retry"),
             step_id=step_id,
             at_us=self.clock.now_us(),
-            attempt=failures + 1,
+            attempt=failed + 1,
             max_attempts=tries,
             error_type=failure.error["error_type"],
             message=failure.error["detail"],
