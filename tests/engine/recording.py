@@ -22,11 +22,11 @@ class RecordingCatalog(ModelCatalog):
 
     @property
     def summaries(self) -> list[ModelRequest]:
-        return [request for request in self.asked if _wants_summary(request)]
+        return [request for request in self.asked if wants_summary(request)]
 
     @property
     def replies(self) -> list[ModelRequest]:
-        return [request for request in self.asked if not _wants_summary(request)]
+        return [request for request in self.asked if not wants_summary(request)]
 
 
 class _Recorded:
@@ -42,6 +42,6 @@ class _Recorded:
         return self._inner.payload(request)
 
 
-def _wants_summary(request: ModelRequest) -> bool:
+def wants_summary(request: ModelRequest) -> bool:
     last = request.turns[-1].parts[-1] if request.turns else None
     return isinstance(last, Text) and last.text.startswith(REQUEST_TAG)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from holdfast.core.compaction import CLIPPED, Mode
+from holdfast.core.deltas import Delta
 from holdfast.core.events import Compacted
 from holdfast.core.frames import UsageFrame
 from holdfast.core.messages import Message, Summary, Text, ToolCall, ToolReturn, text_of
@@ -20,14 +22,15 @@ from holdfast.core.usage import Usage
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.compacting import Compactor, Wanted
 from holdfast.engine.ratios import TokenRatios
-from holdfast.errors import ModelUnavailable, RateLimited, Rejected, SystemPromptTooLong
-from holdfast.llm.base import ToolSchema
+from holdfast.errors import ContextTooLong, ModelUnavailable, RateLimited, Rejected, SystemPromptTooLong
+from holdfast.llm.base import Model, ModelInfo, ModelRequest, ToolSchema
+from holdfast.llm.catalog import ModelCatalog
 from holdfast.store import agents
 from holdfast.store.transaction import Transaction
 
 from ..invariants import assert_invariants
 from ..scenario import HANDLE, HASTY, IMPATIENT, Node, World, eventually, sqlite_at, world_at
-from .recording import RecordingCatalog
+from .recording import RecordingCatalog, wants_summary
 
 MODES: tuple[Mode, ...] = ("sliding_window", "all", "self_compact_all", "self_compact_sliding_window")
 SELF: tuple[Mode, ...] = ("self_compact_all", "self_compact_sliding_window")
@@ -280,3 +283,33 @@ async def test_a_cancel_does_not_wait_for_a_summariser_that_is_waited_for(world:
     await assert_invariants(world.database, idle=True)
     assert "summary" not in [row.role for row in await world.window()]
     assert node.catalog.offline.model.open_streams == 0
+
+
+class _Cramped(ModelCatalog):
+    """Summarises, but finds every other request too long: its window is smaller than anybody was told."""
+
+    def open(self, info: ModelInfo) -> Model:
+        return _CrampedModel(super().open(info))
+
+
+class _CrampedModel:
+    def __init__(self, inner: Model) -> None:
+        self._inner = inner
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
+        if not wants_summary(request):
+            raise ContextTooLong("Context too long for somebody: 512 tokens at most.")
+        async with aclosing(self._inner.stream(request)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    def payload(self, request: ModelRequest) -> dict[str, Any]:
+        return self._inner.payload(request)
+
+
+async def test_where_nothing_is_left_to_summarise_the_vendors_own_words_are_told(world: World) -> None:
+    run = await Node(world, catalog=_Cramped()).ask("hello")
+    assert (run.status, run.stop_reason) == ("failed", "error")
+    detail = run.metadata["error"]["detail"]
+    assert detail.startswith("CONTEXT_WINDOW_EXCEEDED: Context too long for somebody: 512 tokens at most. ")
+    assert "nothing in it can be summarised" in detail

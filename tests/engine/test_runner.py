@@ -22,7 +22,7 @@ from holdfast.core.frames import (
     TextFrame,
     UsageFrame,
 )
-from holdfast.core.messages import Approve, ClientReturn, Deny, Message, ToolReturn, content_text, text_of
+from holdfast.core.messages import Approve, ClientReturn, Deny, Message, Summary, ToolReturn, content_text, text_of
 from holdfast.core.run import OpenCall
 from holdfast.core.tool_rules import ChildArguments, Children, ExitLoop, RequiredBeforeExit, RequiresApproval, Rule
 from holdfast.errors import Busy, Conflict, Invalid, NothingToCancel, PendingApproval
@@ -652,6 +652,22 @@ async def test_a_context_that_stays_too_long_fails_the_run_after_three_tries(sma
     snapshot = await assert_invariants(small.database)
     assert snapshot.states[run.id].compactions <= 3
     assert [step.status for step in snapshot.steps.values()][-1] == "failed"
+
+
+async def test_an_overflow_is_told_with_the_tokens_of_the_request_that_did_not_fit(small: World) -> None:
+    """Of the two requests of the run the first was small; what it was counted as is not what overflowed."""
+    node = small.node()
+    await node.ask(f"[[say:fine]] {LONG}")
+    text = "call the note tool [[usage:60,5]] [[error:context@2]][[error_times:1]]"
+    accepted = await node.send(text, include_compaction_messages=True)
+    frames = await node.told(accepted)
+    (began,) = [frame for frame in frames if isinstance(frame, CompactionFrame)]
+    assert began.trigger == "context_window_exceeded"
+    assert began.context_token_estimate is not None and began.context_token_estimate > 400
+    (summary,) = [row for row in await small.window() if row.role == "summary"]
+    (part,) = summary.parts
+    assert isinstance(part, Summary) and part.stats is not None
+    assert part.stats.context_tokens_before == began.context_token_estimate
 
 
 async def test_a_cancel_during_compaction_discards_it_whole(small: World) -> None:

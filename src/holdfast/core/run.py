@@ -41,6 +41,7 @@ from holdfast.core.tool_rules import Called, Choice
 from holdfast.core.usage import Usage
 from holdfast.errors import BugError, IllegalEvent
 
+OVERFLOW: Final = "context_window_exceeded"  # why a context is compacted that did not fit
 MAX_COMPACTIONS: Final = 3  # for one model call that overflows
 _CUT_SHORT: Final = {
     "error_type": "max_tokens_exceeded",
@@ -271,7 +272,7 @@ def _replied(state: RunState, event: ModelReplied) -> RunState:
 def _model_failed(state: RunState, event: ModelFailed) -> RunState:
     after = _change(state, usage=state.usage + event.usage, pause_ms=0)
     if event.overflow and state.overflows < MAX_COMPACTIONS:
-        return _change(after, compact="context_window_exceeded", overflows=state.overflows + 1)
+        return _change(after, compact=OVERFLOW, overflows=state.overflows + 1)
     if event.retry_in_ms is None:
         return _done(after, event.stop_reason, event.error)
     if state.failures >= state.frozen_spec.retries:
@@ -281,7 +282,7 @@ def _model_failed(state: RunState, event: ModelFailed) -> RunState:
 
 def _compaction_failed(state: RunState, event: CompactionFailed) -> RunState:
     """Fatal only when the model cannot be called without it; otherwise the window is merely fuller than we like."""
-    if state.compact == "context_window_exceeded":
+    if state.compact == OVERFLOW:
         return _done(state, event.stop_reason, event.error)
     after = _change(state, compact=None)
     return _done(after, after.stop_after_compaction, after.error) if after.stop_after_compaction else after

@@ -16,7 +16,7 @@ from holdfast.core.deltas import NOTHING_SAID, Reply
 from holdfast.core.frames import CompactionFrame
 from holdfast.core.messages import ToolReturn
 from holdfast.core.retrying import Patience, left_ms, pause_ms
-from holdfast.core.run import CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
+from holdfast.core.run import OVERFLOW, CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
 from holdfast.engine import requests
 from holdfast.engine.acting import Executor, next_batch, preparing
 from holdfast.engine.checkpoint import BlockChanged, CancelPending, checkpoint
@@ -165,6 +165,8 @@ class Runner:
         pause: int | None = None
         if error.retryable:
             pause = pause_ms(Patience(retries, first_pause_s), failures, error.retry_after, random())
+        if isinstance(error, ContextTooLong):
+            session.overflow = error.message
         if pause is not None:
             log.info("run %s: try %d of %d failed: %s", session.run.id, failures, retries + 1, error)
         session.model_failed(classify(error, session.run.id), said, pause)
@@ -239,7 +241,7 @@ class Runner:
             made = await scope.run(self._compactor.compact(wanted))
         except ModelError as error:
             log.warning("run %s could not compact its context: %s", session.run.id, error)
-            session.compaction_failed(classify(error, session.run.id))
+            session.compaction_failed(classify(_with_overflow(error, session.overflow), session.run.id))
         else:
             session.compacted(made.summary, made.evicted, made.tokens_after)
             await self._recompile(session)
@@ -255,7 +257,7 @@ class Runner:
             shown=spec.include_compaction,
             run_id=session.run.id,
             step_id=session.step_id(),
-            tokens_before=session.state.context_tokens,
+            tokens_before=_tokens_now(session, trigger),
             tools=requests.schemas(spec, spec.tool_names),
         )
 
@@ -263,7 +265,7 @@ class Runner:
         window = session.spec.model.context_window
         now_us = self._clock.now_us()
         return CompactionFrame(
-            session.event_id(), session.step_id(), now_us, trigger, session.state.context_tokens, window
+            session.event_id(), session.step_id(), now_us, trigger, _tokens_now(session, trigger), window
         )
 
     async def _refresh_system(self, session: Session, scope: CancelScope) -> None:
@@ -302,3 +304,15 @@ class Runner:
     def _cancel(session: Session, scope: CancelScope, partial: Reply | None) -> None:
         scope.clear_user()
         session.cancel(partial)
+
+
+def _tokens_now(session: Session, trigger: str) -> int | None:
+    """What the last reply was counted as says nothing of a request that has grown since, and overflowed."""
+    return session.state.context_tokens if trigger != OVERFLOW else session.measured.prompt_guess or None
+
+
+def _with_overflow(error: ModelError, overflow: str | None) -> ModelError:
+    """Where nothing is left to summarise, the vendor's own words tell most: often its window is smaller than ours."""
+    if overflow is None or not isinstance(error, ContextTooLong) or overflow == error.message:
+        return error
+    return ContextTooLong(f"{overflow} {error.message}")

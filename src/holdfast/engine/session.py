@@ -91,6 +91,7 @@ class Session:
         ] = {}  # by the parked step of an earlier run that tools belong to; not yet stored
         self.trace: ProviderTrace | None = None  # of the newest model call; not yet stored
         self.trace_id: str | None = None
+        self.overflow: str | None = None  # what was said of the newest request that did not fit
         self._committed = state, list(window), blocks, step
 
     @property
