@@ -105,6 +105,16 @@ def test_a_reply_without_usage_is_estimated_and_says_so() -> None:
     assert the_step(session).usage == Usage(completion_tokens=10, estimated=True)
 
 
+def test_calls_are_part_of_what_a_reply_without_usage_is_estimated_to_cost() -> None:
+    session = session_of()
+    intent = plan(session.state)
+    assert isinstance(intent, CallModel)
+    attempt = session.begin_attempt(session.begin_step(intent, "holdfast", None))
+    call = ToolCall("call-1", "note", "x" * 36)
+    session.replied(attempt, Reply((Text("x" * 40), call), "tool_calls", None), intent)
+    assert the_step(session).usage == Usage(completion_tokens=20, estimated=True)
+
+
 def test_returns_of_one_step_gather_in_one_row_in_the_order_of_the_calls() -> None:
     session = session_of()
     think(session, "note", "lookup")
@@ -161,7 +171,7 @@ def test_a_cancel_during_the_model_call_keeps_what_a_token_stream_delivered() ->
         assert [row.id for row in session.draft.rows] == [attempt.reply_id] * len(kept)
         assert all(not row.calls for row in session.draft.rows)
         assert (the_step(session).status, the_step(session).stop_reason) == ("cancelled", "cancelled")
-        assert the_step(session).usage == Usage(completion_tokens=1, estimated=True)
+        assert the_step(session).usage == Usage(completion_tokens=3, estimated=True)
         assert plan(session.state) == Done("cancelled")
 
 

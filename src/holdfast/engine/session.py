@@ -459,6 +459,7 @@ class Session:
     def _estimated(self, reply: Reply) -> Usage:
         """What went in is paid for too, though nothing may have come out."""
         said = "".join(part.text for part in reply.spoken if isinstance(part, (Text, Reasoning)))
+        said += "".join(call.name + call.arguments for call in reply.calls)
         return Usage(self.measured.prompt_guess, estimate_tokens(said), estimated=True)
 
     def _cost(self, usage: Usage) -> float | None:
