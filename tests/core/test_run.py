@@ -232,7 +232,9 @@ def test_invalid_prefilled_arguments_end_the_run_once_the_call_has_its_return() 
     assert isinstance(plan(state), Settle)
     state = apply(state, returned("note"))
     assert plan(state) == Done("invalid_tool_call")
-    assert state.error == {"error_type": "invalid_tool_call", "message": "Invalid prefilled tool arguments"}
+    assert state.error is not None
+    assert state.error["error_type"] == "invalid_tool_call"
+    assert state.error["detail"] == "INVALID_TOOL_CALL: Invalid prefilled tool arguments"
 
 
 def test_a_fatal_call_without_a_note_still_says_that_something_was_invalid() -> None:

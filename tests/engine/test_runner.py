@@ -124,7 +124,9 @@ async def test_an_answer_cut_by_the_output_limit_is_stored_and_told_and_the_run_
     frames = await node.told(accepted)
     run = await world.run(accepted.run.id)
     assert (run.status, run.stop_reason) == ("failed", "max_tokens_exceeded")
-    assert run.metadata["error"]["error_type"] == "max_tokens_exceeded"
+    error = run.metadata["error"]
+    assert (error["error_type"], error["run_id"]) == ("max_tokens_exceeded", run.id)
+    assert error["message"] and error["detail"]
     assert isinstance(frames[-1], UsageFrame)
     assert roles(await world.window()) == ["system", "user", "assistant"]
 

@@ -46,6 +46,7 @@ MAX_COMPACTIONS: Final = 3  # for one model call that overflows
 _CUT_SHORT: Final = {
     "error_type": "max_tokens_exceeded",
     "message": "The answer was cut short because it reached the model's limit of output tokens.",
+    "detail": "MAX_TOKENS_EXCEEDED: Raise max_output_tokens in the model settings, or ask for less at once.",
 }
 
 
@@ -414,7 +415,8 @@ def _mark(state: RunState, call_ids: Iterable[str], status: CallStatus, *, ran: 
 
 def _invalid_call_error(state: RunState) -> dict[str, Any]:
     note = next((call.note for call in state.calls if call.note), "A tool call was invalid.")
-    return {"error_type": "invalid_tool_call", "message": note}
+    message = "The model made a tool call that could not be carried out."
+    return {"error_type": "invalid_tool_call", "message": message, "detail": f"INVALID_TOOL_CALL: {note}"}
 
 
 def _change(state: RunState, **changes: Any) -> RunState:
