@@ -193,6 +193,7 @@ class Rejected(ModelError):
 
 class ContextTooLong(ModelError):
     status, wire_type, http_type, stop_reason = 400, "internal_error", None, "error"
+    summary = ""  # nothing tells more than the detail: clients are shown that
 
 
 class SystemPromptTooLong(ModelError):

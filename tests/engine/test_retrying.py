@@ -142,9 +142,9 @@ async def test_a_vendor_that_names_a_time_is_waited_for(world: World, node: Node
 
 
 async def test_a_vendor_that_names_a_long_time_is_told_of_instead(world: World, node: Node) -> None:
-    run = await node.ask("hello [[error:rate_limit]][[retry_after:3600]]")
+    run = await node.ask("hello [[error:rate_limit]][[message:slow down]][[retry_after:3600]]")
     assert run.status == "failed"
-    assert run.metadata["error"]["detail"].endswith("The provider asks to wait 3600 s before another try.")
+    assert run.metadata["error"]["detail"].endswith(". The provider asks to wait 3600 s before another try.")
     snapshot = await assert_invariants(world.database, idle=True)
     assert len(failures(snapshot, run.id)) == 1
 

@@ -28,8 +28,10 @@ def classify(exception: Exception, run_id: str) -> Failure:
         stop_reason = msgspec.convert(exception.stop_reason, StopReason)
         detail = f"{_CODES.get(type(exception).__name__, 'LLM_ERROR')}: {exception.message}"
         if exception.retry_after is not None and asks_too_much(exception.retry_after):
-            detail += f" The provider asks to wait {exception.retry_after:.0f} s before another try."
-        error = _error(run_id, exception.wire_type, exception.summary, detail)
+            detail = (
+                f"{detail.rstrip('.')}. The provider asks to wait {exception.retry_after:.0f} s before another try."
+            )
+        error = _error(run_id, exception.wire_type, exception.summary or detail, detail)
         error |= {"http_status": exception.status, "http_type": exception.http_type}
         return Failure(type(exception).__name__, stop_reason, error, isinstance(exception, ContextTooLong))
     message = "An unknown error occurred with the LLM streaming request."

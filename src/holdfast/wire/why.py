@@ -194,7 +194,7 @@ def _end(run: Run) -> str:
         return f"It is {run.status}."
     reason = _ENDED.get(run.stop_reason, run.stop_reason.replace("_", " "))
     error: dict[str, Any] = run.metadata.get("error") or {}
-    said = " ".join(str(error[key]) for key in ("message", "detail") if error.get(key))
+    said = " ".join({str(error[key]): None for key in ("message", "detail") if error.get(key)})
     return f"It {run.status}: {reason}." + (f" {said}" if said else "")
 
 
