@@ -53,21 +53,23 @@ async def test_a_pending_approval_carries_its_code_and_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "status", "kind"),
+    ("failure", "status", "kind", "code"),
     [
-        (errors.ModelTimedOut("slow"), 504, "llm_timeout"),
-        (errors.RateLimited("slow"), 429, "llm_rate_limit"),
-        (errors.AuthRejected("slow"), 401, "llm_authentication"),
-        (errors.QuotaExceeded("slow"), 402, "llm_insufficient_credits"),
-        (errors.Refused("slow"), 400, "llm_bad_request"),
-        (errors.ModelUnavailable("slow"), 500, "llm_error"),
-        (errors.EmptyReply("slow"), 500, "llm_error"),
+        (errors.ModelTimedOut("slow"), 504, "llm_timeout", "TIMEOUT"),
+        (errors.RateLimited("slow"), 429, "llm_rate_limit", "RATE_LIMIT_EXCEEDED"),
+        (errors.AuthRejected("slow"), 401, "llm_authentication", "UNAUTHENTICATED"),
+        (errors.QuotaExceeded("slow"), 402, "llm_insufficient_credits", "INSUFFICIENT_CREDITS"),
+        (errors.Refused("slow"), 400, "llm_bad_request", "INVALID_ARGUMENT"),
+        (errors.ModelUnavailable("slow"), 500, "llm_error", "INTERNAL_SERVER_ERROR"),
+        (errors.EmptyReply("slow"), 500, "llm_error", "EMPTY_RESPONSE"),
     ],
 )
-async def test_a_vendor_failure_is_an_error_object(failure: errors.ModelError, status: int, kind: str) -> None:
+async def test_a_vendor_failure_is_an_error_object(
+    failure: errors.ModelError, status: int, kind: str, code: str
+) -> None:
     got, body, headers = await answer_to(failure)
     assert got == status
-    assert body == {"error": {"type": kind, "message": failure.summary, "detail": "slow"}}
+    assert body == {"error": {"type": kind, "message": failure.summary, "detail": f"{code}: slow"}}
     assert headers["x-should-retry"] == "false"
 
 
@@ -84,7 +86,7 @@ async def test_a_full_context_window_is_a_plain_detail_with_its_code(failure: er
 
 async def test_an_overloaded_vendor_is_503_with_a_plain_detail() -> None:
     status, body, _ = await answer_to(errors.Overloaded("busy"))
-    assert (status, body) == (503, {"detail": "busy"})
+    assert (status, body) == (503, {"detail": "OVERLOADED: busy"})
 
 
 async def test_a_secret_that_cannot_be_opened_says_so() -> None:

@@ -444,3 +444,12 @@ async def only_after(client: ServedClient, agent_id: str, doing: Awaitable[Any])
     await doing
     (new,) = {run["id"] for run in await client.ask("GET", "/v1/runs/", agent_id=agent_id)} - before
     return new
+
+
+async def test_a_vendors_wish_to_wait_is_passed_on_to_whoever_waits_for_the_answer(client: ServedClient) -> None:
+    agent = await client.agent()
+    said = {"input": "hello [[error:rate_limit]][[retry_after:3600]]"}
+    answer = await client.http.post(f"/v1/agents/{agent.id}/messages", json=said)
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "3600")
+    (run,) = await client.ask("GET", "/v1/runs/", agent_id=agent.id)
+    assert run["metadata"]["error"]["retry_after"] == 3600

@@ -14,19 +14,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api.ids import examples_for, readable_pattern
 from holdfast.api.json import json_response
-from holdfast.errors import (
-    ConfigError,
-    ContextTooLong,
-    ModelError,
-    RequestError,
-    RunInterrupted,
-    SystemPromptTooLong,
-    Unprocessable,
-)
+from holdfast.engine.failures import classify
+from holdfast.errors import ConfigError, ModelError, RequestError, RunInterrupted, Unprocessable
 from holdfast.store.transaction import DatabaseError
 
 _MAX_PROBLEMS_SHOWN: Final = 10
-_OVERFLOW_CODE: Final = "CONTEXT_WINDOW_EXCEEDED: "
 
 # letta-client repeats every 408, 409, 429 and 5xx by itself unless told not to. A repeated POST of a message that was
 # already stored would put it into the history twice.
@@ -40,13 +32,19 @@ def request_error_answer(error: RequestError) -> Response:
 
 
 def model_error_answer(error: ModelError) -> Response:
-    headers = dict(_NO_RETRY)
-    if error.retry_after is not None:
-        headers["retry-after"] = str(max(1, round(error.retry_after)))
-    if error.http_type is None:
-        return json_response({"detail": _with_code(error)}, error.status, headers)
-    shown = {"type": error.http_type, "message": error.summary, "detail": error.message}
-    return json_response({"error": shown}, error.status, headers)
+    """As the answer to a message whose run failed of the same."""
+    return failed_run_answer(classify(error, "").error)
+
+
+def failed_run_answer(error: dict[str, Any]) -> Response:
+    """A run that failed, as the answer to the request that waited for it. The run keeps the whole story."""
+    status, headers = error.get("http_status", 500), dict(_NO_RETRY)
+    if (retry_after := error.get("retry_after")) is not None:
+        headers["retry-after"] = str(max(1, round(retry_after)))
+    if error.get("http_type") is None:
+        return json_response({"detail": error.get("detail") or error["message"]}, status, headers)
+    shown = {"type": error["http_type"], "message": error["message"], "detail": error.get("detail")}
+    return json_response({"error": shown}, status, headers)
 
 
 def validation_answer(problems: Sequence[Mapping[str, Any]]) -> Response:
@@ -120,12 +118,6 @@ class LastResort:
             if started:  # too late for an answer; a cut connection at least shows that it is broken
                 raise
             await json_response({"detail": "An unknown error occurred"}, 500)(scope, receive, send)
-
-
-def _with_code(error: ModelError) -> str:
-    if isinstance(error, ContextTooLong | SystemPromptTooLong) and not error.message.startswith(_OVERFLOW_CODE):
-        return _OVERFLOW_CODE + error.message
-    return error.message
 
 
 def _http_exception_answer(request: Request, error: HTTPException) -> Response:

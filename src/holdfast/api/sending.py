@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from holdfast.actions.send_message import Accepted, Sending
 from holdfast.api.deps import Holdfast
+from holdfast.api.errors import failed_run_answer
 from holdfast.api.event_stream import EventStream
 from holdfast.api.json import json_response
 from holdfast.api.resuming import require_replayable, resumed
@@ -157,10 +158,10 @@ def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Respon
             made.append(frame)
     last = frames[-1] if frames else None
     if isinstance(last, ErrorFrame):
-        return failed_run_response(last.error)
+        return failed_run_answer(last.error)
     stop = next((frame for frame in reversed(frames) if isinstance(frame, StopFrame)), None)
     if stop is None or not isinstance(last, UsageFrame):
-        return failed_run_response(_HANDED_OVER)
+        return failed_run_answer(_HANDED_OVER)
     return json_response(
         letta_response(
             made,
@@ -173,16 +174,6 @@ def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Respon
             run_id=run_id,
         )
     )
-
-
-def failed_run_response(error: dict[str, Any]) -> Response:
-    """A run that failed, as the answer to the request that waited for it. The run keeps the whole story."""
-    status = error.get("http_status", 500)
-    headers = {"x-should-retry": "false"}
-    if error.get("http_type") is None:
-        return json_response({"detail": error.get("detail") or error["message"]}, status, headers)
-    shown = {"type": error["http_type"], "message": error["message"], "detail": error.get("detail")}
-    return json_response({"error": shown}, status, headers)
 
 
 _HANDED_OVER = {

@@ -23,7 +23,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def classify(exception: Exception, run_id: str) -> Failure:
-    """`http_status` and `http_type` tell the blocking routes how to answer; the rest is what clients see."""
+    """`http_status`, `http_type` and `retry_after` tell the blocking routes how to answer; clients see the
+    rest."""
     if isinstance(exception, ModelError):
         stop_reason = msgspec.convert(exception.stop_reason, StopReason)
         detail = f"{_CODES.get(type(exception).__name__, 'LLM_ERROR')}: {exception.message}"
@@ -33,6 +34,8 @@ def classify(exception: Exception, run_id: str) -> Failure:
             )
         error = _error(run_id, exception.wire_type, exception.summary or detail, detail)
         error |= {"http_status": exception.status, "http_type": exception.http_type}
+        if exception.retry_after is not None:
+            error["retry_after"] = exception.retry_after
         return Failure(type(exception).__name__, stop_reason, error, isinstance(exception, ContextTooLong))
     message = "An unknown error occurred with the LLM streaming request."
     error = _error(run_id, "internal_error", message, f"{type(exception).__name__}: {exception}")
