@@ -74,6 +74,24 @@ async def test_a_failed_run_says_what_the_vendor_said(client: ServedClient) -> N
     assert "the key is void" in answer["summary"]
 
 
+async def test_a_run_that_went_on_after_an_overflow_is_not_said_to_have_failed(client: ServedClient) -> None:
+    agent = await client.agent(context_window_limit=8_000)
+    await client.say(agent.id, "[[say:fine]] [[error:context]][[error_times:1]] hello")
+    answer = await why(client, agent.id)
+    assert answer["status"] == "completed"
+    told = [line.partition("  ")[2] for line in answer["history"]]
+    assert told[1].startswith("the request did not fit: CONTEXT_WINDOW_EXCEEDED: ")
+    assert told[2] == "1 message(s) were summarised"
+
+
+async def test_a_run_whose_summary_fails_says_what_could_not_be_done(client: ServedClient) -> None:
+    agent = await client.agent(context_window_limit=8_000)
+    await client.say(agent.id, "[[say:fine]] [[usage:7900,5]] [[summary_error:auth]] hello")
+    answer = await why(client, agent.id)
+    assert answer["status"] == "completed"
+    assert "the oldest messages could not be summarised: UNAUTHENTICATED: " in answer["history"][-1]
+
+
 async def test_a_run_that_waits_to_try_again_says_for_how_long_and_why(client: ServedClient) -> None:
     agent = await client.agent()
     text = "[[error:rate_limit]] [[retry_after:60]] [[message:Slow down.]]"

@@ -256,7 +256,11 @@ def _happened(event: AnyEvent) -> str:
             return f"the model replied ({finish}, {usage.total_tokens} tokens) and asked for {wanted}"
         case ModelFailed(_, error, retry_in_ms=int(pause_ms)):
             return f"a try failed, and another follows after {_seconds(pause_ms * 1_000)}: {_detail(error)}"
-        case ModelFailed(stop_reason, error) | CompactionFailed(stop_reason, error) | RunFailed(stop_reason, error):
+        case ModelFailed(_, error, overflow=True):
+            return f"the request did not fit: {_detail(error)}"
+        case CompactionFailed(_, error):
+            return f"the oldest messages could not be summarised: {_detail(error)}"
+        case ModelFailed(stop_reason, error) | RunFailed(stop_reason, error):
             return f"failed ({stop_reason}): {_detail(error)}"
         case ToolsStarted(call_ids):
             return f"started {len(call_ids)} tool call(s): {', '.join(call_ids)}"
