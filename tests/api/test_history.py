@@ -80,6 +80,13 @@ async def test_a_summariser_that_fails_leaves_the_window_alone(client: ServedCli
     assert await window(client, agent.id) == before
 
 
+async def test_a_summariser_that_does_not_exist_is_the_requests_mistake(client: ServedClient) -> None:
+    agent = await client.agent()
+    await client.say(agent.id, "hello")
+    path, body = f"/v1/agents/{agent.id}/summarize", {"compaction_settings": {"mode": "all", "model": "nobody/none"}}
+    assert "nobody/none not found" in await client.refusal(404, "POST", path, body)
+
+
 async def test_a_summary_of_messages_that_changed_meanwhile_is_thrown_away(client: ServedClient) -> None:
     agent = await client.agent()
     await client.say(agent.id, "hello")

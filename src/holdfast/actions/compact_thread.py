@@ -64,9 +64,12 @@ async def compact_thread(
 
 
 async def _wanted(catalog: Catalog, scene: _Scene, sent: CompactionSettingsInput | None) -> Wanted:
+    settings = _settings(scene.agent.compaction, sent)
+    if sent is not None and sent.model is not None:
+        await catalog.find(sent.model)  # a handle that the request made up is the request's mistake, not a vendor's
     return Wanted(
         window=scene.window,
-        settings=_settings(scene.agent.compaction, sent),
+        settings=settings,
         model=await effective_model(catalog, scene.agent, scene.thread, None),
         timezone=scene.agent.timezone,
         trigger=_TRIGGER,
