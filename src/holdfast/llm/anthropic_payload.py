@@ -30,6 +30,7 @@ from holdfast.llm.anthropic_turns import (
 )
 from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
 from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.json_in_words import json_in_words, schema_in
 from holdfast.llm.tool_names import sent_name
 
 DEFAULT_MAX_TOKENS: Final = 4_096
@@ -40,7 +41,6 @@ INTERLEAVED: Final = "interleaved-thinking-2025-05-14"
 BINDING: Final = "thinking-binding-controls-2026-08-01"
 LONG_CONTEXT: Final = "context-1m-2025-08-07"
 _MARK: Final = {"type": "ephemeral"}
-JSON_ONLY: Final = "Your final answer must be a single JSON object, with no other text around it."
 
 
 class Thinking(msgspec.Struct, frozen=True):
@@ -152,17 +152,11 @@ def _output(request: ModelRequest, traits: Traits, thinking: Thinking) -> dict[s
     if (wanted := request.settings.get("effort")) and (effort := _effort(wanted, traits, thinking)):
         config["effort"] = effort
     shape = request.response_format or {}
-    if shape.get("type") == "json_schema":
-        described: dict[str, Any] = shape.get("json_schema") or {}
-        schema: dict[str, Any] = described.get("schema") or described
-        if traits.structured and enforceable(schema):
-            config["format"] = {"type": "json_schema", "schema": closed(schema)}
-        else:
-            shown = msgspec.json.encode(schema).decode()
-            system.append(text(f"{JSON_ONLY} It must be valid against this JSON schema: {shown}"))
-    elif shape.get("type") == "json_object":
-        # The vendor has no such mode; after the mark, so that the prompt before it stays cached.
-        system.append(text(JSON_ONLY))
+    if shape.get("type") == "json_schema" and traits.structured and enforceable(schema := schema_in(shape)):
+        config["format"] = {"type": "json_schema", "schema": closed(schema)}
+    elif words := json_in_words(shape):
+        # After the mark, so that the prompt before it stays cached.
+        system.append(text(words))
     found: dict[str, Any] = {"system": system} if system else {}
     return found | {"output_config": config} if config else found
 

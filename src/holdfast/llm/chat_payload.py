@@ -19,10 +19,10 @@ from holdfast.core.messages import (
     content_text,
     text_of,
 )
-from holdfast.llm.anthropic_payload import JSON_ONLY
 from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
 from holdfast.llm.call_ids import short
 from holdfast.llm.dialects import OPENAI, Dialect, reasons, refuses_parallel_flag
+from holdfast.llm.json_in_words import json_in_words
 from holdfast.llm.strict_schema import strict_schema
 from holdfast.llm.tool_names import sent_name
 
@@ -67,13 +67,8 @@ def _messages(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -
 def _system(request: ModelRequest, dialect: Dialect) -> str:
     """Asked for JSON, vendors insist that the prompt says so; a schema that is not sent is described."""
     wanted = request.response_format or {}
-    if wanted.get("type") == "json_object":
-        return f"{request.system}\n\n{JSON_ONLY}"
-    if wanted.get("type") != "json_schema" or dialect.json_schema:
-        return request.system
-    described = _part(wanted, "json_schema")
-    shown = msgspec.json.encode(described.get("schema") or described).decode()
-    return f"{request.system}\n\n{JSON_ONLY} It must be valid against this JSON schema: {shown}"
+    words = "" if wanted.get("type") == "json_schema" and dialect.json_schema else json_in_words(wanted)
+    return "\n\n".join(filter(None, (request.system, words)))
 
 
 def _user_content(parts: Parts, sees: bool) -> str | list[dict[str, Any]]:

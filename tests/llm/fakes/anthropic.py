@@ -30,8 +30,8 @@ from holdfast.core.messages import (
     Turn,
 )
 from holdfast.core.usage import Usage
-from holdfast.llm.anthropic_payload import JSON_ONLY
 from holdfast.llm.base import ModelRequest, NamedTool, ToolChoice, ToolSchema
+from holdfast.llm.json_in_words import JSON_ONLY
 from tests.llm.fakes import anthropic_rules as rules
 from tests.llm.fakes.script import Failure, FailureKind
 

@@ -40,13 +40,14 @@ from holdfast.core.messages import (
     Turn,
     content_text,
 )
-from holdfast.llm.anthropic_payload import CONTINUE, JSON_ONLY
+from holdfast.llm.anthropic_payload import CONTINUE
 from holdfast.llm.anthropic_turns import NO_OUTPUT, call_names
 from holdfast.llm.base import ModelRequest, ToolSchema
 from holdfast.llm.bridge import proofs
 from holdfast.llm.bridge.proofs import Proof
 from holdfast.llm.bridge.vendor import Vendor
 from holdfast.llm.chat_payload import IMAGE_OF, IMAGE_OMITTED, IMAGES_FOLLOW, sent_arguments, sent_name
+from holdfast.llm.json_in_words import json_in_words, schema_in
 
 # Between the summaries of one piece of reasoning, which we hold as one text.
 BETWEEN_SUMMARIES: Final = "\n\n"
@@ -106,15 +107,8 @@ def _is_able(response_format: dict[str, Any], request: ModelRequest, vendor: Ven
 
 
 def _in_words(response_format: dict[str, Any], able: bool) -> str:
-    """What is wanted of the answer, for models that cannot be held to it. OpenAI insists on the word JSON anyway."""
-    kind = response_format.get("type")
-    if kind == "json_object":
-        return JSON_ONLY
-    if kind != "json_schema" or able:
-        return ""
-    described: dict[str, Any] = response_format.get("json_schema") or {}
-    shown = msgspec.json.encode(described.get("schema") or described).decode()
-    return f"{JSON_ONLY} It must be valid against this JSON schema: {shown}"
+    """For models that cannot be held to it. OpenAI insists on the word JSON even where it has an option for it."""
+    return "" if able and response_format.get("type") == "json_schema" else json_in_words(response_format)
 
 
 def _output(response_format: dict[str, Any]) -> dict[str, Any]:
@@ -122,7 +116,7 @@ def _output(response_format: dict[str, Any]) -> dict[str, Any]:
         case "json_schema":
             wanted: dict[str, Any] = response_format.get("json_schema") or {}
             shape = OutputObjectDefinition(
-                json_schema=wanted.get("schema") or wanted,
+                json_schema=schema_in(response_format),
                 name=wanted.get("name"),
                 description=wanted.get("description"),
                 strict=wanted.get("strict"),
