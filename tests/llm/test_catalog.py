@@ -507,6 +507,21 @@ async def test_the_adapter_goes_by_the_provider_s_type(
     await vendors.aclose()
 
 
+@pytest.mark.parametrize(("name", "installed", "told"), [("gpt-5.6", False, 1), ("gpt-5.6", True, 0), ("o3", False, 0)])
+async def test_the_log_says_what_a_model_needs_to_reason_with_tools(
+    name: str, installed: bool, told: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not installed:
+        monkeypatch.setattr(opening, "find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    vendors = Vendors()
+    official = Endpoint(provider_name="openai", provider_type="openai", base_url="https://api.openai.com/v1")
+    model = vendors.open(official, info_of(official, name))
+    if isinstance(model, BridgedModel):
+        await model.aclose()
+    await vendors.aclose()
+    assert len([one for one in caplog.messages if f"openai/{name} will not reason where it has tools" in one]) == told
+
+
 async def test_a_missing_extra_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     vendors = Vendors()

@@ -207,6 +207,23 @@ def test_a_model_that_reasons_gets_its_effort_and_no_temperature() -> None:
     assert payload("azure", "deployed", reasoning=True, **wishes)["messages"][0]["role"] == "system"
 
 
+@pytest.mark.parametrize("provider_type", ["openai", "azure"])
+@pytest.mark.parametrize("name", ["gpt-5.4", "gpt-5.5-mini", "gpt-5.10", "gpt-5.6-terra", "gpt-6"])
+def test_a_model_that_openai_lets_think_only_without_tools_is_told_not_to_think_with_them(
+    provider_type: str, name: str
+) -> None:
+    high: dict[str, Any] = {"reasoning": {"reasoning_effort": "high"}}
+    assert payload(provider_type, name)["reasoning_effort"] == "none"
+    assert payload(provider_type, name, settings=high)["reasoning_effort"] == "none"
+    assert payload(provider_type, name, settings=high, reasoning=True, tools=())["reasoning_effort"] == "high"
+    assert payload("openrouter", f"openai/{name}", settings=high, reasoning=True)["reasoning"] == {"effort": "high"}
+
+
+def test_older_models_think_with_tools() -> None:
+    for name in ("gpt-5", "gpt-5-mini-2025-08-07", "gpt-5.1", "gpt-5.2", "gpt-5.4-chat-latest"):
+        assert payload(name=name).get("reasoning_effort") is None
+
+
 def test_a_model_that_does_not_reason_is_not_told_how_much_to() -> None:
     wishes: dict[str, Any] = {"temperature": 0.5, "settings": {"reasoning": {"reasoning_effort": "low"}}}
     for name in ("gpt-4o", "gpt-5-chat-latest", "olmo-2"):

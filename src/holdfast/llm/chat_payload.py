@@ -21,7 +21,7 @@ from holdfast.core.messages import (
 )
 from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
 from holdfast.llm.call_ids import short
-from holdfast.llm.dialects import OPENAI, Dialect, reasons, refuses_parallel_flag
+from holdfast.llm.dialects import OPENAI, Dialect, reasons, refuses_parallel_flag, thinks_only_without_tools
 from holdfast.llm.json_in_words import json_in_words
 from holdfast.llm.strict_schema import strict_schema
 from holdfast.llm.tool_names import sent_name
@@ -224,7 +224,9 @@ def _wishes(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -> 
         "user": request.user if dialect.user else None,
     }
     effort = _part(settings, "reasoning").get("reasoning_effort")
-    if effort and thinks and dialect.effort is not None:
+    if dialect.effort == "reasoning_effort" and request.tools and info and thinks_only_without_tools(info):
+        wishes["reasoning_effort"] = "none"
+    elif effort and thinks and dialect.effort is not None:
         # Clients say it of every model, because it has a default; one that does not reason refuses it.
         wishes[dialect.effort] = {"effort": effort} if dialect.effort == "reasoning" else effort
     switch = _part(settings, "thinking")

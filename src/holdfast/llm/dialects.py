@@ -86,6 +86,7 @@ _DIALECTS: Final[dict[str, Dialect]] = {
 }
 # A vendor's own name may stand before the model's, as in openai/o3.
 _REASONERS: Final = re.compile(r"(?:.*/)?(?:o[1-9](?:$|-)|gpt-5(?!.*chat)|gpt-oss)")
+_THINKS_WITHOUT_TOOLS: Final = re.compile(r"(?:.*/)?gpt-(?:5\.(?:[4-9]|\d\d)|[6-9])(?!.*chat)")
 _ONE_CALL_AT_A_TIME: Final = re.compile(r"(?:.*/)?o[1-9](?:$|-)")
 
 
@@ -97,6 +98,12 @@ def dialect_of(provider_type: str, *, official: bool = True) -> Dialect:
 
 def reasons(info: ModelInfo) -> bool:
     return info.abilities.reasoning or _REASONERS.match(info.name) is not None
+
+
+def thinks_only_without_tools(info: ModelInfo) -> bool:
+    """OpenAI's newer models reason with tools only through Responses. The chat API refuses tools to one that was not
+    told to leave reasoning alone, for it reasons by itself."""
+    return _THINKS_WITHOUT_TOOLS.match(info.name) is not None
 
 
 def refuses_parallel_flag(info: ModelInfo) -> bool:

@@ -6,6 +6,7 @@ vendor should not wait for them.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -14,11 +15,14 @@ from typing import TYPE_CHECKING, Final, Literal
 from holdfast.errors import Unsupported
 from holdfast.llm.addresses import is_official
 from holdfast.llm.base import Model, ModelInfo
+from holdfast.llm.dialects import thinks_only_without_tools
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.specs import plain_name
 
 if TYPE_CHECKING:
     from holdfast.llm.http import Http
+
+_log = logging.getLogger("holdfast.llm")
 
 Responses = Literal["auto", "always", "never"]
 
@@ -30,6 +34,10 @@ _BRIDGED: Final[Mapping[str, str]] = {
     "google_vertex": "google.genai",
     "mistral": "mistralai",
 }
+_WILL_NOT_REASON: Final = (
+    "%s will not reason where it has tools: OpenAI lets it only through its Responses API. For that, install "
+    "'holdfast[vendors]', and behind a gateway set HOLDFAST_OPENAI_RESPONSES=always."
+)
 _REASONING_AT_OPENAI: Final = re.compile(r"(?:o\d|gpt-[5-9])(?!.*-chat)")
 
 
@@ -59,6 +67,8 @@ class Vendors:
             return anthropic.AnthropicModel(endpoint, self.http, info)
         if endpoint.provider_type in _BRIDGED or self._wants_responses(endpoint, info):
             return self._bridged(endpoint, info)
+        if endpoint.provider_type == "openai" and thinks_only_without_tools(info):
+            _log.warning(_WILL_NOT_REASON, info.handle)
         from holdfast.llm import openai_chat  # noqa: PLC0415 - aiohttp is slow to import
 
         return openai_chat.ChatModel(endpoint, self.http, info)
