@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import base64
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -103,10 +102,10 @@ async def test_a_name_that_changes_its_address_after_the_check_is_not_followed()
                 await session.get(f"http://other.invalid:{port}/")
 
 
-async def test_an_image_comes_as_media_type_and_base64() -> None:
+async def test_an_image_comes_as_media_type_and_bytes() -> None:
     async with serving(lambda _: web.Response(body=PIXEL, content_type="image/png")) as port:
         fetched = await fetch_image(f"http://127.0.0.1:{port}/a.png", LOOPBACK)
-    assert fetched == ("image/png", base64.b64encode(PIXEL).decode())
+    assert fetched == ("image/png", PIXEL)
 
 
 def _moved(location: str) -> Answer:
@@ -168,6 +167,19 @@ async def test_a_closed_port_is_reported_as_the_caller_s_problem() -> None:
         deaf.bind(("127.0.0.1", 0))  # taken, so that nobody else listens there either
         with pytest.raises(Invalid, match="could not be fetched"):
             await fetch_image(f"http://127.0.0.1:{deaf.getsockname()[1]}/", LOOPBACK)
+
+
+@asynccontextmanager
+async def pictures(content: bytes, media_type: str) -> AsyncGenerator[tuple[str, list[str]]]:
+    """One picture, where it is, and the paths that were asked for."""
+    asked: list[str] = []
+
+    def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(body=content, content_type=media_type)
+
+    async with serving(answer) as port:
+        yield f"http://127.0.0.1:{port}/picture", asked
 
 
 @asynccontextmanager

@@ -7,7 +7,6 @@ module imports it when the need arises. Redirects are not followed unless they p
 from __future__ import annotations
 
 import asyncio
-import base64
 import errno
 import socket
 from collections.abc import Sequence
@@ -58,8 +57,8 @@ def guarded_session(target: Target, timeout_s: float) -> aiohttp.ClientSession:
 
 async def fetch_image(
     url: str, allowed: Sequence[str] = (), *, timeout_s: float = IMAGE_TIMEOUT_S, max_bytes: int = IMAGE_MAX_BYTES
-) -> tuple[str, str]:
-    """The image's media type and its bytes in base64. A lost connection or a busy server is tried once more."""
+) -> tuple[str, bytes]:
+    """The media type that its server says, and its bytes. A lost connection or a busy server is tried once more."""
     try:
         return await _fetch(url, allowed, timeout_s, max_bytes)
     except _Transient:
@@ -98,7 +97,7 @@ class _Pinned(AbstractResolver):
         pass
 
 
-async def _fetch(url: str, allowed: Sequence[str], timeout_s: float, max_bytes: int) -> tuple[str, str]:
+async def _fetch(url: str, allowed: Sequence[str], timeout_s: float, max_bytes: int) -> tuple[str, bytes]:
     try:
         async with asyncio.timeout(timeout_s):
             for _ in range(MAX_REDIRECTS + 1):
@@ -114,7 +113,7 @@ async def _fetch(url: str, allowed: Sequence[str], timeout_s: float, max_bytes: 
     raise Invalid(f"The image at {url} was redirected more than {MAX_REDIRECTS} times.")
 
 
-async def _get(target: Target, timeout_s: float, max_bytes: int) -> tuple[str, str] | str:
+async def _get(target: Target, timeout_s: float, max_bytes: int) -> tuple[str, bytes] | str:
     """The image, or where to look for it instead."""
     async with (
         guarded_session(target, timeout_s) as session,
@@ -129,7 +128,7 @@ async def _get(target: Target, timeout_s: float, max_bytes: int) -> tuple[str, s
         if answer.content_type not in IMAGE_TYPES:
             raise Invalid(f"{target.url} is {answer.content_type}, not a PNG, JPEG, GIF or WebP image.")
         body = await _read_capped(answer, max_bytes)
-    return answer.content_type, base64.b64encode(body).decode()
+    return answer.content_type, body
 
 
 async def _read_capped(answer: aiohttp.ClientResponse, max_bytes: int) -> bytes:

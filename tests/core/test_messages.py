@@ -23,6 +23,7 @@ from holdfast.core.messages import (
     ToolCall,
     ToolReturn,
     content_text,
+    image_of,
     readable_image,
     shown_parts,
     text_of,
@@ -87,6 +88,25 @@ def test_a_row_is_shown_as_one_message_for_each_run_of_like_parts_and_one_for_al
 def test_an_image_is_held_as_vendors_spell_it() -> None:
     assert readable_image("image/png", "iVBORw==", "low") == Image("image/png", "iVBORw==", "low")
     assert readable_image(" IMAGE/JPG ", "iV\nBO\r\nRw") == Image("image/jpeg", "iVBORw==")
+
+
+@pytest.mark.parametrize(
+    ("content", "media_type"),
+    [
+        (b"\x89PNG\r\n\x1a\n...", "image/png"),
+        (b"\xff\xd8\xff\xe0...", "image/jpeg"),
+        (b"GIF89a...", "image/gif"),
+        (b"RIFF\x04\0\0\0WEBPVP8 ", "image/webp"),
+        (b"RIFF\x04\0\0\0WAVEfmt ", "image/tiff"),
+        (b"something else", "image/tiff"),
+    ],
+)
+def test_what_an_image_is_called_does_not_hide_what_it_is(content: bytes, media_type: str) -> None:
+    """Vendors look at the bytes, and refuse an image whose type says otherwise."""
+    found = image_of("image/tiff", content)
+    assert found is not None
+    assert found.media_type == media_type
+    assert readable_image("image/tiff", found.data) == found
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from holdfast.api.event_stream import EventStream
 from holdfast.api.json import json_response
 from holdfast.api.resuming import require_replayable, resumed
 from holdfast.core.frames import CompactionFrame, ErrorFrame, MessageFrame, StopFrame, UsageFrame, message_frames
-from holdfast.core.messages import Image, Message
+from holdfast.core.messages import Image, Message, image_of
 from holdfast.core.records import FAILED_WITH_ANSWER, Run
 from holdfast.engine.streams import PACKET_GAP_S, Numbered, RunStream
+from holdfast.errors import Invalid
 from holdfast.store import messages, runs
 from holdfast.store.paging import Page
 from holdfast.wire.inputs import ParsedInput, input_of, resolve_images
@@ -43,8 +44,11 @@ async def parse(deps: Holdfast, request: LettaRequest) -> ParsedInput:
 
     fetched: dict[str, Image] = {}
     for url in parsed.image_urls:
-        media_type, data = await outgoing.fetch_image(url, deps.settings.allowed_hosts)
-        fetched[url] = Image(media_type, data)
+        media_type, content = await outgoing.fetch_image(url, deps.settings.allowed_hosts)
+        image = image_of(media_type, content)
+        if image is None:
+            raise Invalid(f"The image at {url} is empty.")
+        fetched[url] = image
     return resolve_images(parsed, fetched)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 Role = Literal["system", "user", "assistant", "tool", "approval", "summary"]
 Status = Literal["success", "error"]
+
+_BEGINNINGS: Final = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+_MISSPELT: Final = {"image/jpg": "image/jpeg"}
 
 
 class Part(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
@@ -32,16 +35,23 @@ class Image(Part, frozen=True, tag="image"):
 
 def readable_image(media_type: str, data: str, detail: str | None = None) -> Image | None:
     """None for what no vendor can read: a message stays in its thread, and would be refused with every later turn."""
-    spelled = media_type.strip().lower()
     compact = "".join(data.split())
-    padded = compact + "=" * (-len(compact) % 4)
     try:
-        found = base64.b64decode(padded, validate=True)
+        content = base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
     except ValueError:
         return None
-    if not found or not spelled.startswith("image/"):
+    return image_of(media_type, content, detail)
+
+
+def image_of(media_type: str, content: bytes, detail: str | None = None) -> Image | None:
+    """Its first bytes say what it is, where they are of a known type: vendors refuse what is called otherwise."""
+    spelled = media_type.strip().lower()
+    if not content or not spelled.startswith("image/"):
         return None
-    return Image("image/jpeg" if spelled == "image/jpg" else spelled, padded, detail)
+    seen = next((name for beginning, name in _BEGINNINGS.items() if content.startswith(beginning)), None)
+    if content.startswith(b"RIFF") and content[8:12] == b"WEBP":
+        seen = "image/webp"
+    return Image(seen or _MISSPELT.get(spelled, spelled), base64.b64encode(content).decode(), detail)
 
 
 class Reasoning(Part, frozen=True, tag="reasoning"):

@@ -254,6 +254,5 @@ def _image_in(data_url: str) -> Image:
     media_type, *parameters = (piece.strip().lower() for piece in head.split(";"))
     if not comma or not payload or not media_type.startswith("image/"):
         raise Invalid("An image in a data: URL must look like data:image/png;base64,…")
-    if "base64" in parameters:
-        return _readable(media_type, payload)
-    return Image(media_type, base64.b64encode(unquote_to_bytes(payload)).decode())
+    is_encoded = "base64" in parameters
+    return _readable(media_type, payload if is_encoded else base64.b64encode(unquote_to_bytes(payload)).decode())

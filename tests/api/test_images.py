@@ -1,0 +1,82 @@
+"""Pictures on their way from a client to a vendor."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.messages import Image
+
+from ..llm.fakes.anthropic import AnthropicProtocol
+from ..llm.fakes.chat import ChatProtocol
+from ..llm.fakes.server import FakeVendor
+from ..served import ServedClient, served
+from ..test_netguard import LOOPBACK, PIXEL, pictures
+
+KEYS = {"openai-proxy": ("OPENAI_API_KEY", "OPENAI_BASE_URL"), "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")}
+SEEN = Image("image/png", base64.b64encode(PIXEL).decode())
+
+
+@pytest.fixture
+async def vendor() -> AsyncGenerator[FakeVendor]:
+    async with FakeVendor(ChatProtocol(), AnthropicProtocol()).serving() as vendor:
+        yield vendor
+
+
+@pytest.fixture(params=KEYS)
+async def shown(
+    vendor: FakeVendor, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncGenerator[tuple[ServedClient, str]]:
+    key, address = KEYS[request.param]
+    async with served(tmp_path, providers={key: "k", address: vendor.url}, allowed_hosts=LOOPBACK) as client:
+        agent = await client.agent(model=f"{request.param}/offline")
+        yield client, f"/v1/agents/{agent.id}/messages"
+
+
+def asking_about(source: dict[str, Any]) -> dict[str, Any]:
+    content = [{"type": "text", "text": "What is this?"}, {"type": "image", "source": source}]
+    return {"messages": [{"role": "user", "content": content}]}
+
+
+def images_in(vendor: FakeVendor) -> list[Image]:
+    return [part for turn in vendor.asked.turns for part in turn.parts if isinstance(part, Image)]
+
+
+async def test_a_picture_at_an_address_is_fetched_once_and_shown_in_every_turn(
+    shown: tuple[ServedClient, str], vendor: FakeVendor
+) -> None:
+    client, path = shown
+    async with pictures(PIXEL, "image/png") as (url, asked):
+        await client.ask("POST", path, asking_about({"type": "url", "url": url}))
+        assert images_in(vendor) == [SEEN]
+    await client.ask("POST", path, {"input": "And what was it?"})
+    assert images_in(vendor) == [SEEN]
+    assert len(asked) == 1
+
+
+async def test_a_picture_is_shown_as_what_it_is_whatever_it_is_called(
+    shown: tuple[ServedClient, str], vendor: FakeVendor
+) -> None:
+    client, path = shown
+    await client.ask("POST", path, asking_about({"type": "base64", "media_type": "image/jpeg", "data": SEEN.data}))
+    assert images_in(vendor) == [SEEN]
+    async with pictures(PIXEL, "image/webp") as (url, _):
+        await client.ask("POST", path, asking_about({"type": "url", "url": url}))
+    assert images_in(vendor) == [SEEN, SEEN]
+
+
+async def test_a_picture_that_cannot_be_had_is_refused_and_nothing_is_stored(
+    shown: tuple[ServedClient, str], vendor: FakeVendor
+) -> None:
+    client, path = shown
+    async with pictures(b"", "image/png") as (empty, _):
+        told = await client.refusal(400, "POST", path, asking_about({"type": "url", "url": empty}))
+    assert told == f"The image at {empty} is empty."
+    told = await client.refusal(400, "POST", path, asking_about({"type": "url", "url": empty}))
+    assert "could not be fetched" in told
+    assert [message["message_type"] for message in await client.ask("GET", path)] == ["system_message"]
+    assert not [exchange for exchange in vendor.exchanges if exchange.method == "POST"]
