@@ -275,6 +275,18 @@ async def test_a_dated_model_is_found_without_its_date() -> None:
         assert len(await catalog.models()) == 3
 
 
+async def test_the_latest_of_a_tagged_model_is_found_without_its_tag() -> None:
+    tags = [{"name": "qwen3:latest"}, {"name": "qwen3:30b"}, {"name": "gemma3:27b"}]
+    async with (
+        listing({"/api/tags": {"models": tags}, "/api/show": {"capabilities": ["completion", "tools"]}}) as server,
+        catalog_of(endpoint_at(server, "ollama")) as catalog,
+    ):
+        info = await catalog.find("ollama/qwen3")
+        assert (info.handle, info.name) == ("ollama/qwen3", "qwen3:latest")
+        with pytest.raises(NotFound, match=r"ollama/gemma3:27b"):
+            await catalog.find("ollama/gemma3")
+
+
 async def test_declared_models_need_no_list() -> None:
     declared = (
         DeclaredModel("vllm/mine", 32_768),

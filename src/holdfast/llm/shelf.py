@@ -18,6 +18,7 @@ from holdfast.llm.listed import named_model
 from holdfast.llm.specs import undated_name
 from holdfast.settings import DeclaredModel
 
+_NEWEST_TAG: Final = ":latest"  # of Ollama, which leaves it out too
 FRESH_US: Final = 60 * 1_000_000
 
 
@@ -127,7 +128,7 @@ class Shelf:
         self._listing = listing
         self._models = {info.name: info for info in listing.models}
         self._models |= {one.name: self._as_declared(one) for one in self._declared}
-        # Vendors date their models, and people leave the date out: then the newest is meant.
+        # Vendors date or tag their models, and people leave that out: then the newest is meant.
         self._known = {
             **{short: info for name, info in sorted(self._models.items()) for short in _short_names(name)},
             **self._models,
@@ -147,6 +148,8 @@ class Shelf:
 
 
 def _short_names(name: str) -> tuple[str, ...]:
+    if name.endswith(_NEWEST_TAG):
+        return (name.removesuffix(_NEWEST_TAG),)
     undated = undated_name(name)
     return () if undated == name else (undated, f"{undated}-latest")
 
