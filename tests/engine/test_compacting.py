@@ -22,7 +22,7 @@ from holdfast.core.usage import Usage
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.compacting import Compactor, Wanted
 from holdfast.engine.ratios import TokenRatios
-from holdfast.errors import ContextTooLong, ModelUnavailable, RateLimited, Rejected, SystemPromptTooLong
+from holdfast.errors import ContextTooLong, ModelUnavailable, RateLimited, SystemPromptTooLong
 from holdfast.llm.base import Model, ModelInfo, ModelRequest, ToolSchema
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.store import agents
@@ -124,9 +124,18 @@ async def test_a_summary_is_made_by_the_agents_own_model_unless_another_is_named
     await kit.compactor.compact(wanted(talk(6), mode))
     (request,) = kit.asked
     assert (request.handle, request.tools, request.max_output_tokens) == (HANDLE, (), 77)
-    settings = CompactionSettings(mode=mode, model="holdfast/gone")
-    with pytest.raises(Rejected, match="holdfast/gone"):
-        await kit.compactor.compact(wanted(talk(6), mode, settings=settings))
+
+
+@pytest.mark.parametrize("mode", ["sliding_window", "all"])
+async def test_the_agents_own_model_stands_in_for_one_that_is_not_there(
+    kit: Kit, mode: Mode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Agents come from other servers, where the named one was cheap and known."""
+    settings = CompactionSettings(mode=mode, model="openai/gpt-cheap")
+    made = await kit.compactor.compact(wanted(talk(6), mode, settings=settings))
+    assert made.evicted
+    assert [request.handle for request in kit.asked] == [HANDLE]
+    assert [record.levelname for record in caplog.records if "openai/gpt-cheap" in record.getMessage()] == ["WARNING"]
 
 
 async def test_tools_count_against_what_may_stay(kit: Kit) -> None:

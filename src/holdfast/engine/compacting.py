@@ -21,7 +21,7 @@ from holdfast.engine.clock import Clock
 from holdfast.engine.models import find_model
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.spans import Spans, Work
-from holdfast.errors import ContextTooLong, EmptyReply, ModelError, ModelUnavailable, SystemPromptTooLong
+from holdfast.errors import ContextTooLong, EmptyReply, ModelError, ModelUnavailable, Rejected, SystemPromptTooLong
 from holdfast.llm.base import Catalog, Model, ModelInfo, ModelRequest, ToolSchema
 
 log = logging.getLogger(__name__)
@@ -150,8 +150,7 @@ class Compactor:
 
     async def _summarise(self, wanted: Wanted, settings: CompactionSettings, evicted: Sequence[Message]) -> str:
         by_itself = compaction.is_own_summary(settings.mode)
-        handle = wanted.model.handle if by_itself else settings.model or wanted.model.handle
-        info, model = await find_model(self._catalog, handle)
+        info, model = await self._summariser(wanted.model.handle, None if by_itself else settings.model)
         system, turns = compaction.summary_request(
             evicted,
             settings,
@@ -174,6 +173,14 @@ class Compactor:
         )
         with self._spans.model(info, wanted.step_id) as work:
             return await _read_summary(info, model, request, work)
+
+    async def _summariser(self, own: str, named: str | None) -> tuple[ModelInfo, Model]:
+        if named is not None and named != own:
+            try:
+                return await find_model(self._catalog, named)
+            except Rejected as missing:
+                log.warning("%s makes the summary, because %s cannot be had: %s", own, named, missing)
+        return await find_model(self._catalog, own)
 
 
 async def _read_summary(info: ModelInfo, model: Model, request: ModelRequest, work: Work) -> str:
