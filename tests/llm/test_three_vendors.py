@@ -24,7 +24,7 @@ from holdfast.llm.bridge.signed import HeardSigned
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.pydantic_ai import BridgedModel
 
-from .adapters import ADAPTERS, Adapter, info, opened
+from .adapters import ADAPTERS, Adapter, bridge_to, info, opened
 from .conversations import calls_in, said_in
 from .fakes.bedrock import BedrockProtocol, frame
 from .fakes.script import Script
@@ -280,6 +280,40 @@ async def test_claude_is_told_to_think_only_when_that_is_wanted() -> None:
     assert body["additionalModelRequestFields"] == {"thinking": thinking}
     assert "temperature" not in body["inferenceConfig"]
     assert "additionalModelRequestFields" not in await sent(BEDROCK)
+
+
+THINKING = {"type": "enabled", "budget_tokens": 2048}
+CALLED = Turn("assistant", (ToolCall("c1", "print_tool", "{}"),), info("bedrock").handle)
+RETURNED = Turn("tool", (ToolReturn("c1", "print_tool", "success", "4"),))
+
+
+async def test_newer_claudes_at_bedrock_decide_themselves_how_much_to_think() -> None:
+    wants: dict[str, Any] = {"settings": {"thinking": THINKING}, "max_output_tokens": 5000}
+    for name, thinking in (
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", THINKING),
+        ("us.anthropic.claude-opus-4-7-v1:0", {"type": "adaptive"}),
+    ):
+        called = msgspec.structs.replace(BEDROCK, open=bridge_to("bedrock", name=name))
+        async with opened(called) as (vendor, model):
+            vendor.will(says(TextDelta("Hi")))
+            await reply_of(model, asks(BEDROCK, **wants))
+            assert vendor.last.body["additionalModelRequestFields"] == {"thinking": thinking}
+
+
+async def test_claude_has_room_to_think_in_at_bedrock() -> None:
+    body = await sent(BEDROCK, settings={"thinking": THINKING}, max_output_tokens=1000)
+    assert body["inferenceConfig"]["maxTokens"] == 1000 + 2048
+
+
+async def test_claude_does_not_think_at_bedrock_where_it_would_be_refused() -> None:
+    async def thinks(*turns: Turn | str, **more: Any) -> bool:
+        body = await sent(BEDROCK, *turns, settings={"thinking": THINKING}, max_output_tokens=5000, **more)
+        return "additionalModelRequestFields" in body
+
+    assert await thinks("Hi")
+    assert not await thinks("Hi", tool_choice="required"), "a tool is demanded"
+    assert not await thinks("Hi", CALLED, RETURNED), "it was demanded a moment ago"
+    assert await thinks("Hi", CALLED, RETURNED, Turn("assistant", (Text("So."),)), "Go on"), "that turn is over"
 
 
 async def test_figures_of_the_cache_that_were_not_told_are_unknown() -> None:

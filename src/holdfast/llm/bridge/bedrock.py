@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from itertools import takewhile
 from typing import Any, Final, cast
 
 import boto3
@@ -15,7 +16,10 @@ from pydantic_ai.models.bedrock import BedrockConverseModel
 from pydantic_ai.providers.bedrock import BedrockProvider
 from pydantic_ai.settings import ModelSettings
 
+from holdfast.core.messages import Reasoning, RedactedReasoning
 from holdfast.errors import AuthRejected, Refused
+from holdfast.llm.anthropic_payload import DEFAULT_BUDGET, LEAST_BUDGET
+from holdfast.llm.anthropic_traits import Traits, traits_of
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.bridge.signed import Carrier, HeardSigned
 from holdfast.llm.bridge.vendor import Vendor, common_settings
@@ -32,7 +36,7 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
     model = BedrockConverseModel(info.name, provider=BedrockProvider(bedrock_client=_sdk(endpoint, client)))
     return Vendor(
         model=model,
-        settings=_settings,
+        settings=lambda request: _settings(request, traits_of(info.name)),
         wants=_is_event,
         hears=HeardSigned,
         errors={BotoCoreError: Refused},
@@ -73,14 +77,26 @@ def _descriptions() -> Any:
     return core.get_component("data_loader")
 
 
-def _settings(request: ModelRequest) -> ModelSettings:
+def _settings(request: ModelRequest, traits: Traits) -> ModelSettings:
     settings: dict[str, Any] = {**common_settings(request, parallel=False)}
     thinking: dict[str, Any] = request.settings.get("thinking") or {}
-    if thinking.get("type") == "enabled":
-        wanted = {"type": "enabled", "budget_tokens": thinking.get("budget_tokens", 1024)}
+    if thinking.get("type") == "enabled" and _may_think(request):
+        budget = max(LEAST_BUDGET, thinking.get("budget_tokens") or DEFAULT_BUDGET) if traits.budgets else 0
+        wanted = {"type": "enabled", "budget_tokens": budget} if budget else {"type": "adaptive"}
         settings["bedrock_additional_model_requests_fields"] = {"thinking": wanted}
         settings.pop("temperature", None)  # refused while it thinks
+        if settings.get("max_tokens", budget + 1) <= budget:
+            settings["max_tokens"] += budget  # leaves no room for thinking, so it is taken to be about the answer
     return cast("ModelSettings", settings)
+
+
+def _may_think(request: ModelRequest) -> bool:
+    """Claude refuses to while a tool is demanded, and in the rest of a turn whose calls it made without."""
+    if request.tools and request.tool_choice not in ("auto", "none"):
+        return False
+    current = takewhile(lambda turn: turn.role != "user", reversed(request.turns))
+    replies = [turn for turn in current if turn.role == "assistant"]
+    return all(any(isinstance(part, Reasoning | RedactedReasoning) for part in turn.parts) for turn in replies)
 
 
 def _is_event(event: Mapping[str, Any]) -> bool:
