@@ -49,6 +49,15 @@ def test_an_empty_environment_enables_nobody() -> None:
     assert endpoints({}) == []
 
 
+@pytest.mark.parametrize("name", ["OPENAI_BASE_URL", "OPENAI_API_BASE"])
+def test_an_address_of_openai_without_a_key_is_not_passed_over_in_silence(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert endpoints({name: "http://localhost:8000"}) == []
+    (told,) = caplog.messages
+    assert told.startswith(f"{name} is set, but OPENAI_API_KEY is not")
+
+
 class Noting(dict[str, str]):
     """Remembers what it was asked for."""
 

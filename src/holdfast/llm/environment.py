@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -9,6 +10,8 @@ from holdfast.errors import ConfigError
 from holdfast.llm.addresses import base_url, is_official
 from holdfast.llm.endpoint import Endpoint
 from holdfast.settings import OFFLINE_MODEL
+
+_log = logging.getLogger("holdfast.llm")
 
 Variables = Mapping[str, str]
 
@@ -43,8 +46,11 @@ def _require_different_names(found: list[Endpoint]) -> None:
 
 
 def _openai(variables: Variables) -> Iterator[Endpoint]:
-    if key := variables.get("OPENAI_API_KEY"):
-        name = "OPENAI_BASE_URL" if variables.get("OPENAI_BASE_URL") else "OPENAI_API_BASE"
+    name = "OPENAI_BASE_URL" if variables.get("OPENAI_BASE_URL") else "OPENAI_API_BASE"
+    if not (key := variables.get("OPENAI_API_KEY")):
+        if variables.get(name):  # no mistake for sure: other programs read it too
+            _log.warning("%s is set, but OPENAI_API_KEY is not: any word will do if that server wants none.", name)
+    else:
         url = _url("openai", variables, name)
         prefix = OPENAI_NAMES[0] if is_official("openai", url) else OPENAI_NAMES[1]
         yield Endpoint(provider_name=prefix, provider_type="openai", base_url=url, api_key=key)
