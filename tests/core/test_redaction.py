@@ -86,6 +86,23 @@ def test_fields_that_carry_keys_are_hidden_and_counts_of_tokens_are_not() -> Non
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgres://ada:lovelace@db/x and on", f"postgres://ada:{HIDDEN}@db/x and on"),
+        ("see https://:s3cret@host:8443/a.png", f"see https://:{HIDDEN}@host:8443/a.png"),
+        ("https://h/a.png?sv=1&sig=ab%2Fcd&se=2", f"https://h/a.png?sv=1&sig={HIDDEN}&se=2"),
+        ("https://h/k?X-Amz-Signature=deadbeef", f"https://h/k?X-Amz-Signature={HIDDEN}"),
+        ("https://h/k?Expires=1&Signature=a~b-c_", f"https://h/k?Expires=1&Signature={HIDDEN}"),
+        ("https://host:8080/a@b?design=round", "https://host:8080/a@b?design=round"),
+        ("https://host/x, mail: ada@host", "https://host/x, mail: ada@host"),
+        ("http://host:8080 is ada@host", "http://host:8080 is ada@host"),
+    ],
+)
+def test_what_opens_an_address_is_hidden_and_the_rest_of_the_address_is_not(text: str, shown: str) -> None:
+    assert PLAIN.hide(text) == shown
+
+
 @pytest.mark.parametrize(("name", "is_secret"), [("API_KEY", True), ("refresh-token", True), ("prompt_tokens", False)])
 def test_a_name_says_whether_its_value_is_a_secret(name: str, is_secret: bool) -> None:
     assert is_secret_name(name) is is_secret

@@ -27,6 +27,7 @@ _SIGNS_OF_KEYS: Final = (
     *(f"{prefix}{mark}" for prefix in ("sk", "pk", "rk", "xai", "gsk", "hf", "key", "glpat", "fw") for mark in "-_"),
     *("AIza", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "xox", "eyJ", " PRIVATE KEY"),
 )
+_SIGN_OF_AN_ADDRESS: Final = "://"
 _SIGNS_OF_NAMES: Final = ("authorization", "key", "secret", "password", "token", "bearer")
 _KEYS: Final = r"""
     -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----[^-]*(?:-----END[ ][A-Z ]*PRIVATE[ ]KEY-----)?
@@ -44,6 +45,11 @@ _NAMED: Final = r"""
       | \b bearer \s+
     )
     [^\s"'\\,;&}\]]{8,}
+    """
+# What opens an address to whoever has it: the password before its host, the signature of one that was signed.
+_IN_ADDRESSES: Final = r"""
+    ( :// [^\s/?\#@:"'\\]* : ) [^\s/?\#@"'\\]+ (?=@)
+    | ( [?&] (?:amp;)? (?:x-(?:amz|goog)-)? sig(?:nature)? = ) [^\s"'\\&\#]+
     """
 
 
@@ -75,6 +81,10 @@ class Redactor:
             text = self._secrets.sub(HIDDEN, text)
         if any(sign in text for sign in _SIGNS_OF_KEYS):
             text = _compiled(_KEYS, re.VERBOSE).sub(HIDDEN, text)
+        if _SIGN_OF_AN_ADDRESS in text:
+            text = _compiled(_IN_ADDRESSES, re.VERBOSE | re.IGNORECASE).sub(
+                lambda found: (found[1] or found[2]) + HIDDEN, text
+            )
         lowered = text.lower()
         if any(sign in lowered for sign in _SIGNS_OF_NAMES):
             text = _compiled(_NAMED, re.VERBOSE | re.IGNORECASE).sub(lambda found: found[1] + HIDDEN, text)
