@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import logging
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -86,6 +87,12 @@ def test_spans_reach_the_collector_that_is_named(
     assert b"execute_tool note" in body
     assert b"service.name\x12" in body
     assert name in body
+
+
+def test_a_collector_that_does_not_answer_does_not_keep_the_server_from_stopping() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = run(SEND_ONE, f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert "the last spans are lost" in done.stderr
 
 
 def test_a_server_without_a_collector_does_not_load_the_sdk() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
@@ -15,12 +16,13 @@ from holdfast.settings import Settings
 from holdfast.version import VERSION
 
 _EXPORTER: Final = "opentelemetry.exporter.otlp.proto.http"
+_LAST_SPANS_S: Final = 3.0
 _log = logging.getLogger(__name__)
 
 
 @contextmanager
 def exporting(settings: Settings) -> Generator[bool]:
-    """Whether spans are sent; what is left of them is sent at the end."""
+    """Whether spans are sent; what is left of them is sent at the end, if the collector takes it at once."""
     endpoint = settings.otlp_endpoint
     if endpoint is None:
         yield False
@@ -52,7 +54,12 @@ def _sending_to(endpoint: str) -> Generator[None]:
     try:
         yield
     finally:
-        provider.shutdown()
+        # In a thread: the SDK tries for half a minute, and no server should take that long to stop for its spans.
+        ending = threading.Thread(target=provider.shutdown, daemon=True)
+        ending.start()
+        ending.join(_LAST_SPANS_S)
+        if ending.is_alive():
+            _log.warning("the last spans are lost: the collector did not take them within %g s.", _LAST_SPANS_S)
 
 
 def _is_installed() -> bool:
