@@ -307,7 +307,7 @@ class _CrampedModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
         if not wants_summary(request):
-            raise ContextTooLong("Context too long for somebody: 512 tokens at most.")
+            raise ContextTooLong("Context too long for somebody: 512 tokens at most")
         async with aclosing(self._inner.stream(request)) as deltas:
             async for delta in deltas:
                 yield delta

@@ -315,4 +315,4 @@ def _with_overflow(error: ModelError, overflow: str | None) -> ModelError:
     """Where nothing is left to summarise, the vendor's own words tell most: often its window is smaller than ours."""
     if overflow is None or not isinstance(error, ContextTooLong) or overflow == error.message:
         return error
-    return ContextTooLong(f"{overflow} {error.message}")
+    return ContextTooLong(f"{overflow.rstrip('.')}. {error.message}")
