@@ -240,6 +240,29 @@ async def test_many_who_want_an_unknown_handle_at_once_share_one_question() -> N
         assert len(server.asked) == 1
 
 
+async def test_whoever_comes_while_a_list_is_being_asked_for_waits_for_it_too() -> None:
+    async with listing({MODELS: openai_list("a")}) as server, catalog_of(endpoint_at(server)) as catalog:
+        server.open.clear()
+        first = asyncio.create_task(handles(catalog))
+        await server.was_asked.wait()
+        late = asyncio.create_task(handles(catalog))
+        await asyncio.sleep(0)  # it looks at what is there before it asks for anything
+        server.open.set()
+        assert await asyncio.gather(first, late) == [["openai/a", "holdfast/offline"]] * 2
+        assert len(server.asked) == 1
+
+
+async def test_a_list_that_was_given_up_is_asked_for_again_at_once() -> None:
+    async with listing({MODELS: openai_list("a")}) as server, catalog_of(endpoint_at(server)) as catalog:
+        server.open.clear()
+        first = asyncio.create_task(handles(catalog))
+        await server.was_asked.wait()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        server.open.set()
+        assert await handles(catalog) == ["openai/a", "holdfast/offline"]
+
+
 async def test_whoever_waits_asks_again_when_the_one_who_asked_gives_up() -> None:
     async with listing({MODELS: openai_list("a")}) as server, catalog_of(endpoint_at(server)) as catalog:
         server.open.clear()

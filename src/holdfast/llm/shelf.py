@@ -56,18 +56,19 @@ class Shelf:
         async with self._lock:
             if self._answers > answers:
                 return
-            self._asked_us = now_us()
+            asked_us = now_us()
             try:
                 listing = await discovery.list_models(source, self.endpoint)
             except ModelError as error:
                 if self.failure is None:
-                    self._since_us = self._asked_us
+                    self._since_us = asked_us
                 self.failure = error
             else:
                 if self.failure is not None or self._since_us is None:
-                    self._since_us = self._asked_us
+                    self._since_us = asked_us
                 self.failure = None
                 self._take(listing)
+            self._asked_us = asked_us  # not sooner: an answer that is awaited, or was given up, makes nothing fresh
             self._answers += 1
 
     def find(self, name: str) -> ModelInfo | None:
