@@ -440,6 +440,30 @@ async def test_a_change_by_this_process_is_seen_at_once() -> None:
                 await catalog.find("mine/m")
 
 
+async def test_a_change_is_not_undone_by_a_look_that_began_before_it() -> None:
+    async with listing({MODELS: openai_list("m")}) as server:
+        brought = Brought(byok(server, "mine", api_key="first-key"))
+        began, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow_at_first() -> list[Endpoint]:
+            found = await brought()
+            if not began.is_set():
+                began.set()
+                await go_on.wait()
+            return found
+
+        async with catalog_of(brought=slow_at_first) as catalog:
+            looking = asyncio.create_task(catalog.reload())
+            await began.wait()
+            brought.endpoints = [byok(server, "mine", api_key="second-key")]
+            changed = asyncio.create_task(catalog.reload())
+            await asyncio.sleep(0)  # it may be done by now, and must not be overtaken by the other then
+            go_on.set()
+            await asyncio.gather(looking, changed)
+            await catalog.embedding_models()
+            assert server.asked[-1].headers["Authorization"] == "Bearer second-key"
+
+
 async def test_a_change_by_another_process_is_seen_within_a_minute() -> None:
     clock = Hands()
     async with listing({MODELS: openai_list("m")}) as server:

@@ -77,6 +77,7 @@ class ModelCatalog:
         self._now_us = now_us
         self._brought = brought
         self._loaded_us: int | None = None
+        self._loading = asyncio.Lock()
         self._base = {one.provider_name: Shelf(one, self._declared) for one in endpoints}
         self._byok: dict[str, Shelf] = {}
         self._known: dict[str, ModelInfo] = {OFFLINE.handle: OFFLINE}
@@ -117,17 +118,8 @@ class ModelCatalog:
 
     async def reload(self) -> None:
         """A provider that changed in any way starts anew: other key, other models."""
-        loaded = [one for one in await self._brought() if not self.is_reserved(one.provider_name)]
-        kept = {name: shelf for name, shelf in self._byok.items() if shelf.endpoint in loaded}
-        changed = self._byok.keys() - kept.keys()
-        self._byok = {
-            one.provider_name: kept.get(one.provider_name) or Shelf(one, self._declared)
-            for one in sorted(loaded, key=lambda one: one.provider_name)
-        }
-        self._loaded_us = self._now_us()
-        self._forget(changed)
-        for info in [info for info in self._opened if info.provider_name in changed]:
-            self._retired.append(self._opened.pop(info))
+        async with self._loading:  # or one that has looked before a change could finish after one that saw it
+            self._stock([one for one in await self._brought() if not self.is_reserved(one.provider_name)])
 
     async def refresh(self, provider_name: str) -> None:
         await self._load_if_outdated()
@@ -149,6 +141,18 @@ class ModelCatalog:
         self._opened.clear()
         self._retired.clear()
         await self._vendors.aclose()
+
+    def _stock(self, loaded: list[Endpoint]) -> None:
+        kept = {name: shelf for name, shelf in self._byok.items() if shelf.endpoint in loaded}
+        changed = self._byok.keys() - kept.keys()
+        self._byok = {
+            one.provider_name: kept.get(one.provider_name) or Shelf(one, self._declared)
+            for one in sorted(loaded, key=lambda one: one.provider_name)
+        }
+        self._loaded_us = self._now_us()
+        self._forget(changed)
+        for info in [info for info in self._opened if info.provider_name in changed]:
+            self._retired.append(self._opened.pop(info))
 
     async def _look_for(self, handle: str) -> ModelInfo:
         provider_name, slash, model_name = handle.partition("/")
