@@ -26,10 +26,13 @@ from holdfast.core.messages import Approve, ClientReturn, Deny, Message, Summary
 from holdfast.core.run import OpenCall
 from holdfast.core.tool_rules import ChildArguments, Children, ExitLoop, RequiredBeforeExit, RequiresApproval, Rule
 from holdfast.errors import Busy, Conflict, Invalid, NothingToCancel, PendingApproval
+from holdfast.llm.base import ModelInfo
 from holdfast.store import agents, journal, runs, tools
 
 from ..invariants import assert_invariants, stream_violations
 from ..scenario import RULES, Node, World, eventually, sqlite_at, stop_of, world_at
+
+CANCEL_S = 30.0  # of a provider that would never answer
 
 
 def roles(rows: Sequence[Message]) -> list[str]:
@@ -428,6 +431,24 @@ async def test_a_cancel_while_the_model_is_silent_closes_its_stream_at_once(worl
     assert (run.status, run.stop_reason, run.completed_us is not None) == ("cancelled", "cancelled", True)
     snapshot = await assert_invariants(world.database)
     assert [step.status for step in snapshot.steps.values()] == ["cancelled"]
+
+
+async def test_a_cancel_while_a_provider_is_silent_about_its_models_ends_the_run_at_once(
+    world: World, node: Node
+) -> None:
+    silent = asyncio.Event()
+
+    async def find(handle: str) -> ModelInfo:
+        silent.set()
+        await asyncio.Event().wait()
+        raise AssertionError(f"{handle} is never found")
+
+    node.catalog.find = find  # type: ignore[method-assign]
+    accepted = await node.send("hello", background=True)
+    await silent.wait()
+    async with asyncio.timeout(CANCEL_S):
+        assert await node.cancel.one(accepted.run.id) == "cancelled"
+    assert roles(await world.window()) == ["system", "user"]
 
 
 @pytest.mark.parametrize("background", [False, True])

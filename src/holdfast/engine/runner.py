@@ -122,7 +122,7 @@ class Runner:
         await self._wait(session, intent, scope)
         handle = session.spec.model.handle
         try:
-            info, model = await find_model(self._catalog, handle)
+            info, model = await scope.run(find_model(self._catalog, handle))
         except ModelError as error:
             self._begin_step(session, intent, handle.partition("/")[0], None)
             self._failed_try(session, error, NOTHING_SAID)
