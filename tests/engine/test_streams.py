@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.core.frames import AbandonedFrame, Frame, ReasoningFrame, StopFrame, TextFrame, UsageFrame
+from holdfast.core.frames import AbandonedFrame, Frame, ReasoningFrame, RetryFrame, StopFrame, TextFrame, UsageFrame
 from holdfast.core.usage import Usage
 from holdfast.engine.streams import Numbered, RunStream, Streams, without_abandoned
 from holdfast.store import frames, runs
 
 from ..invariants import assert_invariants
-from ..scenario import Node, World
+from ..scenario import Node, World, eventually
 
 END: tuple[Frame, ...] = (StopFrame("end_turn"), UsageFrame(Usage(), 1))
 
@@ -192,6 +192,28 @@ async def test_a_reply_that_its_worker_did_not_live_to_finish_is_left_out_of_the
     assert len(ids) == 1
     assert ids <= set(snapshot.messages)
     assert any(isinstance(frame, AbandonedFrame) for _, frame in snapshot.frames[accepted.run.id])
+
+
+async def test_who_heard_half_a_reply_before_its_worker_died_is_told_that_it_is_void(world: World) -> None:
+    first, second = world.node(), world.node()
+    accepted = await first.send("[[stall_after:6]] hello", background=True, stream_tokens=True)
+    stream = accepted.stream
+    assert stream is not None
+    while stream.last < 6:
+        await stream.changed()
+    await first.streams.flush([accepted.run.id])
+    await first.die()
+    heard = await second.replay(accepted.run.id)
+    await second.worker.recover(alone=True)
+    model = second.catalog.offline.model
+    await eventually(lambda: model.open_streams == 1)
+    await second.cancel.one(accepted.run.id)
+    rest = [frame for _, frame in await second.replay(accepted.run.id, heard[-1][0])]
+    (told,) = [frame for frame in rest if isinstance(frame, RetryFrame)]
+    assert rest[0] == told
+    assert (told.attempt, told.max_attempts, told.retry_in_ms) == (1, 1, 0)
+    assert set(told.abandoned_ids) == {frame.message_id for _, frame in heard if isinstance(frame, ReasoningFrame)}
+    await assert_invariants(world.database, idle=True)
 
 
 async def test_a_number_that_was_shown_is_never_given_to_something_else_even_when_a_crash_lost_what_had_it(

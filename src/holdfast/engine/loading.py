@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from holdfast.core.events import AnyEvent
-from holdfast.core.frames import AbandonedFrame, CallFrame, HiddenReasoningFrame, ReasoningFrame, TextFrame
+from holdfast.core.frames import CallFrame, HiddenReasoningFrame, ReasoningFrame, TextFrame
 from holdfast.core.messages import Message
 from holdfast.core.records import Agent, Block, Run, Step, Thread
 from holdfast.core.run import RunState, replay
@@ -98,7 +98,7 @@ async def reopen(database: Database, streams: Streams, clock: Clock, run: Run, *
         told = await streams.replay(run.id, 0)
         told_of = _fragment_ids(told)
         known = {row.id for row in await database.read(lambda tx: messages.find_many(tx, list(told_of)))}
-        stream.publish(*(AbandonedFrame(message_id) for message_id in told_of if message_id not in known))
+        session.taken_over(tuple(message_id for message_id in told_of if message_id not in known))
     return session
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -42,6 +42,8 @@ from holdfast.engine.draft import Attempt, Draft, MemoryWrite, Replied, WindowCu
 from holdfast.engine.failures import Failure
 from holdfast.engine.measuring import Measured
 from holdfast.engine.streams import RunStream
+
+_CUT_OFF: Final = {"error_type": "internal_error", "detail": "The server stopped in the middle of this reply."}
 
 
 class Session:
@@ -171,6 +173,12 @@ class Session:
         self.attempt = Attempt(ids.derive("message", *key, "reply"), ids.derive("message", *key, "held"))
         return self.attempt
 
+    def taken_over(self, message_ids: tuple[str, ...]) -> None:
+        """What an earlier owner has shown of a reply that it did not live to store: whoever saw it is told."""
+        if message_ids:
+            self.stream.publish(*(AbandonedFrame(message_id) for message_id in message_ids))
+            self.stream.publish(self._retry_frame(_CUT_OFF, 0, message_ids))
+
     def replied(self, attempt: Attempt, reply: Reply, intent: CallModel) -> None:
         calls = judge(self.spec, intent.choice, reply.calls, parallel=intent.parallel)
         usage = reply.usage or self._estimated(reply)
@@ -197,7 +205,7 @@ class Session:
         self.draft.frames.extend(AbandonedFrame(message_id) for message_id in abandoned)
         if retry_in_ms is not None or (abandoned and self.state.compact):
             # A compaction comes between the tries without a word, unless one was shown that is void now.
-            self.draft.frames.append(self._retry_frame(failure, retry_in_ms or 0, abandoned))
+            self.draft.frames.append(self._retry_frame(failure.error, retry_in_ms or 0, abandoned))
         if self.state.phase is Phase.DONE:
             self._fail_step(failure)
 
@@ -360,18 +368,18 @@ class Session:
         its_own = {self.attempt.reply_id, self.attempt.held_id}
         return tuple(message_id for message_id in self.stream.fragment_ids() if message_id in its_own)
 
-    def _retry_frame(self, failure: Failure, retry_in_ms: int, abandoned: tuple[str, ...]) -> RetryFrame:
+    def _retry_frame(self, error: dict[str, Any], retry_in_ms: int, abandoned: tuple[str, ...]) -> RetryFrame:
         step_id = ids.derive("step", self.run.id, self.state.model_calls + 1)
         overflows = self.state.overflows  # tries that compaction was the answer to: they are not counted against it
         failed, tries = self.state.failures + overflows, self.spec.retries + 1 + overflows
         return RetryFrame(
-            message_id=ids.derive("message", self.run.id, step_id, failed, "retry"),
+            message_id=ids.derive("message", self.run.id, step_id, self.lease, failed, "retry"),
             step_id=step_id,
             at_us=self.clock.now_us(),
             attempt=failed + 1,
             max_attempts=tries,
-            error_type=failure.error["error_type"],
-            message=failure.error["detail"],
+            error_type=error["error_type"],
+            message=error["detail"],
             retry_in_ms=retry_in_ms,
             abandoned_ids=abandoned,
         )
