@@ -11,11 +11,16 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
 
+from holdfast.actions.compact_thread import compact_thread
 from holdfast.core.frames import StopFrame
 from holdfast.core.records import Run
+from holdfast.engine.compacting import Compactor
 from holdfast.engine.streams import Numbered
-from holdfast.errors import NothingToCancel
+from holdfast.errors import Conflict, NothingToCancel
+from holdfast.store.database import Job, Transaction
+from holdfast.wire.requests import CompactionSettingsInput
 from tests.invariants import assert_invariants, stream_violations
 from tests.scenario import Node, World
 from tests.served import ServedClient, served
@@ -179,3 +184,53 @@ async def test_a_cancel_racing_the_last_commit_and_everyone_agreeing_who_won(
         assert node.catalog.offline.model.open_streams == 0
     outcomes = Counter(run.status for run, _ in races)
     assert outcomes["cancelled"] and outcomes["completed"], outcomes
+
+
+@pytest.mark.parametrize("template", ["postgres"], indirect=True)
+async def test_a_summary_waits_for_a_message_that_is_being_accepted_and_gives_way_to_it(
+    template: Template, tmp_path: Path
+) -> None:
+    """On SQLite there is one writer, so that one is all done before the other looks."""
+    written, go_on = asyncio.Event(), asyncio.Event()
+    async with world_from(template, tmp_path) as world:
+        node = world.node()
+        await node.ask("one")
+        await node.ask("two")
+        write: Any = node.database.write
+
+        async def slow_write(job: Job[Any], performed: Any = None) -> Any:
+            async def slow(tx: Transaction) -> Any:
+                done = await job(tx)
+                written.set()
+                await go_on.wait()
+                return done
+
+            return await write(slow, performed)
+
+        node.database.write = slow_write  # type: ignore[method-assign]
+        sending = asyncio.create_task(node.send("three"))
+        await written.wait()
+        node.database.write = write
+        compacting = asyncio.create_task(
+            compact_thread(
+                world.agent_id,
+                CompactionSettingsInput(mode="all"),
+                database=world.database,
+                catalog=node.catalog,
+                compactor=Compactor(node.catalog, world.clock, node.ratios, world.patience),
+                clock=world.clock,
+                refuse_empty=False,
+            )
+        )
+        while not await world.database.read(_somebody_waits):
+            pass
+        go_on.set()
+        with pytest.raises(Conflict, match="is active"):
+            await compacting
+        await node.worker.stopped((await sending).run.id)
+        await assert_invariants(world.database, idle=True)
+
+
+async def _somebody_waits(tx: Transaction) -> bool:
+    row = await tx.fetch_one(text("SELECT count(*) AS waiting FROM pg_locks WHERE NOT granted"))
+    return row is not None and row["waiting"] > 0

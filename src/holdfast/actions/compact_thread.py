@@ -92,6 +92,7 @@ async def _look(tx: Transaction, thread_id: str) -> _Scene:
 async def _write(tx: Transaction, scene: _Scene, made: Compaction, now_us: int) -> None:
     """The summary took a while to make: it must still be a summary of what is there."""
     thread_id = scene.thread.id
+    await threads.lock(tx, thread_id)  # or a message could be accepted between the look and the change
     await require_idle(tx, thread_id, _WHAT)
     if await threads.window_ids(tx, thread_id) != [row.id for row in scene.window]:
         raise Conflict("CONFLICT: The messages changed while they were being summarised. Send the request again.")

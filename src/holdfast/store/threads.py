@@ -43,6 +43,7 @@ _live = threads.c.deleted_us.is_(None)
 
 _INSERT = insert_into(threads)
 _ONE = select(*_COLUMNS).where(_this_thread, _live)
+_LOCKED = select(threads.c.id).where(_this_thread).with_for_update()
 _STANDING = select(
     *_COLUMNS,
     threads.c.next_position,
@@ -149,6 +150,11 @@ async def get(tx: Transaction, thread_id: str) -> Thread:
     if thread is None:
         raise _unknown(thread_id)
     return thread
+
+
+async def lock(tx: Transaction, thread_id: str) -> None:
+    """Until the transaction ends nobody else moves its end: no run is accepted meanwhile, and none writes."""
+    await tx.fetch_one(_LOCKED, {"thread": thread_id})
 
 
 class Standing(msgspec.Struct, frozen=True):
