@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.actions.recompile_system import recompile_system
 from holdfast.core.frames import (
     AbandonedFrame,
     CallFrame,
@@ -31,6 +32,7 @@ from holdfast.store import agents, journal, runs, tools
 
 from ..invariants import assert_invariants, stream_violations
 from ..scenario import RULES, Node, World, eventually, sqlite_at, stop_of, world_at
+from .recording import RecordingCatalog
 
 CANCEL_S = 30.0  # of a provider that would never answer
 
@@ -177,6 +179,20 @@ async def test_a_request_that_was_decided_on_a_thread_that_has_moved_on_looks_ag
     with pytest.raises(PendingApproval):
         await late
     assert roles(await world.window()) == ["system", "user", "approval"]
+
+
+async def test_a_system_prompt_that_was_compiled_anew_during_a_run_is_what_the_next_one_sends(world: World) -> None:
+    catalog = RecordingCatalog()
+    node = Node(world, catalog=catalog)
+    await node.ask("hello")
+    accepted = await node.send("hello [[ttft:0.2]]")
+    await eventually(lambda: catalog.offline.model.open_streams == 1)
+    await world.database.write(lambda tx: recompile_system(tx, world.agent_id, 1_000_000, update_timestamp=True))
+    await node.worker.stopped(accepted.run.id)
+    assert (await world.run(accepted.run.id)).stop_reason == "end_turn"
+    await node.ask("hello again")
+    _, told, told_anew = (request.system for request in catalog.asked)
+    assert told != told_anew == text_of((await world.window())[0].parts)
 
 
 # --- tools -----------------------------------------------------------------------------------------------------------

@@ -146,21 +146,24 @@ async def write_events(tx: Transaction, session: Session) -> None:
 
 
 async def write_rows(tx: Transaction, session: Session) -> int | None:
-    """As `_write`."""
+    """As `_write`. Only our own moves of the end are counted: if somebody else moves it too, their change of the window
+    is one that we do not know, and ours is never taken for the one that ends there."""
     draft, thread_id = session.draft, session.run.thread_id
     if draft.rows:
         await messages.insert_many(tx, session.run.agent_id, draft.rows)
     appended = [row.id for row in draft.rows if row.id not in draft.positions]
-    end = session.thread_end
+    moves = len(draft.changed)
     if draft.cut is not None:
         appended.remove(draft.cut.summary_id)
         await threads.replace_window(tx, thread_id, draft.cut.evicted_ids, draft.cut.summary_id)
+        moves += 1
     if appended:
-        end = await threads.append(tx, thread_id, appended) + len(appended)
+        await threads.append(tx, thread_id, appended)
+        moves += len(appended)
     if draft.positions:
         await threads.place(tx, thread_id, [(position, row_id) for row_id, position in draft.positions.items()])
     for row in draft.changed.values():
         await messages.replace_parts(tx, row.id, row.parts)
     if draft.system_digest is not None:
         await threads.set_system_digest(tx, thread_id, draft.system_digest)
-    return None if draft.cut or draft.positions or draft.changed else end
+    return None if session.thread_end is None else session.thread_end + moves
