@@ -178,6 +178,9 @@ def test_keys_are_hidden_and_words_are_not(text: str, shown: str) -> None:
         ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT"}, None),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "-5"}, None),
+        ({"retry-after": "9" * 400}, None),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30 -0000", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30.0),
     ],
 )
 def test_when_to_try_again_is_read_from_the_headers(headers: dict[str, str], seconds: float | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, cast
 
@@ -111,7 +112,8 @@ _CREDITS: Final = re.compile(
 )
 _WRONG_KEY: Final = re.compile(r"(?:incorrect|invalid) api key|api key (?:is )?(?:not valid|invalid)", re.I)
 _KEYS: Final = re.compile(r"\b(?:(?:sk|pk|gsk|xai|key)[-_]|AIza)[A-Za-z0-9_\-*]{8,}")
-_RETRY_DELAY: Final = re.compile(rb'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
+_SECONDS: Final = r"\d{1,9}(?:\.\d{1,9})?"  # as many as mean anything: with more digits a number may be infinite
+_RETRY_DELAY: Final = re.compile(rf'"retryDelay"\s*:\s*"({_SECONDS})s"'.encode())
 _PREFIX: Final[dict[type[ModelError], str]] = {
     RateLimited: "Rate limited by",
     Overloaded: "Overloaded:",
@@ -237,7 +239,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds from now, or none when the vendor did not say or named a moment that has passed."""
     for name, scale in (("retry-after-ms", 1_000.0), ("retry-after", 1.0)):
         text = headers.get(name, "")
-        if re.fullmatch(r"\d+(\.\d+)?", text):
+        if re.fullmatch(_SECONDS, text):
             return float(text) / scale
     if text := headers.get("retry-after", ""):
         return _seconds_until(text, headers.get("date", ""))
@@ -247,6 +249,12 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 def _seconds_until(text: str, now: str) -> float | None:
     """Between the moments of two headers: whose clock is right does not matter."""
     try:
-        return max(0.0, (parsedate_to_datetime(text) - parsedate_to_datetime(now)).total_seconds())
+        return max(0.0, (_moment(text) - _moment(now)).total_seconds())
     except ValueError:
         return None
+
+
+def _moment(text: str) -> datetime:
+    """One that names no zone is of Greenwich, as those of headers should be."""
+    found = parsedate_to_datetime(text)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
