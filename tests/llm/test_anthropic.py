@@ -10,9 +10,13 @@ from holdfast import errors
 from holdfast.core.deltas import Finish, FinishReason, OmittedDelta, ReasoningDelta, TextDelta, UsageDelta
 from holdfast.core.messages import OmittedReasoning, Reasoning, RedactedReasoning, Text, ToolCall, ToolReturn, Turn
 from holdfast.core.usage import Usage
-from tests.llm.claude import BOUND, conversing, deltas_from, events, folded, reply_from
+from holdfast.llm.anthropic import AnthropicModel
+from holdfast.llm.http import Http
+from tests.llm.claude import BOUND, claude, conversing, deltas_from, endpoint, events, folded, reply_from
 from tests.llm.conversations import request, tool
+from tests.llm.fakes.anthropic import AnthropicProtocol
 from tests.llm.fakes.script import Failure, Script
+from tests.llm.fakes.server import FakeVendor
 
 START: dict[str, Any] = {"type": "message_start", "message": {"usage": {"input_tokens": 7, "output_tokens": 1}}}
 STOP: dict[str, Any] = {"type": "message_stop"}
@@ -286,6 +290,22 @@ async def test_an_event_that_cannot_be_understood_is_a_bad_reply(broken: bytes) 
         vendor.will(Script(body=events(START) + broken))
         with pytest.raises(errors.BadReply):
             await deltas_from(model, request("Hi."))
+
+
+async def test_the_key_is_never_repeated_even_if_it_looks_like_any_word() -> None:
+    vendor, http, key = FakeVendor(AnthropicProtocol()), Http(), "correcthorsebattery"
+    async with vendor.serving():
+        target = msgspec.structs.replace(endpoint(vendor.url), api_key=key)
+        for body in (
+            b'event: error\ndata: {"type":"error","error":{"message":"no to %b"}}\n\n',
+            b'data: {"type":"error","error":{"message":"no to %b"}}\n\n',
+            b"data: no to %b\n\n",
+            b"no to %b",
+        ):
+            vendor.will(Script(body=body % key.encode()))
+            with pytest.raises(errors.ModelError, match=r"no to \[key\]"):
+                await deltas_from(AnthropicModel(target, http, claude()), request("Hi."))
+        await http.aclose()
 
 
 async def test_the_vendor_is_shown_its_key_its_version_and_the_payload_as_previewed() -> None:

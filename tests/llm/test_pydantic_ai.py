@@ -163,6 +163,26 @@ async def test_a_failed_request_is_not_repeated_behind_our_back(adapter: Adapter
         assert len(vendor.exchanges) == 2
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'data: {"error":{"message":"no to %b"}}\n\n',
+        b"data: no to %b\n\n",
+        b'data: {"candidates": [{"content": "no to %b"}]}\n\n',  # which the library quotes
+        b"no to %b",
+    ],
+)
+async def test_the_key_is_never_repeated_even_if_it_looks_like_any_word(body: bytes) -> None:
+    vendor, key = FakeVendor(GEMINI.protocol()), "correcthorsebattery"
+    async with vendor.serving():
+        target = Endpoint(provider_name="gemini", provider_type="google_ai", base_url=vendor.url, api_key=key)
+        model = BridgedModel(target, info("gemini"), first_byte_s=60, total_s=60)
+        vendor.will(Script(body=body % key.encode()))
+        with pytest.raises(ModelError, match=r"no to \[key\]"):
+            await reply_of(model, asks(GEMINI))
+        await model.aclose()
+
+
 @bridged
 async def test_no_proxy_stands_between_us_and_this_machine(adapter: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):

@@ -26,7 +26,7 @@ from holdfast.llm.anthropic_payload import betas, messages_payload
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.call_ids import CallIds
 from holdfast.llm.endpoint import Endpoint
-from holdfast.llm.http import Http
+from holdfast.llm.http import Http, shown, without_key
 from holdfast.llm.tool_names import renamed
 
 PATH: Final = "/v1/messages"
@@ -62,7 +62,7 @@ class AnthropicModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
         payload = self.payload(request)
-        reply = _Reply(self._endpoint.provider_name, CallIds(request), renamed(request.tools))
+        reply = _Reply(self._endpoint, CallIds(request), renamed(request.tools))
         sent = self._http.events(self._endpoint, PATH, msgspec.json.encode(payload), self._headers(payload))
         async with aclosing(sent) as groups:
             async for group in groups:
@@ -165,8 +165,9 @@ _decode_kind = msgspec.json.Decoder(_Kind).decode
 class _Reply:
     """One reply as its events come in."""
 
-    def __init__(self, vendor: str, call_ids: CallIds, names: Mapping[str, str]) -> None:
-        self._vendor = vendor
+    def __init__(self, endpoint: Endpoint, call_ids: CallIds, names: Mapping[str, str]) -> None:
+        self._endpoint = endpoint
+        self._vendor = endpoint.provider_name
         self._call_ids = call_ids
         self._names = names  # of tools that the vendor knows by another one
         self._open: dict[int, _OpenCall | _ThinkingBlock] = {}
@@ -219,10 +220,10 @@ class _Reply:
                 raise BadReply(f"{self._vendor} sent an event that cannot be understood: {error}") from error
             return None
         except msgspec.DecodeError as error:
-            raise BadReply(f"{self._vendor} sent an event that is not JSON: {data[:200]!r}") from error
+            raise BadReply(f"{self._vendor} sent an event that is not JSON: {shown(self._endpoint, data)}") from error
 
     def _failure(self, data: bytes) -> ModelError:
-        kinds, text = failures.described(data)
+        kinds, text = failures.described(without_key(self._endpoint, data))
         return failures.failure(self._vendor, kinds, text)
 
     def _piece(self, index: int, piece: _Piece) -> Sequence[Delta]:

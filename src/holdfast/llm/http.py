@@ -135,6 +135,12 @@ def without_key(endpoint: Endpoint, said: bytes) -> bytes:
     return said.replace(key.encode(), b"[key]") if len(key) >= _SHORTEST_KEY else said
 
 
+def shown(endpoint: Endpoint, said: bytes) -> str:
+    """The beginning of what a vendor said, fit for an error."""
+    text = without_key(endpoint, said).decode(errors="replace")
+    return failures.hide_keys(" ".join(text.split()))[:_SHOWN_CHARS]
+
+
 async def _read_out(answer: aiohttp.ClientResponse) -> None:
     """A reply that was read to its end gives its connection back; one that does not end is not waited for."""
     if answer.content.at_eof():
@@ -150,8 +156,8 @@ def not_a_stream(endpoint: Endpoint, said: bytes) -> ModelError:
     kinds, text = failures.described(without_key(endpoint, said))
     if kinds:
         return failures.failure(endpoint.provider_name, kinds, text)
-    shown = failures.hide_keys(" ".join(text.split()))[:_SHOWN_CHARS]
-    return BadReply(f"{endpoint.provider_name} answered with something that is not a stream of events: {shown}")
+    beginning = shown(endpoint, text.encode())
+    return BadReply(f"{endpoint.provider_name} answered with something that is not a stream of events: {beginning}")
 
 
 class _named_failures:

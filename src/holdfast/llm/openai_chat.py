@@ -27,7 +27,7 @@ from holdfast.llm.chat_chunks import CallFragment, Chunk, Content, Piece
 from holdfast.llm.chat_payload import chat_payload
 from holdfast.llm.dialects import Dialect, dialect_of
 from holdfast.llm.endpoint import Endpoint
-from holdfast.llm.http import Http, without_key
+from holdfast.llm.http import Http, shown, without_key
 from holdfast.llm.sse import Event
 from holdfast.llm.think_tags import ThinkTags
 from holdfast.llm.tool_names import renamed
@@ -158,8 +158,8 @@ class ChatReply:
         return deltas
 
     def _unreadable(self, data: bytes, error: msgspec.DecodeError) -> BadReply:
-        shown = failures.hide_keys(without_key(self._endpoint, data).decode(errors="replace"))[:200]
-        return BadReply(f"{self._endpoint.provider_name} sent an event that cannot be read ({error}): {shown}")
+        said = shown(self._endpoint, data)
+        return BadReply(f"{self._endpoint.provider_name} sent an event that cannot be read ({error}): {said}")
 
     def _object(self, data: bytes) -> dict[str, Any]:
         return msgspec.json.decode(without_key(self._endpoint, data), type=dict[str, Any])

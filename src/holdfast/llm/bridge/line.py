@@ -22,7 +22,7 @@ import msgspec
 from holdfast.errors import BadReply
 from holdfast.llm import failures
 from holdfast.llm.endpoint import Endpoint
-from holdfast.llm.http import not_a_stream, without_key
+from holdfast.llm.http import not_a_stream, shown, without_key
 from holdfast.llm.sse import Event, SseReader
 from holdfast.settings import is_loopback
 
@@ -91,12 +91,14 @@ class Heard:
         try:
             said: object = _decode(data)
         except msgspec.DecodeError as error:
-            raise BadReply(f"{self._endpoint.provider_name} sent an event that is not JSON: {data[:200]!r}") from error
+            vendor, beginning = self._endpoint.provider_name, shown(self._endpoint, data)
+            raise BadReply(f"{vendor} sent an event that is not JSON: {beginning}") from error
         if not isinstance(said, dict):
             return b""
         found = cast("dict[str, Any]", said)
         if (failed := _failed(found)) is not None:
-            failure = failures.in_stream(self._endpoint.provider_name, failed)
+            told = _decode(without_key(self._endpoint, msgspec.json.encode(failed)))
+            failure = failures.in_stream(self._endpoint.provider_name, told)
             failure.retry_after = failures.retry_delay(data)
             raise failure
         for holder in (found, found.get("response"), found.get("message"), found.get("delta")):

@@ -12,6 +12,7 @@ from holdfast.errors import BadReply, ModelError, ModelTimedOut, ModelUnavailabl
 from holdfast.llm import failures
 from holdfast.llm.bridge.vendor import Errors
 from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.http import without_key
 
 
 class named_failures:
@@ -47,31 +48,40 @@ class named_failures:
                     pass
             known = next((ours for theirs, ours in self._errors.items() if isinstance(cause, theirs)), None)
             if known is not None:
-                return known(f"{vendor} cannot be asked: {failures.hide_keys(str(cause))[: failures.MAX_TEXT]}")
-        return _said_by_library(self._endpoint.provider_name, error)
+                return known(f"{vendor} cannot be asked: {_shown(self._endpoint, str(cause))}")
+        return _said_by_library(self._endpoint, error)
 
 
-def _said_by_library(vendor: str, error: Exception) -> ModelError | None:
+def _said_by_library(endpoint: Endpoint, error: Exception) -> ModelError | None:
     """For vendors whose SDK does not use our line, and for what the library itself objects to."""
+    vendor = endpoint.provider_name
     match error:
         case ModelHTTPError():
             said = error.body if error.body is not None else {"message": error.message}
             body = said.encode() if isinstance(said, str) else msgspec.json.encode(said, enc_hook=str)
-            return failures.from_response(vendor, error.status_code, error.headers or {}, body)
+            return failures.from_response(vendor, error.status_code, error.headers or {}, without_key(endpoint, body))
         case ModelTimeoutError():
-            return ModelTimedOut(f"{vendor} timed out: {error.message}")
+            return ModelTimedOut(f"{vendor} timed out: {_shown(endpoint, error.message)}")
         case ModelAPIError():
             kinds = tuple(kind for kind in (error.provider_error_code, error.provider_error_type) if kind)
-            return failures.failure(vendor, kinds, error.message, retry_after=error.retry_after)
+            return failures.failure(vendor, kinds, _shown(endpoint, error.message), retry_after=error.retry_after)
         case UnexpectedModelBehavior():
-            return BadReply(f"{vendor} replied with something that cannot be understood: {error.message}")
+            shown = _shown(endpoint, error.message)
+            return BadReply(f"{vendor} replied with something that cannot be understood: {shown}")
         case UserError():
-            return Refused(f"{vendor} cannot be asked for this: {error.message}")
+            return Refused(f"{vendor} cannot be asked for this: {_shown(endpoint, error.message)}")
         case ValueError() | TypeError() | LookupError() | AttributeError() | AssertionError():
             # What library and SDK do when a vendor says something of a shape that they do not expect.
-            return BadReply(f"{vendor} replied with something that cannot be understood: {error!r:.500}")
+            shown = _shown(endpoint, repr(error))
+            return BadReply(f"{vendor} replied with something that cannot be understood: {shown:.500}")
         case _:
             return None
+
+
+def _shown(endpoint: Endpoint, said: str) -> str:
+    """Libraries quote what they were told, and vendors the key they were shown."""
+    text = without_key(endpoint, said.encode(errors="replace")).decode()
+    return failures.hide_keys(text)[: failures.MAX_TEXT]
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
