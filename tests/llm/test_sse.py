@@ -86,3 +86,13 @@ def test_an_event_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
     reader.feed(b"data: " + b"x" * 500)
     with pytest.raises(BadReply, match="more than 1000 bytes"):
         reader.feed(b"x" * 600)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_an_event_of_very_many_lines_takes_no_longer_than_its_length(end: bytes) -> None:
+    """Joined anew with every line, it would take longer than any test may."""
+    reader, lines = SseReader(), 200_000
+    for _ in range(lines):
+        assert reader.feed(b"data: a line" + end) == []
+    events = reader.feed(end) + reader.close()
+    assert events == [(b"", b"\n".join([b"a line"] * lines))]

@@ -7,6 +7,7 @@ from typing import Final
 from holdfast.errors import BadReply
 
 MAX_EVENT_BYTES: Final = 32 * 1024 * 1024
+_EMPTY_LINES: Final = (b"\n\n", b"\n\r", b"\r\r")  # how one shows, whichever ends of lines meet
 Event = tuple[bytes, bytes]  # its name, empty when it has none, and its data
 
 
@@ -14,17 +15,18 @@ class SseReader:
     def __init__(self) -> None:
         self._held: list[bytes] = []  # what belongs to an event whose end has not come
         self._held_bytes = 0
+        self._last = b""  # bytes of it: an empty line may begin in one chunk and end in another
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that are whole now."""
         if not self._held and chunk.count(b"\n") == 2 and chunk.startswith(b"data: ") and chunk.endswith(b"}\n\n"):
             return [(b"", chunk[6:-2])]  # one event, whole: the usual packet
-        last = self._held[-1] if self._held else b""
-        if b"\n" not in chunk and b"\r" not in chunk and not last.endswith(b"\r"):
-            # No line ends here, so no event does: pieces of a long one are joined once, not over and over.
+        seam = self._last + chunk
+        if not any(end in seam for end in _EMPTY_LINES):
+            # No line is empty here, so no event ends: pieces of a long one are joined once, not over and over.
             return self._hold(chunk)
         data = b"".join((*self._held, chunk)) if self._held else chunk
-        self._held, self._held_bytes = [], 0
+        self._held, self._held_bytes, self._last = [], 0, b""
         half_an_end = b""
         if b"\r" in data:
             # The other half of the last line end may still be on its way.
@@ -36,14 +38,16 @@ class SseReader:
 
     def close(self) -> list[Event]:
         """What came last, when the vendor did not end it with an empty line."""
-        last = _event(b"".join(self._held).removesuffix(b"\r"))
-        self._held, self._held_bytes = [], 0
+        data = b"".join(self._held).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        self._held, self._held_bytes, self._last = [], 0, b""
+        last = _event(data.removesuffix(b"\n"))
         return [last] if last is not None else []
 
     def _hold(self, piece: bytes) -> list[Event]:
         if piece:
             self._held.append(piece)
             self._held_bytes += len(piece)
+            self._last = (self._last + piece[-3:])[-3:]
         if self._held_bytes > MAX_EVENT_BYTES:
             raise BadReply(f"The model sent an event of more than {MAX_EVENT_BYTES} bytes.")
         return []
