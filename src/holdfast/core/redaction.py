@@ -36,7 +36,7 @@ _KEYS: Final = r"""
     | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b                                   # AWS
     | \b(?:gh[pousr]|github_pat)_[A-Za-z0-9_]{20,}                    # GitHub
     | \bxox[abeoprs]-[A-Za-z0-9-]{10,}                                # Slack
-    | \beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*       # JSON Web Tokens
+    | (?<![\w-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*  # JSON Web Tokens; begun once in a long word
     """
 # A field that is named like a secret, in a header, a query string or JSON within a text.
 _NAMED: Final = r"""
