@@ -343,6 +343,21 @@ def _every_kind_of_turn(adapter: Adapter) -> list[Turn]:
     ]
 
 
+@every_adapter
+@pytest.mark.parametrize("depth", [900, 100_000])
+async def test_arguments_of_brackets_without_end_do_not_fail_every_later_request(adapter: Adapter, depth: int) -> None:
+    for said in ("[" * depth, "[" * depth + "]" * depth):
+        turns = (
+            Turn("user", (Text("Print."),)),
+            Turn("assistant", (ToolCall("call_1", "print_tool", f'{{"message": {said}}}'),), info(adapter.name).handle),
+            Turn("tool", (ToolReturn("call_1", "print_tool", "error", "no"),)),
+        )
+        async with opened(adapter) as (vendor, model):
+            vendor.will(says(TextDelta("I see.")))
+            assert said_in(await reply_of(model, asks(adapter, *turns))) == "I see."
+            assert b"unreadable_arguments" in msgspec.json.encode(vendor.last.body)
+
+
 @those_with(lambda one: one.images)
 async def test_an_image_reaches_the_vendor(adapter: Adapter) -> None:
     async with opened(adapter) as (vendor, model):
@@ -468,7 +483,15 @@ async def test_a_vendor_that_is_not_there_is_unavailable(adapter: Adapter) -> No
 
 @every_adapter
 @pytest.mark.parametrize(
-    "body", [b"<html><body>Sign in, please</body></html>", b'data: {"half": \n\n', b"\xff\xfe\n\n"]
+    "body",
+    [
+        b"<html><body>Sign in, please</body></html>",
+        b'data: {"half": \n\n',
+        b"\xff\xfe\n\n",
+        b'data: {"deep": ' + b"[" * 100_000 + b"\n\n",
+        b"[" * 50_000,
+    ],
+    ids=["html", "half", "no text", "deep", "nothing but deep"],
 )
 async def test_a_body_that_makes_no_sense_is_a_bad_reply(adapter: Adapter, body: bytes) -> None:
     async with opened(adapter) as (vendor, model):

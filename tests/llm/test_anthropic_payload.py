@@ -15,8 +15,9 @@ from holdfast.core.messages import (
     Turn,
 )
 from holdfast.llm.anthropic_payload import BINDING, CONTINUE, INTERLEAVED, LONG_CONTEXT
-from holdfast.llm.anthropic_turns import NO_OUTPUT, UNREADABLE
+from holdfast.llm.anthropic_turns import NO_OUTPUT
 from holdfast.llm.base import Abilities, NamedTool
+from holdfast.llm.call_arguments import UNREADABLE
 from holdfast.llm.json_in_words import JSON_ONLY
 from tests.llm.claude import ADAPTIVE, BOUND, BUDGETED, OLD, betas_for, claude, payload, returned, said
 from tests.llm.conversations import DICE, PRINT, tool

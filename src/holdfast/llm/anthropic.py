@@ -24,6 +24,7 @@ from holdfast.errors import BadReply, ModelError, Refused
 from holdfast.llm import failures
 from holdfast.llm.anthropic_payload import betas, messages_payload
 from holdfast.llm.base import ModelInfo, ModelRequest
+from holdfast.llm.call_arguments import NOT_JSON
 from holdfast.llm.call_ids import CallIds
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http, shown, without_key
@@ -219,7 +220,7 @@ class _Reply:
             if _kind(data) in _KNOWN:
                 raise BadReply(f"{self._vendor} sent an event that cannot be understood: {error}") from error
             return None
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise BadReply(f"{self._vendor} sent an event that is not JSON: {shown(self._endpoint, data)}") from error
 
     def _failure(self, data: bytes) -> ModelError:

@@ -10,8 +10,6 @@ import re
 from typing import Any, Final, TypedDict
 from zlib import crc32
 
-import msgspec
-
 from holdfast.core.context import EMPTY_MESSAGE
 from holdfast.core.messages import (
     AnyPart,
@@ -26,6 +24,7 @@ from holdfast.core.messages import (
     Turn,
     content_text,
 )
+from holdfast.llm.call_arguments import sent_object
 from holdfast.llm.tool_names import sent_name
 
 Block = dict[str, Any]
@@ -37,13 +36,10 @@ class Message(TypedDict):
 
 
 NO_OUTPUT: Final = "[no output]"
-# The name under which arguments travel that are no JSON object: the vendor takes nothing else.
-UNREADABLE: Final = "unreadable_arguments"
 _THINKING: Final = ("thinking", "redacted_thinking")
 _IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _NOT_ID: Final = re.compile(r"[^a-zA-Z0-9_-]")
-_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def messages_of(turns: tuple[Turn, ...], *, with_thinking: bool, with_images: bool) -> list[Message]:
@@ -110,15 +106,6 @@ def clean_id(call_id: str) -> str:
     return f"{_NOT_ID.sub('_', call_id)}_{crc32(call_id.encode()):08x}"
 
 
-def arguments_object(arguments: str) -> dict[str, Any]:
-    if not arguments.strip():
-        return {}
-    try:
-        return _decode_object(arguments)
-    except msgspec.DecodeError:
-        return {UNREADABLE: arguments}
-
-
 def _assistant(turn: Turn, with_thinking: bool) -> list[Block]:
     blocks = [block for part in turn.parts if (block := _said(part)) is not None]
     if not with_thinking:
@@ -134,7 +121,7 @@ def _said(part: AnyPart) -> Block | None:
         case Text() if part.text.strip():
             return text(part.text)
         case ToolCall():
-            shown = arguments_object(part.arguments)
+            shown = sent_object(part.arguments)
             return {"type": "tool_use", "id": clean_id(part.id), "name": sent_name(part.name), "input": shown}
         case Reasoning(said, signature) if signature:
             return {"type": "thinking", "thinking": said, "signature": signature}

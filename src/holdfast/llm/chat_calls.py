@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from holdfast.core.deltas import CallDelta, Delta
+from holdfast.llm.call_arguments import NOT_JSON
 from holdfast.llm.call_ids import CallIds
 from holdfast.llm.chat_chunks import CallFragment, Function
 
@@ -78,6 +79,6 @@ def _text(function: Function) -> str:
 def _is_whole(arguments: str) -> bool:
     try:
         msgspec.json.decode(arguments, type=dict)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return False
     return True

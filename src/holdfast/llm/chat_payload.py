@@ -20,6 +20,7 @@ from holdfast.core.messages import (
     text_of,
 )
 from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
+from holdfast.llm.call_arguments import NOT_JSON, sent_text
 from holdfast.llm.call_ids import short
 from holdfast.llm.dialects import OPENAI, Dialect, reasons, refuses_parallel_flag, thinks_only_without_tools
 from holdfast.llm.json_in_words import json_in_words
@@ -31,8 +32,6 @@ IMAGES_FOLLOW: Final = "[The next message shows the image of this result.]"
 IMAGE_OF: Final = "Image of the result of call "
 FAILED: Final = "Error: "
 IMAGE_OMITTED: Final = "[Image omitted]"
-UNREADABLE: Final = "unreadable_arguments"
-_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _Message = dict[str, Any]
 
@@ -106,7 +105,7 @@ def _assistant(turn: Turn, dialect: Dialect) -> _Message:
         {
             "id": short(part.id),
             "type": "function",
-            "function": {"name": sent_name(part.name), "arguments": sent_arguments(part.arguments)},
+            "function": {"name": sent_name(part.name), "arguments": sent_text(part.arguments)},
         }
         for part in turn.parts
         if isinstance(part, ToolCall)
@@ -121,18 +120,6 @@ def _assistant(turn: Turn, dialect: Dialect) -> _Message:
     elif dialect.sends_back == "reasoning_details":
         message |= _details(turn.parts)
     return message
-
-
-def sent_arguments(text: str) -> str:
-    """As they were said. Those that are no JSON object are wrapped in one: servers with a chat template parse them,
-    and fail every request of the thread from then on."""
-    if text == "{}":
-        return text
-    try:
-        _object(text)
-    except msgspec.DecodeError:
-        return msgspec.json.encode({UNREADABLE: text}).decode() if text.strip() else "{}"
-    return text
 
 
 def _details(parts: Parts) -> _Message:
@@ -153,7 +140,7 @@ def _object_or(text: str, kind: str, field: str) -> dict[str, Any]:
     """The detail that was kept whole in a signature; one from elsewhere is but the signature."""
     try:
         return cast("dict[str, Any]", msgspec.json.decode(text, type=dict))
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return {"type": kind, field: text}
 
 

@@ -26,6 +26,7 @@ from holdfast.errors import (
     Refused,
     Rejected,
 )
+from holdfast.llm.call_arguments import NOT_JSON
 
 MAX_TEXT: Final = 2_000
 _NAMES: Final = ("code", "type", "status", "__type")
@@ -167,7 +168,7 @@ def described(body: bytes) -> tuple[tuple[str, ...], str]:
     """The names that a vendor's error goes by, and its sentence."""
     try:
         found = _decode_errors(body) if body.lstrip().startswith(b"[") else [_decode_error(body)]
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return (), " ".join(body.decode(errors="replace").split())[:MAX_TEXT]
     return described_object(found[0]) if found else ((), "")
 

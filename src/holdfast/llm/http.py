@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.errors import BadReply, ModelError, ModelTimedOut, ModelUnavailable
 from holdfast.llm import failures
+from holdfast.llm.call_arguments import NOT_JSON
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.sse import Event, SseReader
 from holdfast.settings import is_loopback
@@ -74,7 +75,7 @@ class Http:
         data = await self._read_and_close(endpoint, answer, _MAX_LIST_BYTES)
         try:
             return msgspec.json.decode(data)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise BadReply(f"{endpoint.provider_name} answered {path} with something that is not JSON.") from error
 
     async def aclose(self) -> None:

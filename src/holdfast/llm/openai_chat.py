@@ -21,6 +21,7 @@ from holdfast.errors import BadReply, ModelUnavailable, Overloaded, Refused
 from holdfast.llm import chat_chunks, failures
 from holdfast.llm.addresses import is_official
 from holdfast.llm.base import ModelInfo, ModelRequest
+from holdfast.llm.call_arguments import NOT_JSON
 from holdfast.llm.call_ids import CallIds
 from holdfast.llm.chat_calls import ChatCalls
 from holdfast.llm.chat_chunks import CallFragment, Chunk, Content, Piece
@@ -94,7 +95,7 @@ class ChatReply:
             return ()
         try:
             chunk = chat_chunks.decode(data)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise self._unreadable(data, error) from error
         if not chunk.choices or chunk.error is not None:
             return self._aside(chunk, data)
@@ -157,7 +158,7 @@ class ChatReply:
                 deltas += self._said(piece.text)
         return deltas
 
-    def _unreadable(self, data: bytes, error: msgspec.DecodeError) -> BadReply:
+    def _unreadable(self, data: bytes, error: Exception) -> BadReply:
         said = shown(self._endpoint, data)
         return BadReply(f"{self._endpoint.provider_name} sent an event that cannot be read ({error}): {said}")
 

@@ -12,6 +12,7 @@ from holdfast.core.context import EARLIER_NOT_SHOWN
 from holdfast.core.messages import Text, ToolCall, ToolReturn, Turn, content_text
 from holdfast.llm import directives, instructions
 from holdfast.llm.base import ToolSchema
+from holdfast.llm.call_arguments import NOT_JSON
 
 _ALERT_OPENINGS: Final = ("<system-alert>", "ToolRuleViolated:", EARLIER_NOT_SHOWN)
 
@@ -97,6 +98,6 @@ def _json_object(text: str) -> dict[str, Any] | None:
         return None
     try:
         value: object = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None
     return cast("dict[str, Any]", value) if isinstance(value, dict) else None

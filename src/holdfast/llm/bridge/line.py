@@ -21,6 +21,7 @@ import msgspec
 
 from holdfast.errors import BadReply
 from holdfast.llm import failures
+from holdfast.llm.call_arguments import NOT_JSON
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import not_a_stream, shown, without_key
 from holdfast.llm.sse import Event, SseReader
@@ -90,7 +91,7 @@ class Heard:
             return _DONE
         try:
             said: object = _decode(data)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             vendor, beginning = self._endpoint.provider_name, shown(self._endpoint, data)
             raise BadReply(f"{vendor} sent an event that is not JSON: {beginning}") from error
         if not isinstance(said, dict):

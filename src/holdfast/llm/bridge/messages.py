@@ -46,8 +46,10 @@ from holdfast.llm.base import ModelRequest, ToolSchema
 from holdfast.llm.bridge import proofs
 from holdfast.llm.bridge.proofs import Proof
 from holdfast.llm.bridge.vendor import Vendor
-from holdfast.llm.chat_payload import IMAGE_OF, IMAGE_OMITTED, IMAGES_FOLLOW, sent_arguments, sent_name
+from holdfast.llm.call_arguments import sent_text
+from holdfast.llm.chat_payload import IMAGE_OF, IMAGE_OMITTED, IMAGES_FOLLOW
 from holdfast.llm.json_in_words import json_in_words, schema_in
+from holdfast.llm.tool_names import sent_name
 
 # Between the summaries of one piece of reasoning, which we hold as one text.
 BETWEEN_SUMMARIES: Final = "\n\n"
@@ -224,7 +226,7 @@ class _Said:
         """After the reasoning that led to it: we hold a turn's calls behind all that was said, vendors may not."""
         proof = self._proof(call.signature)
         part = ToolCallPart(
-            sent_name(call.name), sent_arguments(call.arguments), self._vendor.sent_id(call.id), **self._marks(proof)
+            sent_name(call.name), sent_text(call.arguments), self._vendor.sent_id(call.id), **self._marks(proof)
         )
         led_to = proof.after if proof is not None else None
         if led_to is None or led_to not in self._reasoned:

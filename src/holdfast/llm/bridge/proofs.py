@@ -11,6 +11,8 @@ from typing import Any, Final, Literal
 import msgspec
 from pydantic_ai.messages import TextPart, ThinkingPart, ToolCallPart
 
+from holdfast.llm.call_arguments import NOT_JSON
+
 # Of all that pydantic-ai keeps about a part, what a vendor needs to see again.
 _RETURNED_DETAILS: Final = ("thought_signature", "phase", "namespace", "raw_content", "extra_content")
 
@@ -57,6 +59,6 @@ def read(text: str | None, by: str, bare: Bare) -> Proof | None:
         }[bare]
     try:
         proof = _decode(text)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None
     return proof if proof.by == by else None

@@ -20,6 +20,7 @@ from holdfast.errors import BadReply
 from holdfast.llm import failures
 from holdfast.llm.bridge.frames import Frame, FrameReader
 from holdfast.llm.bridge.line import HEARING, Heard, Reworded, Wants
+from holdfast.llm.call_arguments import NOT_JSON
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import not_a_stream, without_key
 
@@ -94,7 +95,7 @@ class HeardSigned(Heard):
     def _content(self, frame: Frame) -> dict[str, Any]:
         try:
             return _decode(without_key(self._endpoint, frame.payload)) if frame.payload else {}
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise BadReply(f"{self._endpoint.provider_name} sent an event that is not a JSON object.") from error
 
     def _unreadable(self, why: str) -> Exception:
