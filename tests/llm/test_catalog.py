@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -462,6 +464,32 @@ async def test_a_change_is_not_undone_by_a_look_that_began_before_it() -> None:
             await asyncio.gather(looking, changed)
             await catalog.embedding_models()
             assert server.asked[-1].headers["Authorization"] == "Bearer second-key"
+
+
+async def test_what_a_provider_listed_is_forgotten_when_it_was_changed_while_it_was_asked() -> None:
+    async with listing({MODELS: openai_list("m")}) as before, listing({MODELS: openai_list("n")}) as now:
+        brought = Brought(byok(before, "mine"))
+        async with catalog_of(brought=brought) as catalog:
+            before.open.clear()
+            finding = asyncio.create_task(catalog.find("mine/m"))
+            await before.was_asked.wait()
+            brought.endpoints = [byok(now, "mine")]
+            await catalog.reload()
+            before.open.set()
+            await finding
+            with pytest.raises(NotFound, match="mine does not list it"):
+                await catalog.find("mine/m")
+
+
+async def test_a_provider_whose_key_is_gone_leaves_nothing_behind_that_knows_it() -> None:
+    async with listing({MODELS: openai_list("m")}) as server:
+        brought = Brought(byok(server, "mine", api_key="first-key"))
+        async with catalog_of(brought=brought) as catalog:
+            model = weakref.ref(catalog.open(await catalog.find("mine/m")))
+            brought.endpoints = []
+            await catalog.reload()
+            gc.collect()
+            assert model() is None
 
 
 async def test_a_change_by_another_process_is_seen_within_a_minute() -> None:

@@ -82,7 +82,7 @@ class ModelCatalog:
         self._byok: dict[str, Shelf] = {}
         self._known: dict[str, ModelInfo] = {OFFLINE.handle: OFFLINE}
         self._opened: dict[ModelInfo, Model] = {}
-        self._retired: list[Model] = []  # replies may still come through them
+        self._retired: list[Closable] = []  # replies may still come through them
 
     async def models(self) -> list[ModelInfo]:
         await self._bring_up_to_date()
@@ -117,8 +117,11 @@ class ModelCatalog:
         return provider_name == OFFLINE.provider_name or self._base_shelf(provider_name) is not None
 
     async def reload(self) -> None:
-        """A provider that changed in any way starts anew: other key, other models."""
-        async with self._loading:  # or one that has looked before a change could finish after one that saw it
+        """A provider that changed in any way starts anew: other key, other models.
+
+        One after the other: who was slow to read must not put back what was deleted meanwhile.
+        """
+        async with self._loading:
             self._stock([one for one in await self._brought() if not self.is_reserved(one.provider_name)])
 
     async def refresh(self, provider_name: str) -> None:
@@ -135,9 +138,9 @@ class ModelCatalog:
         await discovery.check(self._vendors.http, endpoint)
 
     async def aclose(self) -> None:
-        for model in (*self._opened.values(), *self._retired):
-            if isinstance(model, Closable):
-                await model.aclose()
+        opened = [model for model in self._opened.values() if isinstance(model, Closable)]
+        for model in (*opened, *self._retired):
+            await model.aclose()
         self._opened.clear()
         self._retired.clear()
         await self._vendors.aclose()
@@ -152,7 +155,9 @@ class ModelCatalog:
         self._loaded_us = self._now_us()
         self._forget(changed)
         for info in [info for info in self._opened if info.provider_name in changed]:
-            self._retired.append(self._opened.pop(info))
+            model = self._opened.pop(info)
+            if isinstance(model, Closable):  # any other would be kept for nothing, and its key with it
+                self._retired.append(model)
 
     async def _look_for(self, handle: str) -> ModelInfo:
         provider_name, slash, model_name = handle.partition("/")
@@ -175,7 +180,9 @@ class ModelCatalog:
             if shelf.can_list and shelf.failure is None:
                 raise self._not_found(handle, f"{provider_name} does not list it")
             info = shelf.accept(model_name)
-        found = self._known[handle] = renamed(info, handle)
+        found = renamed(info, handle)
+        if self._shelf(provider_name) is shelf:  # and its provider was not changed while it was asked
+            self._known[handle] = found
         return found
 
     def _not_found(self, handle: str, why: str) -> NotFound:
