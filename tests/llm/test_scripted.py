@@ -112,6 +112,32 @@ async def test_what_is_no_instruction_is_answered_in_words(text: str) -> None:
     assert reply.finish == "stop"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[say:" * 60_000,
+        "[[say:" + " " * 400_000,
+        "[[call:print_tool " + "[" * 100_000 + "]]",
+        "[[say:x@" + "1" * 5_000 + "]]",
+        "[[usage:" + "1" * 5_000 + "]]",
+        "Call print_tool with " + '{"a":' * 50_000,
+        "Call roll_dice_tool with " + "1 " * 150_000,
+        "Call roll_dice_tool with " + "1" * 5_000,
+        "Call roll_dice_tool " + "9" * 5_000 + " times",
+        " 'a" * 100_000,
+        "“" * 100_000,
+    ],
+    ids=lambda text: text[:20].strip(),
+)
+async def test_a_text_that_no_person_writes_is_answered_too(text: str) -> None:
+    """And within the time that a test may take: whoever writes to the server must not keep it from everybody else."""
+    assert (await ask(text)).finish
+
+
+async def test_a_call_is_not_made_more_often_than_anybody_needs() -> None:
+    assert len((await ask("Call print_tool 1000000000 times", parallel_tool_calls=True)).calls) == 100
+
+
 async def test_without_tools_nothing_is_called() -> None:
     assert said_in(await ask("Call print_tool with 'x'", tools=())) == "You said: Call print_tool with 'x'"
     assert not (await ask("Call print_tool with 'x'", tool_choice="none")).calls
@@ -462,7 +488,16 @@ async def test_an_error_can_go_away_after_some_tries() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[[tokens:many]]", "[[delay:soon]]", "[[ttft]]", "[[error:sunspots]]", "[[error]]", "[[cut:-1]]"]
+    "text",
+    [
+        "[[tokens:many]]",
+        "[[tokens:10000000]]",
+        "[[delay:soon]]",
+        "[[ttft]]",
+        "[[error:sunspots]]",
+        "[[error]]",
+        "[[cut:-1]]",
+    ],
 )
 async def test_a_directive_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(errors.Refused, match="directive"):

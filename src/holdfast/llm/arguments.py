@@ -12,7 +12,8 @@ Schema = Mapping[str, Any]
 
 FALLBACK_TEXT: Final = "offline"
 QUOTED = re.compile(r"(?<!\w)'([^'\n]*(?:'\w[^'\n]*)*)'(?!\w)|\"([^\"]*)\"|`([^`]*)`|“([^”]*)”|‘([^’]*)’")
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\d)")
+_NUMBER = re.compile(r"(?<![\w.])-?\d{1,300}(?:\.\d+)?(?!\d)")  # with more digits it would be infinite
+_NAME_CHARS: Final = 200  # that a name, and what stands between it and its value, may have
 # What the server itself adds to the schemas of older kinds of agent; no user speaks of them.
 _ADDED: Final = frozenset({"request_heartbeat", "thinking"})
 
@@ -142,7 +143,7 @@ def _take_numbers(
 
 def _owner(before: str, properties: Mapping[str, Schema], taken: Mapping[str, Any]) -> str | None:
     """The argument whose name stands right before this place: `operation 'x'`, `num_sides=6`, `inputs: 'a'`."""
-    match = re.search(r"(\w+)['\"`]?\s*(?:[=:]|\bis|\bas|\bto|\bof)?\s*$", before)
+    match = re.search(r"(\w+)['\"`]?\s*(?:[=:]|\bis|\bas|\bto|\bof)?\s*$", before[-_NAME_CHARS:])
     if match is None:
         return None
     word = match[1]

@@ -43,7 +43,9 @@ NAMES: Final = frozenset(
 _OPENING = re.compile(r"\[\[([a-z_]+)(?=[:@\]])")
 _SECONDS = re.compile(r"\d+(?:\.\d+)?|\.\d+")
 _CALL = re.compile(r"\s*([\w.-]+)\s*")
-_CLOSING = re.compile(r"(?:@(\d+))?\s*\]\]")
+_CLOSING = re.compile(r"(?:@(\d{1,9}))?\s*\]\]")
+_NEXT_CLOSING = re.compile(r"(?:@(\d{1,9})\s*)?\]\]")
+_MOST_DIGITS: Final = 7  # of a count: what it counts is held in memory
 
 
 class Directive(msgspec.Struct, frozen=True):
@@ -71,8 +73,9 @@ class Directives(msgspec.Struct, frozen=True):
         value = self.text(name)
         if value is None:
             return None
-        if not value.isdecimal():
-            raise Refused(f"The directive [[{name}:…]] wants a whole number, not {value!r}.")
+        if not value.isdecimal() or len(value) > _MOST_DIGITS:
+            most = 10**_MOST_DIGITS - 1
+            raise Refused(f"The directive [[{name}:…]] wants a whole number up to {most}, not {value[:40]!r}.")
         return int(value)
 
     def seconds(self, name: str) -> float:
@@ -96,8 +99,8 @@ def parse(text: str) -> ParsedText:
     """Double brackets that name no directive are left in the text."""
     found: list[Directive] = []
     plain: list[str] = []
-    at = 0
-    while (opening := _OPENING.search(text, at)) is not None:
+    at, last = 0, text.rfind("]]")
+    while (opening := _OPENING.search(text, at)) is not None and opening.end() <= last:
         read = _read(text, opening) if opening[1] in NAMES else None
         if read is None:
             plain.append(text[at : opening.end()])
@@ -126,7 +129,7 @@ def _read(text: str, opening: re.Match[str]) -> tuple[Directive, int] | None:
         return None if closing is None else (Directive(opening[1], None, _number(closing)), closing.end())
     start += 1
     closing = _after_json(text, start) if opening[1] == "call" else None
-    closing = closing or _CLOSING.search(text, start)
+    closing = closing or _NEXT_CLOSING.search(text, start)
     if closing is None:
         return None
     return Directive(opening[1], text[start : closing.start()].strip(), _number(closing)), closing.end()
@@ -139,7 +142,7 @@ def _after_json(text: str, start: int) -> re.Match[str] | None:
         return None
     try:
         _, end = json.JSONDecoder().raw_decode(text, name.end())
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return _CLOSING.match(text, end)
 

@@ -35,6 +35,9 @@ _WORDS: Final = {
     "ten": 10,
 }
 _TIMES = re.compile(rf"\b(?:(\d+|{'|'.join(_WORDS)})\s+times|(once)|(twice)|(thrice))\b", re.IGNORECASE)
+# A person's instruction is shorter; what is pasted below it would take minutes to look through.
+_READ_CHARS: Final = 4_000
+_MOST_TIMES: Final = 100
 _MUST_CALL = re.compile(r"\bmust call\b(.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -52,7 +55,7 @@ class _Mention(msgspec.Struct, frozen=True):
 
 
 def planned_calls(text: str, tools: Sequence[ToolSchema]) -> tuple[PlannedCall, ...]:
-    return tuple(call for mention in _mentions(text, tools) for call in _calls_of(mention))
+    return tuple(call for mention in _mentions(text[:_READ_CHARS], tools) for call in _calls_of(mention))
 
 
 def demanded_tools(alert: str, tools: Sequence[ToolSchema]) -> tuple[str, ...]:
@@ -66,7 +69,8 @@ def demanded_tools(alert: str, tools: Sequence[ToolSchema]) -> tuple[str, ...]:
 
 def loose_call(tool: ToolSchema, text: str) -> PlannedCall:
     """A call that must be made whether or not the text speaks of the tool."""
-    return PlannedCall(tool.name, fill(tool.name, tool.parameters, hints_in(_TIMES.sub(" ", text), tool.parameters)))
+    hints = hints_in(_TIMES.sub(" ", text[:_READ_CHARS]), tool.parameters)
+    return PlannedCall(tool.name, fill(tool.name, tool.parameters, hints))
 
 
 def _mentions(text: str, tools: Sequence[ToolSchema]) -> list[_Mention]:
@@ -147,7 +151,7 @@ def _share(values: tuple[_T, ...], index: int, calls: int) -> tuple[_T, ...]:
 
 def _times(match: re.Match[str]) -> int:
     if match[1]:
-        return int(match[1]) if match[1].isdigit() else _WORDS[match[1].lower()]
+        return min(int(match[1]), _MOST_TIMES) if match[1].isdigit() else _WORDS[match[1].lower()]
     return 1 if match[2] else 2 if match[3] else 3
 
 
@@ -156,7 +160,7 @@ def _json_objects(text: str) -> list[dict[str, Any]]:
     while at >= 0:
         try:
             value, end = decoder.raw_decode(text, at)
-        except ValueError:
+        except (ValueError, RecursionError):
             end = at + 1
         else:
             found.append(value)

@@ -61,6 +61,7 @@ ERRORS: Final[dict[str, Callable[[str], Exception]]] = {
 }
 # How many tokens a stream yields before it lets other tasks run.
 _TOKENS_PER_BREATH: Final = 32
+_MOST_DIGITS: Final = 15  # of a count of tokens
 _QUOTED_CHARS: Final = 2_000
 _ECHOED_CHARS: Final = 300
 _TOKEN = re.compile(r"\s*\S{1,16}|\s+")
@@ -328,7 +329,7 @@ def _usage(directed: Directives, prompt_tokens: int, content: Sequence[Delta]) -
 
 def _figure(given: Sequence[str], index: int) -> int | None:
     text = given[index].strip() if index < len(given) else ""
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def _shaped_answer(response_format: dict[str, Any] | None) -> str | None:
