@@ -18,6 +18,7 @@ from holdfast.llm.chat_payload import IMAGE_OF, IMAGES_FOLLOW
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http
 from holdfast.llm.openai_chat import DEFAULT_AZURE_VERSION, ChatModel
+from holdfast.llm.think_tags import ThinkTags
 
 from .adapters import info
 from .conversations import DICE, request, said_in, tool
@@ -574,6 +575,12 @@ async def test_think_tags_at_the_beginning_are_reasoning(said: str, parts: tuple
     assert local.parts == parts
     vendor = await read(*(delta(content=piece) for piece in pieces), delta("stop"), "[DONE]", provider_type="xai")
     assert vendor.parts == (Text(said),)
+
+
+def test_a_model_that_says_nothing_but_blanks_is_heard_before_it_ends() -> None:
+    tags = ThinkTags()
+    heard = [delta for _ in range(2_000) for delta in tags.split("\n")]
+    assert "".join(delta.text for delta in heard if isinstance(delta, TextDelta)) == "\n" * 2_000
 
 
 @pytest.mark.parametrize("provider_type", ["groq", "cerebras", "openai"])

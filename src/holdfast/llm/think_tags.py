@@ -8,6 +8,7 @@ from holdfast.core.deltas import Delta, ReasoningDelta, TextDelta
 
 _OPENING: Final = "<think>"
 _CLOSING: Final = "</think>"
+_MOST_BLANKS: Final = 1_000  # before a tag; a model that goes on with them has lost its way, and is to be heard
 
 
 class ThinkTags:
@@ -39,7 +40,7 @@ class ThinkTags:
         if stripped.startswith(_OPENING):
             self._state = "thinking"
             return self._think(stripped.removeprefix(_OPENING))
-        if _OPENING.startswith(stripped):
+        if _OPENING.startswith(stripped) and len(text) <= _MOST_BLANKS:
             self._held = text
             return []
         self._state = "text"
