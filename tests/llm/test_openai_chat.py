@@ -8,12 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.deltas import Reply, TextDelta
+from holdfast.core.deltas import CallDelta, Reply, TextDelta
 from holdfast.core.messages import AnyPart, Image, Reasoning, RedactedReasoning, Text, ToolCall, ToolReturn, Turn
 from holdfast.core.usage import Usage
 from holdfast.errors import AuthRejected, BadReply, ModelError, ModelUnavailable, Overloaded, Refused
 from holdfast.llm.addresses import OFFICIAL
 from holdfast.llm.base import Abilities, ModelInfo, NamedTool
+from holdfast.llm.call_ids import CallIds
+from holdfast.llm.chat_calls import ChatCalls
+from holdfast.llm.chat_chunks import CallFragment, Function
 from holdfast.llm.chat_payload import IMAGE_OF, IMAGES_FOLLOW
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http
@@ -520,6 +523,18 @@ async def test_calls_are_told_apart_however_they_are_numbered(
     assert made(reply) == expected
     assert len({call.id for call in reply.calls}) == len(expected)
     assert all(call.id for call in reply.calls)
+
+
+def test_a_long_call_that_is_named_with_every_fragment_takes_no_longer_than_its_length() -> None:
+    """Read anew with every fragment, it would take longer than any test may."""
+    calls, number = ChatCalls(CallIds(request("Hi")), {}), 300_000
+    calls.read([CallFragment(0, None, Function("a", '{"x": "'))])
+    read = [delta for _ in range(number) for delta in calls.read([CallFragment(0, None, Function("a", "word "))])]
+    for rest in ('"}', "\n", ""):
+        read += calls.read([CallFragment(0, None, Function(None, rest))])
+    assert {delta.index for delta in read if isinstance(delta, CallDelta)} == {0}
+    [again] = calls.read([CallFragment(0, None, Function("a", "{}"))])
+    assert isinstance(again, CallDelta) and again.index == 1
 
 
 async def test_the_retired_function_call_is_a_call() -> None:

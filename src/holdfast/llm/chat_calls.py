@@ -17,7 +17,17 @@ class _Call:
         self.said_id = said_id or ""
         self.name = ""
         self.waiting = ""  # arguments that came before the name
-        self.pieces: list[str] = []
+        self._pieces: list[str] = []
+        self._end = ""  # the last of them that is not blank
+
+    def add(self, arguments: str) -> None:
+        self._pieces.append(arguments)
+        self._end = arguments.rstrip() or self._end
+
+    @property
+    def is_whole(self) -> bool:
+        """Asked with every fragment where the name is repeated: mostly its end shows that it is not."""
+        return self._end.endswith("}") and _is_whole("".join(self._pieces))
 
 
 class ChatCalls:
@@ -54,11 +64,11 @@ class ChatCalls:
         if fragment.id and known.said_id:
             return fragment.id != known.said_id
         # Without ids a name says it: another one, again in the same chunk, or again when the arguments were whole.
-        return bool(known.name) and (name != known.name or same_chunk or _is_whole("".join(known.pieces)))
+        return bool(known.name) and (name != known.name or same_chunk or known.is_whole)
 
     def _delta(self, number: int, function: Function) -> CallDelta | None:
         call, arguments = self._calls[number], _text(function)
-        call.pieces.append(arguments)
+        call.add(arguments)
         if call.name:
             return CallDelta(number, arguments=arguments) if arguments else None
         if not function.name:
