@@ -320,6 +320,23 @@ async def test_the_vendor_is_shown_its_key_its_version_and_the_payload_as_previe
     assert sent.body["metadata"] == {"user_id": "agent-1"}
 
 
+async def test_a_server_that_keeps_the_line_open_after_its_last_word_is_not_waited_for() -> None:
+    vendor, http = FakeVendor(_NeverEnding()), Http()
+    async with vendor.serving():
+        vendor.will(Script(hangs="mid_stream"))
+        reply = folded(await deltas_from(AnthropicModel(endpoint(vendor.url), http, claude()), request("Hi.")))
+        assert (reply.parts, reply.finish) == ((Text("Hello"),), "stop")
+        await vendor.last.gone.wait()
+        await http.aclose()
+
+
+class _NeverEnding(AnthropicProtocol):
+    def rendering(self, path: str, body: dict[str, object]) -> Any:
+        rendering = super().rendering(path, body)
+        rendering.begin = lambda: [events(START, *WORDS, stopped("end_turn"), STOP)]
+        return rendering
+
+
 async def test_pieces_come_out_as_they_come_in() -> None:
     deltas = (ReasoningDelta("Hm"), TextDelta("a"), TextDelta("b"), UsageDelta(Usage(1, 2)), Finish("stop"))
     async with conversing() as (vendor, model):

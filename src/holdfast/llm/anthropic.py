@@ -64,7 +64,8 @@ class AnthropicModel:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
         payload = self.payload(request)
         reply = _Reply(self._endpoint, CallIds(request), renamed(request.tools))
-        sent = self._http.events(self._endpoint, PATH, msgspec.json.encode(payload), self._headers(payload))
+        body, headers = msgspec.json.encode(payload), self._headers(payload)
+        sent = self._http.events(self._endpoint, PATH, body, headers, is_last=lambda _: reply.is_finished)
         async with aclosing(sent) as groups:
             async for group in groups:
                 for name, data in group:
@@ -176,7 +177,7 @@ class _Reply:
         self._counts = _Counts()
         self._stop_reason: str | None = None
         self._stopped: _Stopped | None = None
-        self._is_finished = False
+        self.is_finished = False
 
     def read(self, name: bytes, data: bytes) -> Sequence[Delta]:
         if name == b"error":
@@ -207,7 +208,7 @@ class _Reply:
 
     def close(self) -> Sequence[Delta]:
         """The stream has ended. If the vendor has not said why it stopped, the reply was cut off and has no finish."""
-        if self._is_finished:
+        if self.is_finished:
             return ()
         if self._stop_reason is not None:
             return self._finish()
@@ -280,7 +281,7 @@ class _Reply:
         return (UsageDelta(usage),) if usage else ()
 
     def _finish(self) -> Sequence[Delta]:
-        self._is_finished = True
+        self.is_finished = True
         if self._stop_reason == "refusal":
             raise Refused(f"{self._vendor} declined to answer{self._why()}.")
         deltas = [delta for index in list(self._open) for delta in self._end(index)]
