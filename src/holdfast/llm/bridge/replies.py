@@ -40,7 +40,7 @@ from holdfast.llm.bridge.messages import BETWEEN_SUMMARIES, REDACTED
 from holdfast.llm.bridge.proofs import Proof
 from holdfast.llm.bridge.vendor import Vendor
 from holdfast.llm.call_ids import CallIds
-from holdfast.llm.chat_payload import sent_name
+from holdfast.llm.tool_names import renamed
 
 # What vendors call each figure, so that one that was not mentioned is not taken for zero.
 _CACHED: Final = frozenset(
@@ -77,7 +77,7 @@ class Translation:
 
     def __init__(self, request: ModelRequest, vendor: Vendor) -> None:
         self._vendor = vendor
-        self._names = {sent_name(tool.name): tool.name for tool in request.tools}
+        self._names = renamed(request.tools)
         self._ids = CallIds(request)
         self._block: _Block | None = None
         self._reasoned: str | None = None  # the id of the reasoning that came last

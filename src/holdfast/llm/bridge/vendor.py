@@ -14,8 +14,8 @@ from holdfast.llm.base import ModelRequest, NamedTool
 from holdfast.llm.bridge.line import Heard, Reworded, Wants, as_it_is
 from holdfast.llm.bridge.proofs import Bare
 from holdfast.llm.call_ids import plain
-from holdfast.llm.chat_payload import sent_name
 from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.tool_names import sent_name
 
 Errors = Mapping[type[Exception], type[ModelError]]
 
