@@ -26,12 +26,12 @@ from holdfast.llm.anthropic_payload import betas, messages_payload
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.call_arguments import NOT_JSON
 from holdfast.llm.call_ids import CallIds
+from holdfast.llm.discovery import headers_of
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http, shown, without_key
 from holdfast.llm.tool_names import renamed
 
 PATH: Final = "/v1/messages"
-VERSION: Final = "2023-06-01"
 # `pause_turn` comes only from tools that the vendor runs, which are never offered: nothing is left to continue.
 _FINISHES: Final[dict[str, FinishReason]] = {
     "end_turn": "stop",
@@ -78,9 +78,7 @@ class AnthropicModel:
         return messages_payload(request, self._info)
 
     def _headers(self, payload: dict[str, Any]) -> dict[str, str]:
-        headers = {"anthropic-version": VERSION}
-        if self._endpoint.api_key is not None:
-            headers["x-api-key"] = self._endpoint.api_key
+        headers = headers_of(self._endpoint)
         if named := betas(self._endpoint, self._info, payload):
             headers["anthropic-beta"] = ",".join(named)
         return headers

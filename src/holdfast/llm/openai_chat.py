@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from holdfast.llm.chat_calls import ChatCalls
 from holdfast.llm.chat_chunks import CallFragment, Chunk, Content, Piece
 from holdfast.llm.chat_payload import chat_payload
 from holdfast.llm.dialects import Dialect, dialect_of
+from holdfast.llm.discovery import headers_of
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http, shown, without_key
 from holdfast.llm.sse import Event
@@ -54,7 +55,7 @@ class ChatModel:
             endpoint.provider_type, official=is_official(endpoint.provider_type, endpoint.base_url)
         )
         self._path = _path(endpoint, info)
-        self._headers = _headers(endpoint)
+        self._headers = headers_of(endpoint)
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         payload = chat_payload(request, self._dialect, self._info)
@@ -201,11 +202,3 @@ def _path(endpoint: Endpoint, info: ModelInfo) -> str:
         return "/chat/completions"
     version = endpoint.options.get("api_version") or DEFAULT_AZURE_VERSION
     return f"/openai/deployments/{info.name}/chat/completions?api-version={version}"
-
-
-def _headers(endpoint: Endpoint) -> Mapping[str, str]:
-    if not endpoint.api_key:
-        return {}
-    if endpoint.provider_type == "azure":
-        return {"api-key": endpoint.api_key}
-    return {"authorization": f"Bearer {endpoint.api_key}"}
