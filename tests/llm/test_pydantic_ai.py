@@ -40,11 +40,13 @@ from .fakes import gemini_rules
 from .fakes.script import Failure, Script
 from .fakes.server import FakeVendor
 from .test_adapters import asks, reply_of, says, seen_before_failing, those_with
+from .test_http import listening, pool
 from .test_pairing import ROWS, asked_of
 
 RESPONSES, GEMINI = [one for one in ADAPTERS if one.name in ("responses", "gemini")]
 bridged = those_with(lambda one: not one.shows_payload)
 both = those_with(lambda one: one in (RESPONSES, GEMINI))
+LAST = b"data: [DONE]\n\n"
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"answer": {"type": "string"}},
@@ -220,6 +222,25 @@ class Forgetful:
     @asynccontextmanager
     async def request_stream(self, *asked: Any) -> AsyncGenerator[Any]:
         yield await self._opened.enter_async_context(self._model.request_stream(*asked))
+
+
+@those_with(lambda one: one.name in ("responses", "bridged_chat"))
+async def test_a_vendor_that_hangs_up_after_its_last_word_was_heard_to_its_end(adapter: Adapter) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        headers = (await reader.readuntil(b"\r\n\r\n")).lower()
+        asked = await reader.readexactly(int(headers.partition(b"content-length: ")[2].split()[0]))
+        rendering = adapter.protocol().rendering(adapter.path, msgspec.json.decode(asked))
+        said = [rendering.begin(), *map(rendering.delta, (TextDelta("Hi"), Finish("stop"))), rendering.end()]
+        body = b"".join(event for events in said for event in events).removesuffix(LAST) + LAST
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(body), body))
+        writer.write(b"0\r\n\r\n")
+        writer.close()
+
+    async with listening(answer) as url, pool() as http:
+        model = adapter.open(url, info(adapter.name), http)
+        assert isinstance(model, BridgedModel)
+        assert said_in(await reply_of(model, asks(adapter))) == "Hi"
+        await model.aclose()
 
 
 @bridged

@@ -160,8 +160,14 @@ class _Listening(httpx2.AsyncByteStream):
     def __init__(self, source: httpx2.AsyncByteStream, heard: Heard) -> None:
         self._source = source
         self._heard = heard
+        self._is_read = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        # SDKs read on after the last word, to free the connection. That is done by then, and where the vendor has
+        # closed it, the library below would read its end over and over, and let nobody else do anything.
+        if self._is_read:
+            return
+        self._is_read = True
         chunks = aiter(self._source)
         async for chunk in chunks:
             for event in self._heard.passed(chunk):
