@@ -64,6 +64,9 @@ def test_any_split_gives_the_same_events(stream: tuple[bytes, list[Event]], data
         (b"data: a\n", [(b"", b"a")]),
         (b"data\n\n", [(b"", b"")]),
         (b"datum: a\n\n", []),
+        (b"\xef\xbb\xbfdata: a\n\ndata: b\n\n", [(b"", b"a"), (b"", b"b")]),
+        (b"\xef\xbb\xbfdata: a", [(b"", b"a")]),
+        (b"data: a\n\n\xef\xbb\xbfdata: b\n\n", [(b"", b"a")]),
         (b"", []),
     ],
 )

@@ -8,6 +8,7 @@ from holdfast.errors import BadReply
 
 MAX_EVENT_BYTES: Final = 32 * 1024 * 1024
 _EMPTY_LINES: Final = (b"\n\n", b"\n\r", b"\r\r")  # how one shows, whichever ends of lines meet
+_BOM: Final = b"\xef\xbb\xbf"
 Event = tuple[bytes, bytes]  # its name, empty when it has none, and its data
 
 
@@ -16,6 +17,7 @@ class SseReader:
         self._held: list[bytes] = []  # what belongs to an event whose end has not come
         self._held_bytes = 0
         self._last = b""  # bytes of it: an empty line may begin in one chunk and end in another
+        self._at_start = True
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that are whole now."""
@@ -27,6 +29,8 @@ class SseReader:
             return self._hold(chunk)
         data = b"".join((*self._held, chunk)) if self._held else chunk
         self._held, self._held_bytes, self._last = [], 0, b""
+        if self._at_start:
+            data, self._at_start = data.removeprefix(_BOM), False
         half_an_end = b""
         if b"\r" in data:
             # The other half of the last line end may still be on its way.
@@ -40,7 +44,7 @@ class SseReader:
         """What came last, when the vendor did not end it with an empty line."""
         data = b"".join(self._held).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         self._held, self._held_bytes, self._last = [], 0, b""
-        last = _event(data.removesuffix(b"\n"))
+        last = _event((data.removeprefix(_BOM) if self._at_start else data).removesuffix(b"\n"))
         return [last] if last is not None else []
 
     def _hold(self, piece: bytes) -> list[Event]:
