@@ -729,6 +729,11 @@ async def test_an_event_that_says_nothing_is_passed_over(event: str) -> None:
     assert (await read(delta(content="a"), event, delta("stop"), "[DONE]")).parts == (Text("a"),)
 
 
+async def test_what_comes_after_the_last_word_is_not_read() -> None:
+    reply = await read(delta(content="a"), delta("stop"), "[DONE]", "nonsense", delta(content="b"))
+    assert (reply.parts, reply.finish) == ((Text("a"),), "stop")
+
+
 async def test_a_server_that_keeps_the_line_open_after_its_last_word_is_not_waited_for() -> None:
     vendor, http = FakeVendor(_NeverEnding()), Http()
     async with vendor.serving():
@@ -745,7 +750,7 @@ class _NeverEnding(ChatProtocol):
         rendering = super().rendering(path, body)
         events = [delta(content="a"), delta("stop")]
         said = [b"data: " + msgspec.json.encode(event) + b"\n\n" for event in events]
-        rendering.begin = lambda: [*said, b"data: [DONE]\n\n"]
+        rendering.begin = lambda: [*said, b"data: [DONE]\n\ndata: {}\n\n"]
         return rendering
 
 

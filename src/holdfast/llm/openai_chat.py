@@ -30,7 +30,6 @@ from holdfast.llm.dialects import Dialect, dialect_of
 from holdfast.llm.discovery import headers_of
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http, shown, without_key
-from holdfast.llm.sse import Event
 from holdfast.llm.think_tags import ThinkTags
 from holdfast.llm.tool_names import renamed
 
@@ -68,7 +67,7 @@ class ChatModel:
         body = msgspec.json.encode(self.payload(request))
         reply = ChatReply(self._endpoint, self._dialect, request)
         read = reply.read
-        events = self._http.events(self._endpoint, self._path, body, self._headers, is_last=_is_done)
+        events = self._http.events(self._endpoint, self._path, body, self._headers, is_last=lambda _: reply.is_done)
         async with aclosing(events):
             async for group in events:
                 for _, data in group:
@@ -88,11 +87,11 @@ class ChatReply:
         self._tags = ThinkTags() if dialect.think_tags else None
         self._spoke = False
         self._finish: str | None = None
-        self._done = False
+        self.is_done = False  # the vendor has said its last word
 
     def read(self, data: bytes) -> Sequence[Delta]:
-        if data == _DONE or not data:
-            self._done = self._done or bool(data)
+        if data == _DONE or not data or self.is_done:
+            self.is_done = self.is_done or bool(data)
             return ()
         try:
             chunk = chat_chunks.decode(data)
@@ -123,7 +122,7 @@ class ChatReply:
         deltas = self._tags.rest() if self._tags is not None else []
         name, said = self._endpoint.provider_name, self._finish
         if said is None:
-            finished = self._done and self._dialect.omits_finish
+            finished = self.is_done and self._dialect.omits_finish
             return [*deltas, Finish("tool_calls" if self._calls.made else "stop")] if finished else deltas
         if said == "content_filter" and (self._calls.made or not (self._spoke or deltas)):
             raise Refused(f"{name} withheld the reply: its content filter objected.")
@@ -191,10 +190,6 @@ def _reasoned(said: Content) -> list[Delta]:
 def _usage(chunk: Chunk) -> list[Delta]:
     said = chunk.usage or (chunk.x_groq.usage if chunk.x_groq else None)
     return [UsageDelta(chat_chunks.usage_of(said))] if said is not None else []
-
-
-def _is_done(event: Event) -> bool:
-    return event[1] == _DONE
 
 
 def _path(endpoint: Endpoint, info: ModelInfo) -> str:
