@@ -59,8 +59,10 @@ def returned(*ids: str, content: Any = "done", status: Any = "success") -> Turn:
 
 
 @asynccontextmanager
-async def conversing(model: str = BUDGETED) -> AsyncGenerator[tuple[FakeVendor, Model]]:
-    vendor, http = FakeVendor(AnthropicProtocol()), Http(first_byte_s=60, total_s=90)
+async def conversing(
+    model: str = BUDGETED, protocol: AnthropicProtocol | None = None
+) -> AsyncGenerator[tuple[FakeVendor, Model]]:
+    vendor, http = FakeVendor(protocol or AnthropicProtocol()), Http(first_byte_s=60, total_s=90)
     async with vendor.serving():
         try:
             yield vendor, AnthropicModel(endpoint(vendor.url), http, claude(model, abilities=Abilities(reasoning=True)))

@@ -185,6 +185,48 @@ async def test_blocks_that_nobody_ended_end_with_the_message() -> None:
     assert json.loads(call.arguments) == {"what": "x"}
 
 
+async def test_what_is_null_was_not_said() -> None:
+    nothing = dict.fromkeys(("text", "thinking", "signature", "partial_json", "stop_reason"))
+    said = await replying(
+        {"type": "message_start", "message": {"usage": None}},
+        *(begun({"type": "thinking", "thinking": None, "signature": None}), piece(**nothing | {"type": "novelty"})),
+        *(piece(**nothing | {"type": "thinking_delta", "thinking": "Hm."}), ended()),
+        *(begun({"type": "text", "text": None}), piece(**nothing | {"type": "text_delta"})),
+        *(piece(**nothing | {"type": "text_delta", "text": "Hello"}) | {"index": None}, ended() | {"index": None}),
+        *(stopped("end_turn"), STOP),
+    )
+    assert folded(said).parts == (Reasoning("Hm."), Text("Hello"))
+
+
+async def test_a_block_that_begins_where_another_is_open_ends_it() -> None:
+    call: dict[str, Any] = {"type": "tool_use", "name": "note"}
+    first, second = call | {"id": "a", "input": {"x": 1}}, call | {"id": "b", "input": {"x": 2}}
+    reply = folded(await replying(START, begun(first), begun(second), ended(), stopped("tool_use"), STOP))
+    assert [json.loads(made.arguments) for made in reply.calls] == [{"x": 1}, {"x": 2}]
+
+
+async def test_a_vendor_that_keeps_the_line_open_after_its_last_word_is_not_waited_for() -> None:
+    said = [event + b"\n\n" for event in events(START, *WORDS, stopped("end_turn"), STOP).split(b"\n\n") if event]
+
+    class NeverEnding(AnthropicProtocol):
+        def rendering(self, path: str, body: dict[str, object]) -> Any:
+            rendering = super().rendering(path, body)
+            rendering.begin = lambda: said
+            return rendering
+
+    async with conversing(protocol=NeverEnding()) as (vendor, model):
+        vendor.will(Script(hangs="mid_stream"))
+        assert folded(await deltas_from(model, request("Hi."))).finish == "stop"
+        await vendor.last.gone.wait()
+
+
+async def test_what_comes_after_the_last_word_is_not_read_and_neither_is_an_empty_event() -> None:
+    async with conversing() as (vendor, model):
+        body = b"data:\n\n" + events(START, *WORDS, stopped("end_turn"), STOP) + b"data: nonsense\n\n"
+        vendor.will(Script(body=body))
+        assert folded(await deltas_from(model, request("Hi."))).finish == "stop"
+
+
 async def test_a_reason_to_stop_is_enough_even_if_the_last_event_is_lost() -> None:
     reply = folded(await replying(START, *WORDS, stopped("end_turn")))
     assert (reply.finish, reply.usage) == ("stop", Usage(7, 5))
@@ -197,10 +239,12 @@ async def test_a_reason_to_stop_is_enough_even_if_the_last_event_is_lost() -> No
         ({}, [""], "{}"),
         ({}, ['{"a', '": 1}'], '{"a": 1}'),
         ({"a": 1}, [], '{"a":1}'),
+        (None, [], "{}"),
+        ({}, [None, "{}"], "{}"),
     ],
 )
 async def test_the_input_of_a_call_is_whole_however_it_comes(
-    given: dict[str, Any], pieces: list[str], arguments: str
+    given: dict[str, Any] | None, pieces: list[str | None], arguments: str
 ) -> None:
     call = begun({"type": "tool_use", "id": "toolu_1", "name": "print_tool", "input": given})
     fragments = [piece(type="input_json_delta", partial_json=text) for text in pieces]

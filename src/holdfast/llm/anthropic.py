@@ -111,17 +111,17 @@ class _Piece(msgspec.Struct):
     """The `delta` of a block and that of a message in one, since both go by the same key."""
 
     type: str | None = None
-    text: str = ""
-    thinking: str = ""
-    signature: str = ""
-    partial_json: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    partial_json: str | None = None
     stop_reason: str | None = None
     stop_details: _Stopped | None = None
 
 
 class _Event(msgspec.Struct):
     type: str
-    index: int = 0
+    index: int | None = None
     delta: _Piece | None = None
     usage: _Counts | None = None
     message: _Started | None = None
@@ -133,7 +133,7 @@ class _Kind(msgspec.Struct):
 
 
 class _TextBlock(msgspec.Struct):
-    text: str = ""
+    text: str | None = None
 
 
 class _RedactedBlock(msgspec.Struct):
@@ -147,8 +147,8 @@ class _CallBlock(msgspec.Struct):
 
 
 class _ThinkingBlock(msgspec.Struct):
-    thinking: str = ""
-    signature: str = ""
+    thinking: str | None = None
+    signature: str | None = None
 
 
 class _OpenCall:
@@ -175,21 +175,24 @@ class _Reply:
         self._counts = _Counts()
         self._stop_reason: str | None = None
         self._stopped: _Stopped | None = None
-        self.is_finished = False
+        self.is_finished = False  # the vendor has said its last word
 
     def read(self, name: bytes, data: bytes) -> Sequence[Delta]:
+        if self.is_finished or not data:
+            return ()
         if name == b"error":
             raise self._failure(data)
         event = self._event(data)
         if event is None:
             return ()
+        index = event.index or 0
         match event.type:
             case "content_block_delta":
-                return self._piece(event.index, event.delta) if event.delta else ()
+                return self._piece(index, event.delta) if event.delta else ()
             case "content_block_start":
-                return self._begin(event.index, event.content_block)
+                return [*self._end(index), *self._begin(index, event.content_block)]
             case "content_block_stop":
-                return self._end(event.index)
+                return self._end(index)
             case "message_start":
                 self._count(event.message.usage if event.message else None)
             case "message_delta":
@@ -231,7 +234,7 @@ class _Reply:
             return (TextDelta(piece.text),) if piece.text else ()
         block = self._open.get(index)
         if isinstance(block, _ThinkingBlock):
-            block.signature += piece.signature
+            block.signature = (block.signature or "") + (piece.signature or "")
             if piece.thinking:
                 block.thinking = piece.thinking  # only whether there was any will matter
                 return (ReasoningDelta(piece.thinking),)
@@ -259,7 +262,8 @@ class _Reply:
             raise BadReply(f"{self._vendor} began a block that cannot be understood: {error}") from error
 
     def _begin_call(self, index: int, said: _CallBlock) -> Sequence[Delta]:
-        call = self._open[index] = _OpenCall(self._calls, said.input)
+        given = said.input if bytes(said.input) != b"null" else _NOTHING
+        call = self._open[index] = _OpenCall(self._calls, given)
         self._calls += 1
         return (CallDelta(call.index, self._call_ids.own(said.id), self._names.get(said.name, said.name)),)
 
