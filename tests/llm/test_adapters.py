@@ -516,6 +516,57 @@ def _long_reply() -> tuple[Script, Reply]:
     return script, folder.reply()
 
 
+# Broken characters are of JSON over server-sent events; Amazon frames its own.
+in_events = those_with(lambda one: one.name != "bedrock")
+
+
+def altered(adapter: Adapter, old: bytes, new: bytes) -> Adapter:
+    """Whose vendor says something else where it would say `old` for the first time in an event."""
+
+    def protocol() -> Any:
+        known: Any = adapter.protocol()
+        plainly = known.rendering
+
+        def rendering(path: str, body: dict[str, object]) -> Any:
+            made = plainly(path, body)
+            plain = made.delta
+            made.delta = lambda delta: [event.replace(old, new, 1) for event in plain(delta)]
+            return made
+
+        known.rendering = rendering
+        return known
+
+    return msgspec.structs.replace(adapter, protocol=protocol)
+
+
+@in_events
+@pytest.mark.parametrize(
+    ("broken", "shown"),
+    [
+        (rb"\ud83d", "\ufffd"),
+        (rb"\uDE00", "\ufffd"),
+        (rb"\ud83d\ud83d\ude00", "\ufffd😀"),
+        (rb"\\ud83d", r"\ud83d"),
+        (b"\xf0\x9f", "\ufffd"),
+        (rb"\u0000", "\0"),
+    ],
+)
+async def test_half_a_character_is_not_worth_a_reply(adapter: Adapter, broken: bytes, shown: str) -> None:
+    reply = await exchange(altered(adapter, b"BROKEN", broken), says(TextDelta("Hi BROKEN"), TextDelta(" you")))
+    assert said_in(reply) == f"Hi {shown} you"
+
+
+@in_events
+@pytest.mark.parametrize("depth", [900, 100_000])
+async def test_an_event_nested_too_deeply_is_a_bad_reply_or_is_read(adapter: Adapter, depth: int) -> None:
+    deep = b'{"deep":' + b"[" * depth + b"]" * depth + b","
+    try:
+        reply = await exchange(altered(adapter, b"{", deep), says(TextDelta("Hi")))
+    except BadReply:
+        return
+    assert said_in(reply) == "Hi"
+
+
 @every_adapter
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 async def test_a_reply_cut_into_equal_pieces_is_the_same_reply(adapter: Adapter, size: int) -> None:

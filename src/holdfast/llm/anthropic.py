@@ -29,6 +29,7 @@ from holdfast.llm.call_ids import CallIds
 from holdfast.llm.discovery import headers_of
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http, shown, without_key
+from holdfast.llm.mending import mended
 from holdfast.llm.tool_names import renamed
 
 PATH: Final = "/v1/messages"
@@ -218,11 +219,17 @@ class _Reply:
     def _event(self, data: bytes) -> _Event | None:
         try:
             return _decode_event(data)
+        except NOT_JSON:
+            return self._mended(data)
+
+    def _mended(self, data: bytes) -> _Event | None:
+        try:
+            return mended(_decode_event, data)
         except msgspec.ValidationError as error:
             if _kind(data) in _KNOWN:
                 raise BadReply(f"{self._vendor} sent an event that cannot be understood: {error}") from error
             return None
-        except NOT_JSON as error:
+        except msgspec.DecodeError as error:
             raise BadReply(f"{self._vendor} sent an event that is not JSON: {shown(self._endpoint, data)}") from error
 
     def _failure(self, data: bytes) -> ModelError:
@@ -258,7 +265,7 @@ class _Reply:
                     return self._begin_call(index, msgspec.json.decode(said, type=_CallBlock))
                 case _:
                     return ()  # what the vendor's own tools do
-        except msgspec.ValidationError as error:
+        except NOT_JSON as error:
             raise BadReply(f"{self._vendor} began a block that cannot be understood: {error}") from error
 
     def _begin_call(self, index: int, said: _CallBlock) -> Sequence[Delta]:
@@ -270,7 +277,7 @@ class _Reply:
     def _end(self, index: int) -> Sequence[Delta]:
         block = self._open.pop(index, None)
         if isinstance(block, _OpenCall) and not block.is_said:
-            return (CallDelta(block.index, arguments=bytes(block.given).decode()),)
+            return (CallDelta(block.index, arguments=bytes(block.given).decode(errors="replace")),)
         if isinstance(block, _ThinkingBlock) and block.signature:
             # The signature alone is what the vendor keeps of thinking that it does not show.
             return (ReasoningDelta("", block.signature) if block.thinking else OmittedDelta(block.signature),)

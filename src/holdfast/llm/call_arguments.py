@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import msgspec
 
 # What reading JSON may raise: nested deeper than we can follow it, it is as good as unreadable.
-NOT_JSON: Final = (msgspec.DecodeError, RecursionError)
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 UNREADABLE: Final = "unreadable_arguments"
 _DEEPEST: Final = 100  # far more than any tool takes, and far less than any library on the way gives up at
 _decode = msgspec.json.Decoder(dict[str, Any]).decode

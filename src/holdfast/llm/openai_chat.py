@@ -30,6 +30,7 @@ from holdfast.llm.dialects import Dialect, dialect_of
 from holdfast.llm.discovery import headers_of
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http, shown, without_key
+from holdfast.llm.mending import mended
 from holdfast.llm.think_tags import ThinkTags
 from holdfast.llm.tool_names import renamed
 
@@ -95,8 +96,8 @@ class ChatReply:
             return ()
         try:
             chunk = chat_chunks.decode(data)
-        except NOT_JSON as error:
-            raise self._unreadable(data, error) from error
+        except NOT_JSON:
+            chunk = self._mended(data)
         if not chunk.choices or chunk.error is not None:
             return self._aside(chunk, data)
         choice = chunk.choices[0]
@@ -158,9 +159,12 @@ class ChatReply:
                 deltas += self._said(piece.text)
         return deltas
 
-    def _unreadable(self, data: bytes, error: Exception) -> BadReply:
-        said = shown(self._endpoint, data)
-        return BadReply(f"{self._endpoint.provider_name} sent an event that cannot be read ({error}): {said}")
+    def _mended(self, data: bytes) -> Chunk:
+        try:
+            return mended(chat_chunks.decode, data)
+        except msgspec.DecodeError as error:
+            vendor, said = self._endpoint.provider_name, shown(self._endpoint, data)
+            raise BadReply(f"{vendor} sent an event that cannot be read ({error}): {said}") from error
 
     def _object(self, data: bytes) -> dict[str, Any]:
         return msgspec.json.decode(without_key(self._endpoint, data), type=dict[str, Any])

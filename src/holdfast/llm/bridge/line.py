@@ -24,6 +24,7 @@ from holdfast.llm import failures
 from holdfast.llm.call_arguments import NOT_JSON
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import not_a_stream, shown, without_key
+from holdfast.llm.mending import mended
 from holdfast.llm.sse import Event, SseReader
 from holdfast.settings import is_loopback
 
@@ -89,11 +90,9 @@ class Heard:
         name, data = event
         if data == b"[DONE]":
             return _DONE
-        try:
-            said: object = _decode(data)
-        except NOT_JSON as error:
-            vendor, beginning = self._endpoint.provider_name, shown(self._endpoint, data)
-            raise BadReply(f"{vendor} sent an event that is not JSON: {beginning}") from error
+        if not data:
+            return b""
+        said = self._decoded(data)
         if not isinstance(said, dict):
             return b""
         found = cast("dict[str, Any]", said)
@@ -110,6 +109,17 @@ class Heard:
         # Some SDKs take other characters for the end of a line than the protocol does.
         plain = json.dumps(self._reworded(found)).encode()
         return b"event: %b\ndata: %b\n\n" % (name, plain) if name else b"data: %b\n\n" % plain
+
+    def _decoded(self, data: bytes) -> object:
+        try:
+            return _decode(data)
+        except NOT_JSON:
+            pass
+        try:
+            return mended(_decode, data)
+        except msgspec.DecodeError as error:
+            vendor, beginning = self._endpoint.provider_name, shown(self._endpoint, data)
+            raise BadReply(f"{vendor} sent an event that is not JSON: {beginning}") from error
 
     def _note_figures(self, holder: Mapping[str, Any]) -> None:
         for name in _USAGE_NAMES:

@@ -70,7 +70,7 @@ def _said_by_library(endpoint: Endpoint, error: Exception) -> ModelError | None:
             return BadReply(f"{vendor} replied with something that cannot be understood: {shown}")
         case UserError():
             return Refused(f"{vendor} cannot be asked for this: {_shown(endpoint, error.message)}")
-        case ValueError() | TypeError() | LookupError() | AttributeError() | AssertionError():
+        case ValueError() | TypeError() | LookupError() | AttributeError() | AssertionError() | RecursionError():
             # What library and SDK do when a vendor says something of a shape that they do not expect.
             shown = _shown(endpoint, repr(error))
             return BadReply(f"{vendor} replied with something that cannot be understood: {shown:.500}")
