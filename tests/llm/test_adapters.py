@@ -530,7 +530,11 @@ def altered(adapter: Adapter, old: bytes, new: bytes) -> Adapter:
         def rendering(path: str, body: dict[str, object]) -> Any:
             made = plainly(path, body)
             plain = made.delta
-            made.delta = lambda delta: [event.replace(old, new, 1) for event in plain(delta)]
+
+            def broken(delta: Delta) -> list[bytes]:
+                return [event.replace(old, new, 1) for event in plain(delta)]
+
+            made.delta = broken
             return made
 
         known.rendering = rendering

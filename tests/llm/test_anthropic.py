@@ -186,7 +186,7 @@ async def test_blocks_that_nobody_ended_end_with_the_message() -> None:
 
 
 async def test_what_is_null_was_not_said() -> None:
-    nothing = dict.fromkeys(("text", "thinking", "signature", "partial_json", "stop_reason"))
+    nothing: dict[str, Any] = dict.fromkeys(("text", "thinking", "signature", "partial_json", "stop_reason"))
     said = await replying(
         {"type": "message_start", "message": {"usage": None}},
         *(begun({"type": "thinking", "thinking": None, "signature": None}), piece(**nothing | {"type": "novelty"})),

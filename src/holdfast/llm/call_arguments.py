@@ -54,4 +54,4 @@ def _is_deep(found: dict[str, Any]) -> bool:
 
 
 def _inside(one: dict[str, Any] | list[Any]) -> list[Any]:
-    return list(one.values()) if isinstance(one, dict) else cast("list[Any]", one)
+    return list(one.values()) if isinstance(one, dict) else one
