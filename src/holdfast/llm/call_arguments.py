@@ -6,7 +6,7 @@ sent as it is it would fail every request of the thread from then on.
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
