@@ -26,7 +26,7 @@ def begun(block: dict[str, Any], index: int = 0) -> dict[str, Any]:
     return {"type": "content_block_start", "index": index, "content_block": block}
 
 
-def piece(index: int = 0, **delta: Any) -> dict[str, Any]:
+def piece(index: int = 0, /, **delta: Any) -> dict[str, Any]:
     return {"type": "content_block_delta", "index": index, "delta": delta}
 
 
