@@ -235,6 +235,12 @@ async def test_malformed_arguments_are_passed_on_as_they_are(adapter: Adapter) -
 
 
 @every_adapter
+async def test_the_name_of_a_call_can_be_stored(adapter: Adapter) -> None:
+    reply = await exchange(adapter, says(CallDelta(0, "call000c1", "no\0tool", "{}"), finish="tool_calls"))
+    assert [call.name for call in reply.calls] == ["notool"]
+
+
+@every_adapter
 async def test_a_repeated_call_id_is_replaced(adapter: Adapter) -> None:
     old = ToolCall("call_1", "print_tool", '{"message":"a"}')
     asked = asks(

@@ -30,7 +30,7 @@ from holdfast.llm.discovery import headers_of
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http, shown, without_key
 from holdfast.llm.mending import mended
-from holdfast.llm.tool_names import renamed
+from holdfast.llm.tool_names import own_name, renamed
 
 PATH: Final = "/v1/messages"
 # `pause_turn` comes only from tools that the vendor runs, which are never offered: nothing is left to continue.
@@ -272,7 +272,7 @@ class _Reply:
         given = said.input if bytes(said.input) != b"null" else _NOTHING
         call = self._open[index] = _OpenCall(self._calls, given)
         self._calls += 1
-        return (CallDelta(call.index, self._call_ids.own(said.id), self._names.get(said.name, said.name)),)
+        return (CallDelta(call.index, self._call_ids.own(said.id), own_name(said.name, self._names)),)
 
     def _end(self, index: int) -> Sequence[Delta]:
         block = self._open.pop(index, None)

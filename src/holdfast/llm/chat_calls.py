@@ -10,6 +10,7 @@ from holdfast.core.deltas import CallDelta, Delta
 from holdfast.llm.call_arguments import NOT_JSON
 from holdfast.llm.call_ids import CallIds
 from holdfast.llm.chat_chunks import CallFragment, Function
+from holdfast.llm.tool_names import own_name
 
 
 class _Call:
@@ -75,7 +76,7 @@ class ChatCalls:
             call.waiting += arguments
             return None
         call.name = function.name
-        name = self._names.get(function.name, function.name)
+        name = own_name(function.name, self._names)
         return CallDelta(number, self._ids.own(call.said_id), name, call.waiting + arguments)
 
 

@@ -21,6 +21,11 @@ def sent_name(name: str) -> str:
     return f"{_NOT_TAKEN.sub('_', name)[:55]}_{mark}"
 
 
+def own_name(said: str, names: Mapping[str, str]) -> str:
+    """What a tool is called here. A name has a column of its own, and no column takes a NUL."""
+    return names.get(said) or said.replace("\0", "")
+
+
 def renamed(tools: Iterable[ToolSchema]) -> Mapping[str, str]:
     """By the name that was sent, the name of each tool that has another one here."""
     return {sent: tool.name for tool in tools if (sent := sent_name(tool.name)) != tool.name}

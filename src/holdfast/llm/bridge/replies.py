@@ -40,7 +40,7 @@ from holdfast.llm.bridge.messages import BETWEEN_SUMMARIES, REDACTED
 from holdfast.llm.bridge.proofs import Proof
 from holdfast.llm.bridge.vendor import Vendor
 from holdfast.llm.call_ids import CallIds
-from holdfast.llm.tool_names import renamed
+from holdfast.llm.tool_names import own_name, renamed
 
 # What vendors call each figure, so that one that was not mentioned is not taken for zero.
 _CACHED: Final = frozenset(
@@ -172,7 +172,7 @@ class Translation:
         return CallDelta(
             number,
             self._ids.own(part.tool_call_id),
-            self._names.get(part.tool_name, part.tool_name),
+            own_name(part.tool_name, self._names),
             arguments,
             proofs.written(proof, self._vendor.bare),
         )
