@@ -93,7 +93,8 @@ async def test_each_provider_s_settings_are_shown_with_its_own_defaults(
 
 async def test_every_type_of_provider_may_have_settings(client: ServedClient) -> None:
     for provider_type in set(get_args(ProviderType)) - {"letta"}:
-        await create(client, model_settings={"provider_type": provider_type})
+        made = await create(client, model_settings={"provider_type": provider_type})
+        assert made["model_settings"]["provider_type"] == provider_type
 
 
 async def test_null_forgets_all_that_the_settings_said_and_the_rest_of_the_request_still_counts(

@@ -170,45 +170,46 @@ async def test_a_stored_stream_ends_with_its_last_frame(world: World, node: Node
         assert await world.node().replay(run.id, after) == full[after:]
 
 
-async def test_a_reply_that_its_worker_did_not_live_to_finish_is_left_out_of_the_replay(world: World) -> None:
-    first = world.node()
-    accepted = await first.send("[[stall_after:6]] hello", background=True, stream_tokens=True)
+async def half_told(node: Node) -> str:
+    """A run whose first six events are stored, and whose reply stands still."""
+    accepted = await node.send("[[stall_after:6]] hello", background=True, stream_tokens=True)
     stream = accepted.stream
     assert stream is not None
     while stream.last < 6:
         await stream.changed()
-    await first.streams.flush([accepted.run.id])
+    await node.streams.flush([accepted.run.id])
+    return accepted.run.id
+
+
+async def test_a_reply_that_its_worker_did_not_live_to_finish_is_left_out_of_the_replay(world: World) -> None:
+    first = world.node()
+    run_id = await half_told(first)
     await first.die()
     second = world.node()
     await second.worker.recover(alone=True)
-    recovered = second.streams.live(accepted.run.id)
+    recovered = second.streams.live(run_id)
     assert recovered is not None
     while len(recovered.frames) < 7:
         await recovered.changed()
-    await second.cancel.one(accepted.run.id)
+    await second.cancel.one(run_id)
     snapshot = await assert_invariants(world.database, idle=True)
-    shown = [frame for _, frame in await second.replay(accepted.run.id)]
+    shown = [frame for _, frame in await second.replay(run_id)]
     ids = {frame.message_id for frame in shown if isinstance(frame, (TextFrame, ReasoningFrame))}
     assert len(ids) == 1
     assert ids <= set(snapshot.messages)
-    assert any(isinstance(frame, AbandonedFrame) for _, frame in snapshot.frames[accepted.run.id])
+    assert any(isinstance(frame, AbandonedFrame) for _, frame in snapshot.frames[run_id])
 
 
 async def test_who_heard_half_a_reply_before_its_worker_died_is_told_that_it_is_void(world: World) -> None:
     first, second = world.node(), world.node()
-    accepted = await first.send("[[stall_after:6]] hello", background=True, stream_tokens=True)
-    stream = accepted.stream
-    assert stream is not None
-    while stream.last < 6:
-        await stream.changed()
-    await first.streams.flush([accepted.run.id])
+    run_id = await half_told(first)
     await first.die()
-    heard = await second.replay(accepted.run.id)
+    heard = await second.replay(run_id)
     await second.worker.recover(alone=True)
     model = second.catalog.offline.model
     await eventually(lambda: model.open_streams == 1)
-    await second.cancel.one(accepted.run.id)
-    rest = [frame for _, frame in await second.replay(accepted.run.id, heard[-1][0])]
+    await second.cancel.one(run_id)
+    rest = [frame for _, frame in await second.replay(run_id, heard[-1][0])]
     (told,) = [frame for frame in rest if isinstance(frame, RetryFrame)]
     assert rest[0] == told
     assert (told.attempt, told.max_attempts, told.retry_in_ms) == (1, 1, 0)
