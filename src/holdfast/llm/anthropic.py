@@ -26,8 +26,7 @@ from holdfast.llm.anthropic_payload import betas, messages_payload
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.call_arguments import NOT_JSON
 from holdfast.llm.call_ids import CallIds
-from holdfast.llm.discovery import headers_of
-from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.endpoint import Endpoint, headers_of
 from holdfast.llm.http import Http, shown, without_key
 from holdfast.llm.mending import mended
 from holdfast.llm.tool_names import own_name, renamed

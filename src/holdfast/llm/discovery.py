@@ -17,13 +17,12 @@ from holdfast.errors import BadReply, ModelError, ModelTimedOut, Rejected
 from holdfast.llm import listed
 from holdfast.llm.addresses import without_version
 from holdfast.llm.base import ModelInfo
-from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.endpoint import Endpoint, headers_of
 from holdfast.llm.listed import Entry
 
 LISTING_S: Final = 10.0
 _SHOWN_AT_ONCE: Final = 8
 _MAX_PAGES: Final = 20
-_ANTHROPIC_VERSION: Final = "2023-06-01"
 _AZURE_LISTING_VERSION: Final = "2023-03-15-preview"  # the last one that tells deployments from models
 # Their lists want signed requests, which only their own libraries make.
 _CANNOT_LIST: Final = frozenset({"bedrock", "google_vertex"})
@@ -69,20 +68,6 @@ async def check(source: JsonSource, endpoint: Endpoint) -> None:
         await source.json(endpoint, "/key", headers=headers_of(endpoint))
     else:
         await list_models(source, endpoint)
-
-
-def headers_of(endpoint: Endpoint) -> dict[str, str]:
-    """How the key is shown, by dialect."""
-    key = endpoint.api_key
-    match endpoint.provider_type:
-        case "anthropic":
-            return {"anthropic-version": _ANTHROPIC_VERSION} | ({"x-api-key": key} if key else {})
-        case "google_ai":
-            return {"x-goog-api-key": key} if key else {}
-        case "azure":
-            return {"api-key": key} if key else {}
-        case _:
-            return {"authorization": f"Bearer {key}"} if key else {}
 
 
 async def _openai(source: JsonSource, endpoint: Endpoint) -> Listing:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
+
+_ANTHROPIC_VERSION: Final = "2023-06-01"
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,3 +22,17 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         # Endpoints end up in logs and tracebacks; keys must not.
         return f"Endpoint({self.provider_name!r}, {self.provider_type!r}, {self.base_url!r})"
+
+
+def headers_of(endpoint: Endpoint) -> dict[str, str]:
+    """How the key is shown, by dialect."""
+    key = endpoint.api_key
+    match endpoint.provider_type:
+        case "anthropic":
+            return {"anthropic-version": _ANTHROPIC_VERSION} | ({"x-api-key": key} if key else {})
+        case "google_ai":
+            return {"x-goog-api-key": key} if key else {}
+        case "azure":
+            return {"api-key": key} if key else {}
+        case _:
+            return {"authorization": f"Bearer {key}"} if key else {}

@@ -27,8 +27,7 @@ from holdfast.llm.chat_calls import ChatCalls
 from holdfast.llm.chat_chunks import CallFragment, Chunk, Content, Piece
 from holdfast.llm.chat_payload import chat_payload
 from holdfast.llm.dialects import Dialect, dialect_of
-from holdfast.llm.discovery import headers_of
-from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.endpoint import Endpoint, headers_of
 from holdfast.llm.http import Http, shown, without_key
 from holdfast.llm.mending import mended
 from holdfast.llm.think_tags import ThinkTags
