@@ -291,6 +291,7 @@ run_otids = Table(
     Column("otid", Text, nullable=False),
     Column("run_id", Text, ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
     PrimaryKeyConstraint("thread_id", "otid", "run_id"),
+    Index("run_otids_of_run", "run_id"),  # for deleting a run
 )
 
 run_events = Table(
