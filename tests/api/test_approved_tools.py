@@ -155,7 +155,7 @@ async def test_a_cancel_withdraws_the_call_whatever_became_of_its_tool(served: S
 
 async def test_a_client_tool_of_the_same_name_does_not_hide_the_approved_tool(served: Served) -> None:
     asked = await pending(served)
-    hiding = [{"name": "pay", "description": "Pay.", "parameters": {"type": "object", "properties": {}}}]
+    hiding: list[Json] = [{"name": "pay", "description": "Pay.", "parameters": {"type": "object", "properties": {}}}]
     assert (await asked.approve(client_tools=hiding))["tool_return"] == "SAFE x"
 
 

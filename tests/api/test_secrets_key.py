@@ -52,8 +52,9 @@ async def shown(served: Served, agent: dict[str, Any], headers: dict[str, str] |
     for path in ALL_READS:
         answer = await served.http.get(path.format(agent=agent["id"], block=agent["blocks"][0]["id"]), headers=headers)
         assert answer.status_code == 200, answer.text
-        found = answer.json()
-        for state in found if isinstance(found, list) else [found]:
+        found: Any = answer.json()
+        states: list[dict[str, Any]] = [found] if "{agent}" in path else found
+        for state in states:
             assert state["secrets"] == state["tool_exec_environment_variables"]
             values |= {secret["value"] for secret in state["secrets"]}
     return values

@@ -7,11 +7,11 @@ import pytest
 from .resources import Served
 
 TAKE = '''
-def take(m: object = None) -> str:
-    """Take anything.
+def take(m: float = 0.0) -> str:
+    """Take a number.
 
     Args:
-        m (object): What.
+        m (float): What.
     """
     return f"took {m}"
 '''

@@ -50,7 +50,7 @@ class SealedSecret(msgspec.Struct, frozen=True):
     description: str | None = None
 
 
-class PendingApproval(msgspec.Struct, frozen=True):
+class PendingRequest(msgspec.Struct, frozen=True):
     request: Message
     changed_secrets: tuple[str, ...]  # since it was asked
 
@@ -192,18 +192,18 @@ async def add_secrets(tx: Transaction, agent_id: str, secrets: Sequence[SealedSe
         await tx.execute_many(_INSERT_SECRET, rows)
 
 
-async def pending_approvals_of(tx: Transaction, agent_ids: Collection[str]) -> dict[str, PendingApproval]:
+async def pending_approvals_of(tx: Transaction, agent_ids: Collection[str]) -> dict[str, PendingRequest]:
     """The open approval request of each agent's default thread."""
     asked = {row["request_id"]: row for row in await tx.fetch_all(_OPEN_HOLDS, {"ids": list(agent_ids)})}
     if not asked:
         return {}
     secrets = await secret_ids_of_many(tx, [row["thread_id"] for row in asked.values()])
-    pending: dict[str, PendingApproval] = {}
+    pending: dict[str, PendingRequest] = {}
     for message in await messages.find_many(tx, list(asked)):
         row = asked[message.id]
         agent_id = row["thread_id"]
         changed = changed_secrets(_decode_hold(row["hold"]), secrets.get(agent_id, {}))
-        pending[agent_id] = PendingApproval(message, tuple(changed))
+        pending[agent_id] = PendingRequest(message, tuple(changed))
     return pending
 
 
