@@ -196,6 +196,7 @@ class Node:
         pace: Pace = LONG,
         catalog: ModelCatalog | None = None,
         observers: Observers | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self.world = world
         self.database = FragileDatabase(world.database)
@@ -203,7 +204,9 @@ class Node:
         clock = world.clock
         self.streams = Streams(self.database)
         self.ratios = TokenRatios(self.database)
-        runner = runner_of(self.database, self.catalog, world.tools, self.ratios, clock, world.patience, observers)
+        runner = runner_of(
+            self.database, self.catalog, executor or world.tools, self.ratios, clock, world.patience, observers
+        )
         self.worker = Worker(self.database, runner, self.streams, clock, pace)
         retries = world.patience.retries
         self._send = SendMessage(self.database, self.catalog, self.worker, self.streams, clock, retries)

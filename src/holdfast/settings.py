@@ -97,6 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8283
     database_url: str | None = None
     api_key: str | None = None
+    secrets_key: str | None = None
     encryption_key: str | None = None
     max_body_bytes: int = 32 * 1024 * 1024
     acceptable_origins: tuple[str, ...] = ()
@@ -312,6 +313,12 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable("port", ("HOLDFAST_PORT",), _whole(0, 65_535), "The port to listen on; 0 takes any free one."),
     Variable("database_url", ("HOLDFAST_DATABASE_URL",), _database_url, "PostgreSQL; unset means SQLite."),
     Variable("api_key", ("HOLDFAST_API_KEY", "LETTA_SERVER_PASSWORD"), str, "Required of every request when set."),
+    Variable(
+        "secrets_key",
+        ("HOLDFAST_SECRETS_KEY",),
+        str,
+        "Does what the API key does, and also reads agents' secrets in clear; unset means that nobody does.",
+    ),
     Variable(
         "encryption_key",
         ("HOLDFAST_ENCRYPTION_KEY", "LETTA_ENCRYPTION_KEY"),

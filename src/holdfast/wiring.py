@@ -114,7 +114,7 @@ def assemble(
 
 def _traces(settings: Settings, database: Database, box: SecretBox, clock: Clock) -> ProviderTraces:
     keys = [value for name, value in settings.providers.items() if is_secret_name(name)]
-    own = [settings.api_key, settings.encryption_key]
+    own = [settings.api_key, settings.secrets_key, settings.encryption_key]
     hidden = [*keys, *(secret for secret in own if secret)]
     return ProviderTraces(database, box.open, clock, most_bytes=settings.trace_max_bytes, hidden=hidden)
 

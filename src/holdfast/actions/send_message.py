@@ -18,7 +18,8 @@ from holdfast import ids
 from holdfast.actions.run_spec import freeze
 from holdfast.core.context import return_char_limit
 from holdfast.core.events import AnyEvent, Resumed, RunStarted
-from holdfast.core.hold import answers_same_calls, check_answer, cut_answer
+from holdfast.core.fingerprint import identity_of
+from holdfast.core.hold import answers_same_calls, check_answer, cut_answer, run_names
 from holdfast.core.judgement import resume
 from holdfast.core.messages import Decision, Message, Text
 from holdfast.core.records import Agent, Block, Run, Step, Thread, Tool
@@ -83,6 +84,7 @@ class Scene(msgspec.Struct, frozen=True):
     repeated: Run | None
     hold: HoldRow | None
     answered: HoldRow | None  # the decided hold that this answer answers again
+    secret_names: frozenset[str] = frozenset()  # of the agent; read only for an answer
 
 
 class _Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +211,7 @@ class SendMessage:
             sending.request,
             stream_tokens=sending.stream_tokens,
             retries=self._retries,
+            kept=_kept_tools(scene, sending.parsed),
         )
         parsed = sending.parsed
         run = Run(
@@ -270,6 +273,9 @@ async def look(tx: Transaction, sending: Sending, windows: Windows | None = None
         repeated=repeated,
         hold=hold,
         answered=answered,
+        secret_names=frozenset(await agents.secret_ids_of(tx, thread.agent_id))
+        if parsed.decisions and hold is not None
+        else frozenset(),
     )
 
 
@@ -340,6 +346,11 @@ def refuse_while_pending(scene: Scene) -> None:
         raise PendingApproval(scene.hold.request_id)
 
 
+def _kept_tools(scene: Scene, parsed: ParsedInput) -> frozenset[str]:
+    """The tools that an answer lets run: no client tool takes their place."""
+    return run_names(scene.hold.hold, parsed.decisions) if scene.hold and parsed.decisions else frozenset()
+
+
 def _answer(run: Run, spec: RunSpec, scene: Scene, parsed: ParsedInput) -> _Plan:
     decisions = parsed.decisions or ()
     if scene.hold is None:
@@ -351,16 +362,18 @@ def _answer(run: Run, spec: RunSpec, scene: Scene, parsed: ParsedInput) -> _Plan
         # The same answer again: the first one stands, and the turn goes on from where it is.
         again = parsed.messages or (NewMessage(role="user", parts=(Text(KEEP_ALIVE),)),)
         return _Plan(run=run, spec=spec, rows=input_rows(run, again), end=scene.end)
-    versions = {tool.name: tool.version for tool in scene.tools}
+    hold = scene.hold.hold
+    asked = {held.call.name for held in hold.calls if held.asks}
+    current = {tool.name: identity_of(tool, scene.secret_names) for tool in scene.tools if tool.name in asked}
     limit = return_char_limit(spec.model.context_window)
-    checked = tuple(cut_answer(each, limit) for each in check_answer(scene.hold.hold, decisions, versions))
+    checked = tuple(cut_answer(each, limit) for each in check_answer(hold, decisions, current))
     answer = Message(
         id=ids.new("message"),
         role="approval",
         parts=checked,
         created_us=run.created_us,
         run_id=run.id,
-        step_id=scene.hold.hold.step_id,
+        step_id=hold.step_id,
         otid=parsed.decision_otid,
     )
     rows = (answer, *input_rows(run, parsed.messages))

@@ -37,7 +37,7 @@ def resume(hold: Hold, decisions: Sequence[Decision]) -> tuple[JudgedCall, ...]:
             case None:
                 return JudgedCall(held.call, "refused" if held.note else "allowed", held.note)
             case Approve():
-                return JudgedCall(held.call, "allowed")
+                return JudgedCall(held.call, "allowed", approved=held.tool)
             case Deny(_, reason):
                 return JudgedCall(held.call, "denied", reason)
             case _:

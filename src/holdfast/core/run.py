@@ -33,6 +33,7 @@ from holdfast.core.events import (
     ToolReturned,
     ToolsStarted,
 )
+from holdfast.core.fingerprint import ToolIdentity
 from holdfast.core.hold import HeldCall, Hold
 from holdfast.core.messages import ToolCall
 from holdfast.core.records import StopReason
@@ -90,6 +91,7 @@ class OpenCall(msgspec.Struct, frozen=True):
     status: CallStatus
     note: str | None = None
     ran: bool = False  # returned because a tool was run here, not because it was refused, denied or answered
+    approved: ToolIdentity | None = None  # the only tool that it may run
 
 
 class RunState(msgspec.Struct, frozen=True):
@@ -298,7 +300,8 @@ def _tools_started(state: RunState, call_ids: Iterable[str]) -> RunState:
 
 
 def _parked(state: RunState, hold: Hold) -> RunState:
-    if hold.calls != held_calls(state):
+    # Which tools these are is read from the database; the state knows only what was asked of them.
+    if tuple(msgspec.structs.replace(held, tool=None) for held in hold.calls) != held_calls(state):
         raise IllegalEvent("the hold is not about the calls of this run")
     return _change(state, phase=Phase.PARKED, hold=hold)
 
@@ -402,7 +405,7 @@ def _open(calls: Sequence[JudgedCall]) -> tuple[OpenCall, ...]:
     def status(call: JudgedCall) -> CallStatus:
         return "refused" if call.verdict == "fatal" else call.verdict
 
-    return tuple(OpenCall(call.call, status(call), call.note) for call in calls)
+    return tuple(OpenCall(call.call, status(call), call.note, approved=call.approved) for call in calls)
 
 
 def _mark(state: RunState, call_ids: Iterable[str], status: CallStatus, *, ran: bool = False) -> RunState:

@@ -23,6 +23,7 @@ from holdfast.engine.checkpoint import BlockChanged, CancelPending, checkpoint
 from holdfast.engine.clock import Clock, Lap
 from holdfast.engine.compacting import Compactor, Wanted, system_too_long
 from holdfast.engine.failures import classify
+from holdfast.engine.held_tools import find_held_tools
 from holdfast.engine.inline import InlineTools
 from holdfast.engine.models import find_model
 from holdfast.engine.scope import CancelScope, Interrupted
@@ -120,7 +121,7 @@ class Runner:
             case Compact(trigger):
                 await self._compact(session, trigger, scope)
             case Park():
-                session.park()
+                session.park(await find_held_tools(self._database, session.spec, session.state.calls))
             case Wait():
                 session.end_step("requires_approval")
                 await self._checkpoint(session, scope)

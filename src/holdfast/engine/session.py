@@ -30,7 +30,7 @@ from holdfast.core.events import (
     ToolsStarted,
 )
 from holdfast.core.frames import AbandonedFrame, RetryFrame, message_frames
-from holdfast.core.hold import Hold, client_answers
+from holdfast.core.hold import NO_TOOLS, HeldTools, Hold, client_answers
 from holdfast.core.judgement import judge
 from holdfast.core.messages import Message, Reasoning, Text, ToolReturn, content_text
 from holdfast.core.records import Agent, Block, ProviderTrace, Run, Step, StopReason, Thread
@@ -253,9 +253,9 @@ class Session:
         answers = client_answers([d for row in self.window if row.run_id == self.run.id for d in row.decisions])
         self._add_returns([rows.settlement(call, self.state.ending, answers) for call in calls])
 
-    def park(self) -> None:
+    def park(self, found: HeldTools = NO_TOOLS) -> None:
         request = next(row for row in reversed(self.window) if row.is_approval_request)
-        hold = Hold(request.id, self.step_id(), held_calls(self.state))
+        hold = found.remembered_in(Hold(request.id, self.step_id(), held_calls(self.state)))
         self.draft.hold = hold
         self._record(Parked(hold))
 
