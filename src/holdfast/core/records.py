@@ -11,7 +11,6 @@ import msgspec
 
 from holdfast.core import egress
 from holdfast.core.egress import Egress
-
 from holdfast.core.tool_rules import Rule
 from holdfast.core.usage import Usage
 

@@ -1,7 +1,7 @@
 """The guard: a process outside the tools' walls that carries out what the egress filter stopped.
 
-The filter (see `egress`) suspends a tool's connect, sendto, sendmsg, sendmmsg or listen and notifies the guard. The guard
-copies the arguments, judges the address it copied, and performs the operation itself on the tool's own socket. The tool
+The filter (see `egress`) suspends a tool's connect, sendto, sendmsg, sendmmsg or listen and notifies the guard. It
+copies the arguments, judges the address it copied, and performs the operation itself on the tool's own socket. A tool
 never continues a call that was judged, so changing the address or the descriptor meanwhile gains it nothing.
 """
 
@@ -346,5 +346,3 @@ def _dissolve(line: socket.socket) -> None:
 
 def _refusal() -> OSError:
     return OSError(errno.EACCES, os.strerror(errno.EACCES))
-
-

@@ -79,7 +79,11 @@ def forbid_port(forbidden: int) -> None:
             if port != forbidden:
                 rule = _NetPort(_BIND_TCP | _CONNECT_TCP, port)
                 linux.syscall(
-                    _ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_RULE_NET_PORT), ctypes.byref(rule), ctypes.c_uint32(0)
+                    _ADD_RULE,
+                    ctypes.c_int(ruleset),
+                    ctypes.c_int(_RULE_NET_PORT),
+                    ctypes.byref(rule),
+                    ctypes.c_uint32(0),
                 )
         linux.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     finally:
