@@ -135,10 +135,7 @@ def _become_guard(line: socket.socket, pid: int, config: EgressConfig, scratch: 
     try:
         with line:
             _, handles, _, _ = socket.recv_fds(line, 1, 1)
-        if handles:
-            code = guard.watch(handles[0], pid, config, scratch)
-        else:
-            code = foreign.exit_code(pid)
+        code = guard.watch(handles[0], pid, config, scratch) if handles else foreign.exit_code(pid)
     finally:
         os._exit(code)
 
