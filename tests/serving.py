@@ -20,11 +20,13 @@ from tests.surroundings import calm
 
 START_S = 60.0
 STOP_S = 60.0
+TOOLS_REACH_TESTS = {"HOLDFAST_TOOL_EGRESS": "allow-list", "HOLDFAST_TOOL_EGRESS_ALLOW": "127.0.0.1"}
 
 
 class ServerProcess:
     """`with ServerProcess(data_dir) as server:` starts it, waits until it is healthy and stops it with SIGTERM.
 
+    Its tools may connect to this machine, so that tests can see what they do; but not to the server itself.
     `kill` is SIGKILL; `start` after it is the restart of a crashed server on the same data and port.
     """
 
@@ -33,7 +35,7 @@ class ServerProcess:
         self.port = hold_port(self)
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = data_dir / "server.log"
-        self._environment = environment
+        self._environment = TOOLS_REACH_TESTS | environment
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

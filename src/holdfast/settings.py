@@ -14,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 import platformdirs
 
+from holdfast.core import egress
 from holdfast.errors import ConfigError
 
 OFFLINE_MODEL: Final = "holdfast/offline"
@@ -122,6 +123,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trace_retention_s: float = 86_400.0
     otlp_endpoint: str | None = None
     tool_timeout_s: float = 180.0
+    tool_egress: egress.Mode = "public"
+    tool_egress_allow: tuple[egress.Entry, ...] = ()
     mcp_connect_timeout_s: float = 30.0
     mcp_list_timeout_s: float = 30.0
     mcp_call_timeout_s: float = 60.0
@@ -144,6 +147,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def database_address(self) -> str:
         return self.database_url or f"sqlite:///{quote(str((self.data_dir / 'holdfast.db').absolute()))}"
+
+    @property
+    def egress(self) -> egress.Egress:
+        """Which addresses custom tools may connect to."""
+        return egress.Egress(self.tool_egress, self.tool_egress_allow)
 
     @property
     def is_local(self) -> bool:
@@ -292,6 +300,12 @@ def _http_url(text: str) -> str:
     if not text.startswith(("http://", "https://")):
         raise ValueError(f"must be a URL such as http://localhost:4318, not {text!r}")
     return text
+
+
+def _egress_mode(text: str) -> str:
+    if text.lower() not in egress.MODES:
+        raise ValueError(f"must be one of {', '.join(egress.MODES)}, not {text!r}")
+    return text.lower()
 
 
 def _log_level(text: str) -> str:
@@ -447,6 +461,18 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("HOLDFAST_TOOL_TIMEOUT_S", "TOOL_SANDBOX_TIMEOUT"),
         _seconds(0.1, _DAY),
         "How long a custom tool may run.",
+    ),
+    Variable(
+        "tool_egress",
+        ("HOLDFAST_TOOL_EGRESS",),
+        _egress_mode,
+        "What custom tools may connect to: `none`, `public` (the internet only), `allow-list` or `all`.",
+    ),
+    Variable(
+        "tool_egress_allow",
+        ("HOLDFAST_TOOL_EGRESS_ALLOW",),
+        egress.entries,
+        "For `allow-list`: hosts, addresses and networks, each with or without `:PORT`, separated by commas.",
     ),
     Variable(
         "mcp_connect_timeout_s", ("MCP_CONNECT_TO_SERVER_TIMEOUT",), _seconds(0.1, 3600), "To reach an MCP server."

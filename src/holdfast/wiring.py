@@ -37,6 +37,7 @@ from holdfast.settings import Settings
 from holdfast.store.database import open_database
 from holdfast.store.transaction import Database
 from holdfast.tools.base import Sandbox
+from holdfast.tools.sandbox.contract import EgressConfig
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 
 
@@ -45,7 +46,7 @@ async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
     """Opens everything, carries on what an earlier process left, and lets go of it all in order at the end."""
     settings.make_data_dir()
     endpoints = environment.endpoints(settings.providers)
-    sandbox = ForkServerSandbox(hidden=(settings.data_dir,))
+    sandbox = ForkServerSandbox(hidden=(settings.data_dir,), egress=_egress(settings))
     with _only_process(settings):
         async with AsyncExitStack() as open_things:
             database = await open_database(settings.database_address, timeout_s=settings.database_timeout_s)
@@ -60,6 +61,10 @@ async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
             await deps.worker.recover(alone=_is_alone(settings))
             async with _side_tasks(deps, sandbox):
                 yield deps
+
+
+def _egress(settings: Settings) -> EgressConfig:
+    return EgressConfig(policy=settings.egress, port=settings.port, has_key=settings.api_key is not None)
 
 
 def open_secretbox(settings: Settings) -> SecretBox:

@@ -20,10 +20,14 @@ class Worker:
         print("drained", flush=True)
 
 
+class Sandbox:
+    announced_egress = "nothing at all"
+
+
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
     parts: dict[str, Any] = dict.fromkeys(Holdfast.__struct_fields__)
-    parts.update(settings=settings, worker=Worker(), isolation="nothing at all")
+    parts.update(settings=settings, worker=Worker(), sandbox=Sandbox(), isolation="nothing at all")
     yield Holdfast(**parts)
     print("closed", flush=True)
 

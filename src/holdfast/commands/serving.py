@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from types import FrameType
 from typing import Final
 
+import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -50,7 +51,9 @@ def serve(settings: Settings, build: Build) -> None:
         telemetry.exporting(settings),
         asyncio.Runner(loop_factory=_new_loop) as runner,
     ):
-        runner.run(_serve(settings, build, listener))
+        # The port that is really listened on, also when any free one was asked for: no tool may connect to it.
+        bound = msgspec.structs.replace(settings, port=listener.getsockname()[1])
+        runner.run(_serve(bound, build, listener))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -87,6 +90,7 @@ def welcome(deps: Holdfast, port: int) -> str:
         "Model": _model_line(settings),
         "API key": key,
         "Tools": f"isolated by {deps.isolation}",
+        "Egress": deps.sandbox.announced_egress,
     }
     return "\n".join([f"Holdfast {VERSION} is ready", *(f"  {name:<10}{text}" for name, text in lines.items())])
 

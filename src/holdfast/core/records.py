@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core import egress
+from holdfast.core.egress import Egress
 from holdfast.core.tool_rules import Rule
 from holdfast.core.usage import Usage
 
@@ -66,6 +68,11 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     def retry_safe(self) -> bool:
         """Whether a call that a crash cut off may be run again, with the same call id. Its owner says so with a tag."""
         return RETRY_SAFE_TAG in self.tags
+
+    @property
+    def egress(self) -> Egress | None:
+        """What its owner lets it connect to, said with tags such as `egress:none`; None leaves it to the server."""
+        return egress.of_tags(self.tags)
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):

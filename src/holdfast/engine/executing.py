@@ -67,6 +67,7 @@ class SandboxExecutor:
             environment=environment,
             timeout_s=self._timeout_s,
             return_char_limit=stored.return_char_limit,
+            egress=stored.egress,
         )
 
     async def _look_up(self, tx: Transaction, tool_id: str, agent_id: str) -> tuple[Tool, dict[str, str]] | None:

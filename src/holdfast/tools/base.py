@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from holdfast.core.egress import Egress
 from holdfast.core.messages import Content, Status, Text
 
 _FAILURE_CHARS: Final = 1_000
@@ -24,6 +25,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}  # the agent's declared secrets and nothing else
     timeout_s: float = 180.0
     return_char_limit: int = 50_000
+    egress: Egress | None = None  # the tool's own policy, which can only narrow the server's
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +40,11 @@ class Sandbox(Protocol):
     @property
     def announced(self) -> str:
         """What stands around tools, in words for whoever starts the server."""
+        ...
+
+    @property
+    def announced_egress(self) -> str:
+        """What tools may connect to, in words for whoever starts the server."""
         ...
 
     async def run(self, job: Job) -> Outcome:

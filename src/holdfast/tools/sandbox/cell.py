@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from holdfast.tools.base import Job
-from holdfast.tools.sandbox import landlock, linux, seccomp
+from holdfast.tools.sandbox import egress, landlock, linux, seccomp
 from holdfast.tools.sandbox.contract import Limits, ZygoteConfig
 
 ANSWER_FD, DOORBELL_FD, INBOX_FD = 3, 4, 5
@@ -45,6 +45,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     seccomp_program: bytes | None
     readable: tuple[int, ...]
     writable: tuple[int, ...]
+    egress: egress.Standing
 
     @property
     def isolation(self) -> str:
@@ -52,10 +53,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         parts += ["namespaces"] if self.namespaces else []
         parts += ["landlock"] if self.landlock_abi else []
         parts += ["seccomp"] if self.seccomp_program else []
+        parts += [self.egress] if self.egress else []
         return "+".join(parts)
 
 
-def survey(config: ZygoteConfig, namespaces: bool) -> Cell:
+def survey(config: ZygoteConfig, namespaces: bool, standing: egress.Standing) -> Cell:
     abi = landlock.version() if config.walls.landlock else 0
     readable, writable = _rules(config, namespaces) if abi else ((), ())
     filter_program = seccomp.program() if config.walls.seccomp else None
@@ -75,6 +77,7 @@ def survey(config: ZygoteConfig, namespaces: bool) -> Cell:
         seccomp_program=filter_program if filter_program and linux.works(filter_calls) else None,
         readable=tuple(landlock.open_paths(readable)),
         writable=tuple(landlock.open_paths(writable)),
+        egress=standing,
     )
 
 
@@ -115,8 +118,10 @@ def wait_for_job() -> bytes:
     return bytes(pieces)
 
 
-def admit(job: Job) -> None:
-    """What depends on the job: its time and its environment."""
+def admit(job: Job, cell: Cell) -> None:
+    """What depends on the job: its network, its time and its environment."""
+    if job.egress is not None:
+        egress.narrow(job.egress, cell.egress)
     _lower(resource.RLIMIT_CPU, int(job.timeout_s) + _CPU_GRACE_S)
     os.environ.update(job.environment)
     os.environ.update(

@@ -19,9 +19,11 @@ import msgspec
 from holdfast.errors import SandboxLost
 from holdfast.tools.base import Job, Outcome, cut_to_limit, failure_text
 from holdfast.tools.sandbox import launch
+from holdfast.tools.sandbox.announcing import egress_words, require_egress, warn_of_egress
 from holdfast.tools.sandbox.contract import (
     CALL,
     Answer,
+    EgressConfig,
     Ended,
     Kill,
     Limits,
@@ -141,12 +143,14 @@ class ForkServerSandbox:
         walls: Walls | None = None,
         hidden: Iterable[Path] = (),  # the data directory, should it lie inside something tools can see
         bubblewrap: str | None = None,
+        egress: EgressConfig | None = None,
     ) -> None:
         self._turns = asyncio.Semaphore(concurrency)  # first come, first served
         self._limits = limits or Limits()
         self._walls = walls or Walls()
         self._hidden = tuple(hidden)
         self._bubblewrap = bubblewrap or shutil.which("bwrap")
+        self._egress = egress or EgressConfig()
         self._link: Link | None = None
         self._isolation: str | None = None
         self._starting: asyncio.Task[Link] | None = None
@@ -160,6 +164,11 @@ class ForkServerSandbox:
         if self._walls.bubblewrap and self._bubblewrap is not None:
             return "bubblewrap"
         return "ordinary processes only: install bubblewrap to wall them off"
+
+    @property
+    def announced_egress(self) -> str:
+        """What tools may connect to, in words for whoever starts the server."""
+        return egress_words(self._egress, self._isolation)
 
     async def warm(self) -> str:
         """Start the fork server if it does not run. Returns which isolation is in force, "none" when it cannot start.
@@ -177,6 +186,7 @@ class ForkServerSandbox:
         async with self._turns:
             try:
                 link = await self._connected()
+                require_egress(self._egress, self._isolation)
                 ended = await _call(link, job)
             except SandboxLost as lost:
                 text = failure_text(job.tool_name, "SandboxLost", lost.message)
@@ -206,7 +216,7 @@ class ForkServerSandbox:
         if sys.platform != "linux":
             raise SandboxLost("Custom tools run only on Linux.")
         if self._walls.bubblewrap and self._bubblewrap is not None:
-            config = launch.configure(self._limits, self._walls, os.environ, None)
+            config = launch.configure(self._limits, self._walls, os.environ, None, self._egress)
             try:
                 return await self._open(
                     launch.bubblewrap_command(self._bubblewrap, config, self._hidden), config.environment
@@ -218,7 +228,7 @@ class ForkServerSandbox:
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="holdfast-tools-"))
             (self._scratch / CALL).mkdir()
-        config = launch.configure(self._limits, self._walls, os.environ, self._scratch)
+        config = launch.configure(self._limits, self._walls, os.environ, self._scratch, self._egress)
         return await self._open(launch.python_command(config), config.environment)
 
     async def _open(self, command: list[str], environment: dict[str, str]) -> Link:
@@ -245,6 +255,7 @@ class ForkServerSandbox:
             raise SandboxLost(f"it was not ready after {_START_S:g} seconds") from None
         self._link = link
         _log.info("custom tools run in a sandbox: %s", self._isolation)
+        warn_of_egress(self._egress, self._isolation)
         return link
 
     def _warn(self, why: str) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.tools.sandbox.contract import CALL, Limits, Walls, ZygoteConfig
+from holdfast.tools.sandbox.contract import CALL, EgressConfig, Limits, Walls, ZygoteConfig
 
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC_NAMES: Final = """
@@ -27,7 +27,9 @@ _ENTRY: Final = (
 )
 
 
-def configure(limits: Limits, walls: Walls, environment: Mapping[str, str], scratch: Path | None) -> ZygoteConfig:
+def configure(
+    limits: Limits, walls: Walls, environment: Mapping[str, str], scratch: Path | None, egress: EgressConfig
+) -> ZygoteConfig:
     """Without a scratch directory: for bubblewrap, which has one of its own."""
     kept = {name: environment[name] for name in _INHERITED if name in environment}
     return ZygoteConfig(
@@ -38,6 +40,7 @@ def configure(limits: Limits, walls: Walls, environment: Mapping[str, str], scra
         environment={"LANG": "C.UTF-8", **kept, "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"},
         spares=_SPARES,
         shell="bubblewrap" if scratch is None else "process",
+        egress=egress,
     )
 
 

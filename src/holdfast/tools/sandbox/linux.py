@@ -17,6 +17,7 @@ CLONE_NEWPID: Final = 0x2000_0000
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
 _MNT_DETACH: Final = 2
+_PR_SET_DUMPABLE: Final = 4
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _CAPABILITY_VERSION_3: Final = 0x2008_0522
 _CLOSE_RANGE: Final = 436  # the same on every architecture
@@ -54,6 +55,11 @@ def adopt_orphans() -> None:
 
 def forbid_new_privileges() -> None:
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def stay_open_to_ancestors() -> None:
+    """New credentials close a process to all but root; the guard, outside with the same user, must see into it."""
+    prctl(_PR_SET_DUMPABLE, 1)
 
 
 def drop_capabilities() -> None:

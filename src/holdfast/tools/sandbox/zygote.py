@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.tools.base import Job
 from holdfast.tools.sandbox import cell as cells
-from holdfast.tools.sandbox import invoke, keeper, linux
+from holdfast.tools.sandbox import egress, invoke, keeper, linux
 from holdfast.tools.sandbox.contract import (
     AT_REST,
     CALL,
@@ -333,7 +333,7 @@ def _become_tool(cell: cells.Cell, pipes: cells.Pipes, scratch: str) -> NoReturn
         if not received:
             os._exit(0)
         job = _jobs.decode(received)
-        cells.admit(job)
+        cells.admit(job, cell)
         me = os.getpid()
         answer = invoke.invoke(job)
         if os.getpid() == me:  # a tool that forked: only the original speaks
@@ -372,6 +372,7 @@ def main(config_text: str) -> NoReturn:
         pass  # taken, so that no rule or pipe gets a number that the children need
     control = socket.socket(fileno=0)
     linux.die_with_parent()
+    standing = egress.enclose(config)
     linux.adopt_orphans()
     for name in _PRELOADED.split():
         with contextlib.suppress(ImportError):
@@ -379,8 +380,9 @@ def main(config_text: str) -> NoReturn:
     namespaces = config.walls.namespaces and linux.works(lambda: _try_namespaces(config))
     if namespaces:
         linux.found_namespaces()
+        linux.stay_open_to_ancestors()
         linux.seal(config.scratch)  # calls share it: only what is mounted for each of them may be written
-    Zygote(cells.survey(config, namespaces), control).serve()
+    Zygote(cells.survey(config, namespaces, standing), control).serve()
 
 
 def _try_namespaces(config: ZygoteConfig) -> None:
