@@ -7,7 +7,7 @@ of a test are answered; every other name is looked up as usual.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain, repeat
 from typing import Any
@@ -59,7 +59,7 @@ class Names:
 
 
 @contextmanager
-def one_port_on(*addresses: str) -> Iterator[list[socket.socket]]:
+def one_port_on(*addresses: str) -> Generator[list[socket.socket]]:
     """Bound sockets with the same port at each address: a name leads from one to the other, its port stays."""
     while True:
         with ExitStack() as stack:

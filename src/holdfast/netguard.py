@@ -37,6 +37,8 @@ _NOT_PUBLIC: Final = tuple(
         ),
     )
 )
+# Kept for documentation, so that no machine has it: an IPv4 and an IPv6 address.
+_NOBODYS: Final = ("192.0.2.1", "2001:db8::1")
 
 _log = logging.getLogger(__name__)
 
@@ -131,15 +133,20 @@ def plain_host(host: str) -> str:
 def is_of_this_machine(address: str) -> bool:
     """Whether it is one of the machine's own: what listens there may be closed to everybody else.
 
-    The kernel is asked from where it would send to that address. Nothing is sent.
+    Only to its own addresses can a socket be bound. Where the kernel lets sockets be bound to any (`ip_nonlocal_bind`),
+    that tells nothing, which is found out with an address that nobody has.
     """
+    return _can_bind(address) and not _can_bind(_NOBODYS[":" in address])
+
+
+def _can_bind(address: str) -> bool:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as asking:
-            asking.connect((address, 9))
-            return asking.getsockname()[0] == address
-    except OSError:  # no way leads there, so it is not here
+        with socket.socket(family, socket.SOCK_DGRAM) as trying:
+            trying.bind((address, 0))
+    except OSError:
         return False
+    return True
 
 
 def _is_public(address: Address) -> bool:

@@ -19,7 +19,6 @@ from holdfast.store import runs
 from tests.api.test_runs import recorded
 from tests.llm.fakes.anthropic import AnthropicProtocol
 from tests.llm.fakes.chat import ChatProtocol
-from tests.llm.fakes.cohere import CohereProtocol
 from tests.llm.fakes.gemini import GeminiProtocol
 from tests.llm.fakes.mistral import MistralProtocol
 from tests.llm.fakes.responses import ResponsesProtocol
@@ -51,7 +50,6 @@ VENDORS = [
     ),
     pytest.param(Vendor(provider_type="google_ai", protocol=GeminiProtocol), id="gemini"),
     pytest.param(Vendor(provider_type="mistral", protocol=MistralProtocol), id="mistral"),
-    pytest.param(Vendor(provider_type="cohere", protocol=CohereProtocol), id="cohere"),
 ]
 
 

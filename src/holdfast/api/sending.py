@@ -48,7 +48,7 @@ async def parse(deps: Holdfast, request: LettaRequest) -> ParsedInput:
         media_type, content = await outgoing.fetch_image(url, deps.settings.reachable_hosts)
         image = image_of(media_type, content)
         if image is None:
-            raise Invalid(f"The image at {url} is empty.")
+            raise Invalid(f"The image at {url} is empty, or is not the {media_type} that its server calls it.")
         fetched[url] = image
     return resolve_images(parsed, fetched)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, cast
 
 import httpcore2
 import httpx2
@@ -39,7 +39,8 @@ class GuardedTransport(httpx2.AsyncHTTPTransport):
 class _Guarded(httpcore2.AsyncNetworkBackend):
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        self._network = httpcore2.AnyIOBackend()
+        # Typed as what stands in for it where anyio is missing.
+        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
 
     async def connect_tcp(
         self,
