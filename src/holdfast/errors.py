@@ -21,6 +21,7 @@ HoldfastError
 │  ├─ AuthRejected           401
 │  ├─ QuotaExceeded          402
 │  ├─ Refused                400   the request, or what it asks for, is not wanted
+│  │  └─ AddressRefused           the provider's address is not one that users may name
 │  ├─ Rejected               500   no permission, no such model, unprocessable
 │  ├─ ContextTooLong         400   compacted and retried first
 │  ├─ SystemPromptTooLong    400
@@ -186,6 +187,10 @@ class QuotaExceeded(ModelError):
 
 class Refused(ModelError):
     status, http_type = 400, "llm_bad_request"
+
+
+class AddressRefused(Refused):
+    pass
 
 
 class Rejected(ModelError):

@@ -18,6 +18,7 @@ from holdfast.core import egress
 from holdfast.errors import ConfigError
 
 OFFLINE_MODEL: Final = "holdfast/offline"
+_EVERYWHERE: Final = ("0.0.0.0/0", "::/0")
 DATABASE_SCHEMES: Final = frozenset({"postgresql", "postgres", "sqlite"})
 
 # Any of these enables a provider; the rest of PROVIDER_VARIABLES only tunes one.
@@ -103,6 +104,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 32 * 1024 * 1024
     acceptable_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
+    allow_private_addresses: bool | None = None
     default_model: str | None = None
     default_embedding: str | None = None
     max_context_window: int = 128_000
@@ -156,6 +158,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_local(self) -> bool:
         return is_loopback(self.host)
+
+    @property
+    def guards_providers(self) -> bool:
+        """Whether the providers that users bring are kept out of private networks.
+
+        Without a key on loopback, callers are programs of this machine: they can reach by themselves what it can.
+        Behind a proxy on the same machine it is the key that tells that callers come from elsewhere.
+        """
+        if self.allow_private_addresses is not None:
+            return not self.allow_private_addresses
+        return self.api_key is not None or not self.is_local
+
+    @property
+    def reachable_hosts(self) -> tuple[str, ...]:
+        """Besides public addresses, for webhooks and images: a URL in a message may be written by anybody, whoever
+        calls."""
+        return _EVERYWHERE if self.allow_private_addresses else self.allowed_hosts
 
     def require_safe_binding(self) -> None:
         """Everybody who can reach the port can run tools on this machine."""
@@ -351,6 +370,13 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("HOLDFAST_ALLOWED_HOSTS",),
         _allowed_hosts,
         "Private hosts or networks that webhooks, image URLs and the providers that users bring may reach.",
+    ),
+    Variable(
+        "allow_private_addresses",
+        ("HOLDFAST_ALLOW_PRIVATE_ADDRESSES",),
+        _truth,
+        "`true` lets webhooks, image URLs and the providers that users bring reach every private address, `false` none "
+        "but the allowed hosts; unset, only these providers may, and only without a key on loopback.",
     ),
     Variable(
         "default_model",

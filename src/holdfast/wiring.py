@@ -32,6 +32,7 @@ from holdfast.llm.base import Catalog
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.opening import Vendors
+from holdfast.netguard import Guard
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.store.database import open_database
@@ -133,6 +134,7 @@ def _catalog(settings: Settings, endpoints: list[Endpoint], database: Database, 
             first_byte_s=settings.model_timeout_s,
             total_s=settings.model_stream_timeout_s,
             openai_responses=settings.openai_responses,
+            guard=Guard(settings.allowed_hosts) if settings.guards_providers else None,
         ),
     )
 
@@ -140,7 +142,7 @@ def _catalog(settings: Settings, endpoints: list[Endpoint], database: Database, 
 @asynccontextmanager
 async def _side_tasks(deps: Holdfast, sandbox: ForkServerSandbox) -> AsyncGenerator[None]:
     """Whatever runs beside requests. A side task that dies takes the server with it: better loud than limping."""
-    callbacks = Callbacks(deps.database, deps.clock, deps.settings.allowed_hosts)
+    callbacks = Callbacks(deps.database, deps.clock, deps.settings.reachable_hosts)
     deps.worker.on_end = callbacks.wake
     async with asyncio.TaskGroup() as group:
         forever = [group.create_task(deps.worker.run_forever()), group.create_task(callbacks.run_forever())]

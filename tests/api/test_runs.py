@@ -384,16 +384,6 @@ async def test_a_redirect_is_recorded_and_not_followed(loopback_client: ServedCl
     assert listener.received.qsize() == 1
 
 
-async def test_a_private_address_is_not_called(client: ServedClient) -> None:
-    agent, listener = await client.agent(), Listener(200)
-    async with listener.listening() as url:
-        run = await client.agents.messages.create_async(agent.id, input="hello", callback_url=url)
-        after = await recorded(client, run.id)
-    assert after["status"] == "completed"
-    assert "not a public address" in after["callback_error"]
-    assert listener.received.empty()
-
-
 async def test_a_server_error_is_tried_again_and_the_last_attempt_recorded(loopback_client: ServedClient) -> None:
     client, listener = loopback_client, Listener(503, 200)
     listener.second.clear()

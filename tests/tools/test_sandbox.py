@@ -211,7 +211,7 @@ async def test_return_values_become_text(sandbox: ForkServerSandbox, expression:
 
 
 async def test_images_in_a_return_become_parts(sandbox: ForkServerSandbox) -> None:
-    data = base64.b64encode(b"png").decode()
+    data = base64.b64encode(b"\x89PNG").decode()
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
     outcome = await sandbox.run(
         job("def f(parts: list):\n    return parts\n", parts=[{"type": "text", "text": "see"}, image])

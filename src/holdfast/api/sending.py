@@ -19,6 +19,7 @@ from holdfast.core.messages import Image, Message, image_of
 from holdfast.core.records import FAILED_WITH_ANSWER, Run
 from holdfast.engine.streams import PACKET_GAP_S, Numbered, RunStream
 from holdfast.errors import HandedOver, Invalid
+from holdfast.netguard import Unresolved, check_url
 from holdfast.store import messages, runs
 from holdfast.store.paging import Page
 from holdfast.wire.inputs import ParsedInput, input_of, resolve_images
@@ -44,12 +45,22 @@ async def parse(deps: Holdfast, request: LettaRequest) -> ParsedInput:
 
     fetched: dict[str, Image] = {}
     for url in parsed.image_urls:
-        media_type, content = await outgoing.fetch_image(url, deps.settings.allowed_hosts)
+        media_type, content = await outgoing.fetch_image(url, deps.settings.reachable_hosts)
         image = image_of(media_type, content)
         if image is None:
-            raise Invalid(f"The image at {url} is empty.")
+            raise Invalid(f"The image at {url} is empty, or is not the {media_type} that its server calls it.")
         fetched[url] = image
     return resolve_images(parsed, fetched)
+
+
+async def require_callable(deps: Holdfast, callback_url: str) -> None:
+    """Raises Invalid for a callback that would be refused when the run is over, while its caller can still mend it."""
+    try:
+        await check_url(callback_url, deps.settings.reachable_hosts)
+    except Unresolved:
+        pass  # the name server may answer again by then; the address is judged before it is called
+    except Invalid as error:
+        raise Invalid(f"callback_url cannot be called: {error.message}") from error
 
 
 def request_config(request: LettaRequest) -> dict[str, Any]:
