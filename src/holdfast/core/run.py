@@ -35,7 +35,6 @@ from holdfast.core.events import (
     ToolsStarted,
 )
 from holdfast.core.hold import HeldCall, Hold
-from holdfast.core.messages import ToolCall
 from holdfast.core.records import StopReason
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import Called, Choice
@@ -80,6 +79,7 @@ TRANSITIONS: Final[dict[tuple[Phase, type[AnyEvent]], frozenset[Phase]]] = {
     (Phase.PARKED, CancelAsked): frozenset({Phase.ACTING}),
     (Phase.DONE, CancelAsked): frozenset({Phase.DONE}),
 }
+
 
 class RunState(msgspec.Struct, frozen=True):
     phase: Phase
