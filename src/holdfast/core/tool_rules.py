@@ -96,7 +96,7 @@ def choose(rules: Sequence[Rule], attached: Sequence[str], history: Sequence[Cal
         allowed.intersection_update(rule.tool_name for rule in firsts)
         forced = True
         prefilled |= {rule.tool_name: rule.args for rule in firsts if rule.args}
-    counts = Counter(call.name for call in history) if any(isinstance(rule, MaxCount) for rule in rules) else {}
+    counts = Counter(call.name for call in history)
     for rule in rules:
         only = _only_next(rule, history)
         if only is not None:

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
-from holdfast.wire.bounds import JsonObject, Lines, Many, Name
+from holdfast.wire.bounds import MAX_PARTS, JsonObject, Lines, Many, Name
 from holdfast.wire.content import AnyContent, ReturnContent
 from holdfast.wire.message_shapes import MessageType
 
@@ -165,6 +165,10 @@ class LettaRequest(BaseModel):
             raise ValueError("Messages must not be empty")
         if not all(isinstance(item, MessageCreate) for item in self.messages[1:]):
             raise ValueError("Only the first of `messages` may be an approval or a tool return")
+        contents = (item.content for item in self.messages if isinstance(item, MessageCreate))
+        parts = sum(len(content) for content in contents if not isinstance(content, str))
+        if parts > MAX_PARTS:
+            raise ValueError(f"The messages hold {parts} content parts in all; at most {MAX_PARTS} are accepted")
         return self
 
     @property

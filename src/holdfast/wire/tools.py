@@ -11,7 +11,7 @@ from holdfast import ids
 from holdfast.core.messages import Content, Status, Text, content_text
 from holdfast.core.records import Tool
 from holdfast.wire import times
-from holdfast.wire.bounds import MAX_ITEMS, MAX_NAME, JsonObject, Many, Name, SearchText
+from holdfast.wire.bounds import MAX_ITEMS, MAX_NAME, JsonObject, Many, Name, SearchText, Source
 
 ToolType = Literal[
     "custom",
@@ -42,7 +42,7 @@ class Requirement(BaseModel):
 class ToolCreate(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    source_code: str
+    source_code: Source
     source_type: Name = "python"
     description: str | None = None
     tags: Many[Name] | None = None
@@ -58,7 +58,7 @@ class ToolCreate(BaseModel):
 class ToolUpdate(BaseModel):
     """Only what is sent changes."""
 
-    source_code: str | None = None
+    source_code: Source | None = None
     source_type: Name | None = None
     description: str | None = None
     tags: Many[Name] | None = None
@@ -75,7 +75,7 @@ class ToolUpdate(BaseModel):
 class ToolRunFromSource(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    source_code: str
+    source_code: Source
     args: JsonObject
     env_vars: Annotated[dict[Name, str], Field(max_length=MAX_ITEMS)] | None = None
     name: Name | None = None
@@ -97,7 +97,7 @@ class ToolSearchRequest(BaseModel):
 
 
 class CodeInput(BaseModel):
-    code: str
+    code: Source
     source_type: Name | None = "python"
 
 
