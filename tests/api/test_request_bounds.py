@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.wire.bounds import MAX_ITEMS
+from holdfast.wire.bounds import MAX_ITEMS, MAX_QUERY
 from holdfast.wire.tool_rules import MAX_RULE_NAMES
 
 from .resources import Served
@@ -99,3 +99,36 @@ async def test_a_name_that_no_index_holds_is_refused_with_a_sentence(served: Ser
     answer = await served.http.post("/v1/agents/", json={"model": "holdfast/offline", "name": long})
     assert answer.status_code == 422
     assert "bytes" in answer.json()["detail"]
+
+
+async def test_a_search_for_a_text_longer_than_a_pattern_may_be_is_refused(served: Served) -> None:
+    long = "a" * 60_000
+    posted = await served.http.post("/v1/tools/search", json={"query": long})
+    assert posted.status_code == 422
+    assert "query" in posted.json()["detail"] and "5000" in posted.json()["detail"]
+    for path in ("agents/?query_text", "tools/?search", "blocks/?value_search", "conversations/?summary_search"):
+        answer = await served.http.get(f"/v1/{path}={long}")
+        assert answer.status_code == 422, path
+
+
+async def test_the_longest_search_passes_though_every_character_of_it_is_escaped(served: Served) -> None:
+    longest = "%" * MAX_QUERY
+    assert (await served.http.post("/v1/tools/search", json={"query": longest})).json() == []
+    for path in ("agents/?query_text", "tools/?search", "blocks/?value_search", "conversations/?summary_search"):
+        answer = await served.http.get(f"/v1/{path}={'%25' * MAX_QUERY}")
+        assert (answer.status_code, answer.json()) == (200, []), path
+
+
+async def test_messages_of_too_many_content_parts_in_all_are_refused(served: Served) -> None:
+    content = [{"type": "text", "text": "x"}] * MAX_ITEMS
+    body = {"messages": [{"role": "user", "content": content}] * 11}
+    answer = await served.http.post("/v1/agents/agent-00000000-0000-4000-8000-000000000000/messages", json=body)
+    assert answer.status_code == 422
+    assert "11000 content parts" in answer.json()["detail"]
+
+
+async def test_source_code_that_would_take_seconds_to_parse_is_refused(served: Served) -> None:
+    source = 'def k() -> str:\n    """Doc."""\n' + "    x = 1\n" * 300_000
+    answer = await served.http.post("/v1/tools/", json={"source_code": source})
+    assert answer.status_code == 422
+    assert "source_code" in answer.json()["detail"]

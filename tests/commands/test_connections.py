@@ -7,7 +7,7 @@ import socket
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -86,7 +86,9 @@ def test_a_body_that_stops_arriving_is_answered_408(server: Quick) -> None:
 
 def test_a_body_that_keeps_arriving_slowly_is_served(server: Quick) -> None:
     with server.connect() as slow:
-        head = b"POST /v1/agents/ HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        head = (
+            b"POST /v1/agents/ HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        )
         slow.sendall(head + b"content-length: %d\r\n\r\n" % len(AGENT))
         for start in range(0, len(AGENT), 6):
             slow.sendall(AGENT[start : start + 6])
@@ -119,10 +121,8 @@ def test_an_idle_kept_connection_and_a_silent_stream_outlive_the_timeouts(server
 )
 def test_too_many_headers_are_answered_431(server: Quick, header: bytes, problem: bytes) -> None:
     with server.connect() as large:
-        try:
+        with suppress(ConnectionResetError, BrokenPipeError):  # refused before all of it was sent
             large.sendall(b"GET /v1/health/ HTTP/1.1\r\nhost: localhost\r\n" + header + b"\r\n")
-        except (ConnectionResetError, BrokenPipeError):
-            pass  # refused before all of it was sent
         answer = read_all(large)
     # What a server says to somebody who is still sending may be lost on the way.
     assert answer == b"" or (answer.startswith(b"HTTP/1.1 431") and problem in answer)
@@ -155,15 +155,19 @@ def test_one_address_may_have_as_many_connections_as_the_setting_says(tmp_path: 
 
 
 def test_more_silent_connections_than_open_files_do_not_stop_the_server(tmp_path: Path) -> None:
-    with few_files(256), Quick(tmp_path, HOLDFAST_HEADER_TIMEOUT_S="5") as server, ExitStack() as held:
-        with more_files():
-            for number in range(300):
-                held.enter_context(server.connect())
-                if number % 50 == 49:
-                    assert server.is_healthy(), "with connections held, it still answers"
-            assert server.is_healthy()
-            agent = server.client().agents.create(model="holdfast/offline", include_base_tools=False)
-            assert server.client().agents.retrieve(agent.id).id == agent.id
+    with (
+        few_files(256),
+        Quick(tmp_path, HOLDFAST_HEADER_TIMEOUT_S="5") as server,
+        ExitStack() as held,
+        more_files(),
+    ):
+        for number in range(300):
+            held.enter_context(server.connect())
+            if number % 50 == 49:
+                assert server.is_healthy(), "with connections held, it still answers"
+        assert server.is_healthy()
+        agent = server.client().agents.create(model="holdfast/offline", include_base_tools=False)
+        assert server.client().agents.retrieve(agent.id).id == agent.id
 
 
 @contextmanager

@@ -20,7 +20,6 @@ _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 MAX_QUERY_FIELDS: Final = 1_000
-MAX_QUERY_BYTES: Final = 64 * 1024
 # Of one body. Each costs a microsecond or two of the event loop, whatever it says; text may be as long as the body.
 MAX_VALUES: Final = 200_000
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
@@ -181,10 +180,6 @@ def _locate(value: Any, where: str) -> str:
 def _check_address(scope: Scope) -> None:
     if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
         raise Unprocessable("The address must not hold NUL characters.")
-    if len(scope["query_string"]) > MAX_QUERY_BYTES:
-        raise Unprocessable(
-            f"The query takes {len(scope['query_string'])} bytes; at most {MAX_QUERY_BYTES} are accepted."
-        )
     if (fields := scope["query_string"].count(b"&") + 1) > MAX_QUERY_FIELDS:
         raise Unprocessable(f"The query has {fields} parameters; at most {MAX_QUERY_FIELDS} are accepted.")
 
