@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -73,12 +73,13 @@ def _walk(
     node: Any, model: str, field: str, definitions: dict[str, Any], above: frozenset[str]
 ) -> Iterator[tuple[str, str]]:
     if isinstance(node, list | tuple):
-        for part in node:
+        for part in cast("list[Any]", node):
             yield from _walk(part, model, field, definitions, above)
         return
     if not isinstance(node, dict):
         return
-    kind = node.get("type")
+    node = cast("dict[str, Any]", node)
+    kind: str | None = node.get("type")
     if kind == "definitions":
         definitions = definitions | {each["ref"]: each for each in node["definitions"]}
     elif kind == "definition-ref" and node["schema_ref"] not in above:
@@ -90,7 +91,7 @@ def _walk(
         for name, each in node["fields"].items():
             yield from _walk(each["schema"], model, name, definitions, above)
         return
-    if kind in SIZED | {"str"} and "max_length" not in node:
+    if kind is not None and kind in SIZED | {"str"} and "max_length" not in node:
         yield kind, f"{model}.{field}"
     for name, part in node.items():
         if name not in ASIDE:

@@ -6,7 +6,7 @@ import resource
 import socket
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -171,7 +171,7 @@ def test_more_silent_connections_than_open_files_do_not_stop_the_server(tmp_path
 
 
 @contextmanager
-def few_files(number: int) -> Iterator[None]:
+def few_files(number: int) -> Generator[None]:
     """Processes that are started now may have so many files open."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, before[1]))
@@ -182,7 +182,7 @@ def few_files(number: int) -> Iterator[None]:
 
 
 @contextmanager
-def more_files() -> Iterator[None]:
+def more_files() -> Generator[None]:
     """As many as this process may have itself."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
