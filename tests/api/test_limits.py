@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -112,7 +113,7 @@ async def test_a_body_of_too_many_values_is_refused_before_it_is_decoded(value: 
 
 
 async def test_a_long_text_full_of_commas_brackets_and_quotes_is_one_value() -> None:
-    note = {"text": 'a,b[{"\\",' * MAX_VALUES, "extra": {}}
+    note: dict[str, Any] = {"text": 'a,b[{"\\",' * MAX_VALUES, "extra": {}}
     async with client_of() as client:
         answer = await client.post("/v1/notes/", json=note)
     assert (answer.status_code, answer.json()) == (200, note)

@@ -18,6 +18,15 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 if sys.platform != "win32":
     import resource
 
+    def _open_files() -> int:
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return _UNLIMITED if files == resource.RLIM_INFINITY else files
+else:
+
+    def _open_files() -> int:
+        return _UNLIMITED
+
+
 log = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES: Final = 64 * 1024  # the address included
@@ -35,11 +44,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 def most_connections() -> int:
     """So many that a quarter of the open files, and never fewer than a few, is left for everything else."""
-    if sys.platform == "win32":
-        return _UNLIMITED
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
-        return _UNLIMITED
+    files = _open_files()
     return max(1, files - max(_LEAST_RESERVE, files // 4))
 
 
