@@ -102,6 +102,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     secrets_key: str | None = None
     encryption_key: str | None = None
     max_body_bytes: int = 32 * 1024 * 1024
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 30.0
+    max_connections_per_peer: int = 0
     acceptable_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     allow_private_addresses: bool | None = None
@@ -359,6 +362,24 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "Seals stored secrets instead of the key file in the data directory.",
     ),
     Variable("max_body_bytes", ("HOLDFAST_MAX_BODY_BYTES",), _whole(1024, 2**32), "The largest request accepted."),
+    Variable(
+        "header_timeout_s",
+        ("HOLDFAST_HEADER_TIMEOUT_S",),
+        _seconds(0.1, 600),
+        "How long a connection may take to send a whole request header.",
+    ),
+    Variable(
+        "body_timeout_s",
+        ("HOLDFAST_BODY_TIMEOUT_S",),
+        _seconds(0.1, 3600),
+        "The longest silence in the middle of a request's body.",
+    ),
+    Variable(
+        "max_connections_per_peer",
+        ("HOLDFAST_MAX_CONNECTIONS_PER_PEER",),
+        _whole(0, 1_000_000),
+        "How many connections one address may have open; 0: as many as the server has, which suits a proxy.",
+    ),
     Variable(
         "acceptable_origins",
         ("HOLDFAST_ACCEPTABLE_ORIGINS", "ACCEPTABLE_ORIGINS"),

@@ -195,8 +195,7 @@ async def _write(
     agent = _with_default_rules(draft, request, tools)
     await agent_rows.insert(tx, agent)
     await block_rows.insert_many(tx, new_blocks)
-    for block in blocks:
-        await block_rows.attach(tx, agent.id, block)
+    await block_rows.attach_many(tx, agent.id, blocks)
     await tool_rows.attach_many(tx, agent.id, [tool.id for tool in tools])
     await agent_rows.add_tags(tx, agent.id, request.tags or ())
     await agent_rows.add_secrets(tx, agent.id, secrets)

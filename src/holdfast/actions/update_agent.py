@@ -128,8 +128,7 @@ async def _replace_relations(
     if request.block_ids is not None:
         blocks = await creation.asked_blocks(tx, request.block_ids)
         await block_rows.detach_all(tx, agent.id)
-        for block in blocks:
-            await block_rows.attach(tx, agent.id, block)
+        await block_rows.attach_many(tx, agent.id, blocks)
     if request.given_secrets is not None:
         await _replace_secrets(tx, agent.id, request.given_secrets, secretbox)
 

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.api.deps import Deps, Opener, opener_for
+from holdfast.api.json import is_json_type
 
 Endpoint = Callable[..., Awaitable[Response]]
 # Gives None when it has answered, and otherwise what the framework is to read instead of what is used up.
@@ -144,7 +145,7 @@ def _asked(scope: Scope, lists: set[str]) -> dict[str, Any]:
 
 
 def _is_json(scope: Scope) -> bool:
-    return any(name == b"content-type" and value.startswith(b"application/json") for name, value in scope["headers"])
+    return any(name == b"content-type" and is_json_type(value) for name, value in scope["headers"])
 
 
 def _again(first: Message, receive: Receive) -> Receive:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -143,6 +143,8 @@ def _sentence(problem: Mapping[str, Any]) -> str:
     message = str(problem.get("msg", "is not valid")).removeprefix("Value error, ")  # pydantic's, before our own words
     if pattern := problem.get("ctx", {}).get("pattern"):
         message = f"String should match pattern '{readable_pattern(pattern)}'"
+    if problem.get("type") == "too_long" and isinstance(given := problem.get("input"), Sized):
+        message = f"holds {len(given)} items; at most {problem['ctx']['max_length']} are accepted"
     return f"{where}: {message}" if where else message
 
 

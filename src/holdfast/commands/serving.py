@@ -11,8 +11,9 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import uvicorn
@@ -22,6 +23,7 @@ from holdfast import telemetry
 from holdfast.api.browsers import LocalPagesOnly
 from holdfast.api.deps import Holdfast
 from holdfast.api.server import create_app
+from holdfast.commands.connections import Connections, GuardedHttp, Limits, most_connections
 from holdfast.errors import ConfigError
 from holdfast.settings import OFFLINE_MODEL, Settings
 from holdfast.version import VERSION
@@ -101,10 +103,21 @@ def _model_line(settings: Settings) -> str:
     return settings.default_model or "none by default; each agent names its own"
 
 
+def _protocol(settings: Settings) -> Any:
+    """What uvicorn calls for each connection."""
+    limits = Limits(
+        header_timeout_s=settings.header_timeout_s,
+        body_timeout_s=settings.body_timeout_s,
+        max_connections=most_connections(),
+        max_per_peer=settings.max_connections_per_peer or None,
+    )
+    return partial(GuardedHttp, Connections(limits))
+
+
 def _uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=_protocol(settings),
         ws="none",
         lifespan="off",  # everything is opened and closed around the server, not inside it
         access_log=False,

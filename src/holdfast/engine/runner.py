@@ -210,7 +210,7 @@ class Runner:
         inline = [call for call in calls if self._is_inline(session, call)]
         for call in inline:
             await self._run_inline(session, call)
-        outside = next_batch(session.spec, [call for call in calls if call not in inline])
+        outside = next_batch(session.spec, [call for call in calls if not self._is_inline(session, call)])
         if outside:
             session.tools_started(outside)
             await self._run_tools(session, outside, scope)
@@ -232,7 +232,7 @@ class Runner:
                 while answers := await scope.run(batch.next()):
                     session.ran_tools(lap())
                     self._take(session, answers)
-                    if any(call.status == "started" for call in session.state.open_calls):
+                    if session.state.calls.any_running:
                         await self._checkpoint(session, scope)  # else the next one's start, or the next step, does
             finally:
                 await batch.stop()

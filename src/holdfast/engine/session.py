@@ -7,7 +7,7 @@ go with them. `cancel` starts over from the last checkpoint and keeps of the dra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -248,7 +248,7 @@ class Session:
         hold = self.state.hold
         if hold is not None:
             self._add_rows([rows.denial_row(self._origin(), ids.derive("message", self.run.id, "withdrawn"), hold)])
-            self._add_returns([rows.withdrawal(call) for call in calls], order=_asked_first(hold))
+            self._add_returns([rows.withdrawal(call) for call in calls], places=_asked_first(hold))
             return
         answers = client_answers([d for row in self.window if row.run_id == self.run.id for d in row.decisions])
         self._add_returns([rows.settlement(call, self.state.ending, answers) for call in calls])
@@ -408,14 +408,14 @@ class Session:
         if new:
             self.first_content()
 
-    def _add_returns(self, returns: Sequence[ToolReturn], order: Sequence[str] | None = None) -> None:
+    def _add_returns(self, returns: Sequence[ToolReturn], places: Mapping[str, int] | None = None) -> None:
         row_id = ids.derive("message", self.run.id, self.step_id(), "returns")
         before = next((row for row in reversed(self.window) if row.id == row_id), None)
         origin = self._origin()
-        if order is None:
-            order = [call.call.id for call in self.state.calls]
+        if places is None:
+            places = self.state.calls.places
         position = self.state.return_position
-        row = rows.tool_row(origin, row_id, before.returns if before else (), returns, order)
+        row = rows.tool_row(origin, row_id, before.returns if before else (), returns, places)
         if before is not None:
             row = msgspec.structs.replace(before, parts=row.parts)  # all that a stored row can change
         for answer in returns:
@@ -482,6 +482,7 @@ class Session:
         )
 
 
-def _asked_first(hold: Hold) -> list[str]:
-    asked = list(hold.asked_ids)
-    return asked + [held.call.id for held in hold.calls if not held.asks]
+def _asked_first(hold: Hold) -> dict[str, int]:
+    """Where the return of each call belongs."""
+    others = (held.call.id for held in hold.calls if not held.asks)
+    return {call_id: place for place, call_id in enumerate((*hold.asked_ids, *others))}

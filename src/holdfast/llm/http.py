@@ -26,6 +26,8 @@ from holdfast.settings import is_loopback
 
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _MAX_LIST_BYTES: Final = 16 * 1024 * 1024
+# Of a reply as it is sent, with what vendors wrap around each token: some keep parts of it until they are whole.
+MAX_STREAM_BYTES: Final = 256 * 1024 * 1024
 _SHOWN_CHARS: Final = 200
 _SHORTEST_KEY: Final = 8  # a shorter one, such as `none` or `ollama`, is no secret, and could be any word
 # How long a vendor that has said its last word may take to end the reply, which frees the connection for the next.
@@ -52,11 +54,14 @@ class Http:
     ) -> AsyncGenerator[list[Event]]:
         """The events of a reply, in the groups in which they arrived, up to the last. Raises a ModelError."""
         reader, opening = SseReader(), bytearray()
-        none_yet = True
+        none_yet, received = True, 0
         answer = await self._answer(endpoint, "POST", path, body, headers)
         try:
             with _named_failures(endpoint, self._total_s):
                 async for chunk in answer.content.iter_any():
+                    received += len(chunk)
+                    if received > MAX_STREAM_BYTES:
+                        raise BadReply(f"{endpoint.provider_name} sent a reply of more than {MAX_STREAM_BYTES} bytes.")
                     events = reader.feed(chunk)
                     if events:
                         none_yet = False

@@ -15,7 +15,7 @@ from holdfast.actions.update_agent import update_agent
 from holdfast.api.deps import Deps, Holdfast, Opener
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order
+from holdfast.api.params import After, Before, Limit, Order, SearchQuery
 from holdfast.api.routing import LazyRouter
 from holdfast.core.records import StopReason
 from holdfast.store import agents as agent_rows
@@ -43,7 +43,7 @@ async def list_agents(
     before: Before = None,
     after: After = None,
     limit: Limit = 50,
-    query_text: str | None = None,
+    query_text: SearchQuery = None,
     project_id: str | None = None,
     template_id: str | None = None,
     base_template_id: str | None = None,
@@ -101,7 +101,7 @@ async def count_agents(
     name: str | None = None,
     tags: Texts = None,
     match_all_tags: bool = False,
-    query_text: str | None = None,
+    query_text: SearchQuery = None,
     project_id: str | None = None,
     template_id: str | None = None,
     base_template_id: str | None = None,

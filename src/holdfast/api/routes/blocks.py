@@ -12,7 +12,7 @@ from holdfast.actions.read_agents import agent_states
 from holdfast.api.deps import Deps, Opener
 from holdfast.api.ids import BlockId
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Int64, Limit, Order, OrderBy
+from holdfast.api.params import After, Before, Int64, Limit, Order, OrderBy, SearchQuery
 from holdfast.api.routing import LazyRouter
 from holdfast.store import agents as agent_rows
 from holdfast.store import blocks as block_rows
@@ -43,9 +43,9 @@ async def list_blocks(
     after: After = None,
     order: Order = "asc",
     order_by: OrderBy = "created_at",
-    label_search: str | None = None,
-    description_search: str | None = None,
-    value_search: str | None = None,
+    label_search: SearchQuery = None,
+    description_search: SearchQuery = None,
+    value_search: SearchQuery = None,
     connected_to_agents_count_gt: Int64 | None = None,
     connected_to_agents_count_lt: Int64 | None = None,
     connected_to_agents_count_eq: Annotated[list[Int64] | None, Query(max_length=100)] = None,
