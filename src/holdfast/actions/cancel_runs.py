@@ -74,8 +74,8 @@ class CancelRuns:
         return await self._database.read(lambda tx: runs.get(tx, run.id))
 
     async def _ended(self, run_id: str) -> None:
-        deadline = self._clock.now_us() + int(_WAIT_S * 1_000_000)
-        while self._clock.now_us() < deadline:
+        deadline_ns = self._clock.now_ns() + int(_WAIT_S * 1_000_000_000)
+        while self._clock.now_ns() < deadline_ns:
             # Pushed anew each time: this worker may have begun to drive it, or taken it over, since the last.
             self._worker.cancel(run_id)
             if self._worker.owns(run_id):
