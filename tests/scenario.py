@@ -69,6 +69,8 @@ class FragileDatabase:
         self._crash_at: int | None = None
         self._reads_left: int | None = None
         self._when: Moment = "before"
+        self.long_reads_hang = False
+        self.hanging = asyncio.Event()
 
     def crash_at(self, write: int, when: Moment) -> None:
         """Counted from now."""
@@ -114,6 +116,13 @@ class FragileDatabase:
                 raise DatabaseError("the disk is gone")
             self._reads_left -= 1
         return await self._inner.read(job)
+
+    async def read_long(self, job: Job[T]) -> T:
+        self._check()
+        if self.long_reads_hang:
+            self.hanging.set()
+            await asyncio.Event().wait()  # until whoever waits for it is cancelled
+        return await self._inner.read_long(job)
 
     async def now_us(self) -> int:
         return await self._inner.now_us()

@@ -70,6 +70,9 @@ class SeamDatabase:
         await self._seams.passing("before a read")
         return await self._inner.read(job)
 
+    async def read_long(self, job: Job[T]) -> T:
+        return await self._inner.read_long(job)
+
     async def now_us(self) -> int:
         return await self._inner.now_us()
 
@@ -141,6 +144,9 @@ class Announcing:
 
     async def read(self, job: Job[T]) -> T:
         return await self._inner.read(job)
+
+    async def read_long(self, job: Job[T]) -> T:
+        return await self._inner.read_long(job)
 
     async def now_us(self) -> int:
         return await self._inner.now_us()

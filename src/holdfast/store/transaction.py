@@ -59,6 +59,10 @@ class Database(Protocol):
         """Run the job on one consistent view; it cannot write. It sees every write that was awaited before."""
         ...
 
+    async def read_long(self, job: Job[T]) -> T:
+        """As `read`, for what may take long: it holds up nobody else, and ends early when its caller is cancelled."""
+        ...
+
     async def now_us(self) -> int:
         """The clock that leases are measured by."""
         ...
