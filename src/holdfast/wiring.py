@@ -86,6 +86,7 @@ def assemble(
         drain_s=settings.drain_s,
         frame_retention_s=settings.frame_retention_s,
         trace_retention_s=settings.trace_retention_s,
+        run_retention_s=settings.run_retention_s,
     )
     worker = Worker(database, runner, streams, clock, pace)
     return Holdfast(
