@@ -110,15 +110,18 @@ class FragileDatabase:
                 await asyncio.sleep(0)
 
     async def read(self, job: Job[T]) -> T:
+        self._count_read()
+        return await self._inner.read(job)
+
+    def _count_read(self) -> None:
         self._check()
         if self._reads_left is not None:
             if not self._reads_left:
                 raise DatabaseError("the disk is gone")
             self._reads_left -= 1
-        return await self._inner.read(job)
 
     async def read_long(self, job: Job[T]) -> T:
-        self._check()
+        self._count_read()
         if self.long_reads_hang:
             self.hanging.set()
             await asyncio.Event().wait()  # until whoever waits for it is cancelled
