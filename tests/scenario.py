@@ -72,6 +72,8 @@ class FragileDatabase:
         self._when: Moment = "before"
         self._lost_writes: dict[int, Literal["before", "after"]] = {}
         self.lost = 0
+        self.long_reads_hang = False
+        self.hanging = asyncio.Event()
 
     def crash_at(self, write: int, when: Moment) -> None:
         """Counted from now."""
@@ -122,6 +124,10 @@ class FragileDatabase:
                 await asyncio.sleep(0)
 
     async def read(self, job: Job[T]) -> T:
+        self._count_read()
+        return await self._inner.read(job)
+
+    def _count_read(self) -> None:
         self._check()
         if self._reads_left is not None:
             if not self._reads_left:
@@ -130,7 +136,13 @@ class FragileDatabase:
                     self._reads_left = None
                 raise DatabaseError("the disk is gone")
             self._reads_left -= 1
-        return await self._inner.read(job)
+
+    async def read_long(self, job: Job[T]) -> T:
+        self._count_read()
+        if self.long_reads_hang:
+            self.hanging.set()
+            await asyncio.Event().wait()  # until whoever waits for it is cancelled
+        return await self._inner.read_long(job)
 
     async def write_lease(self, job: Job[T]) -> T:
         self._check()

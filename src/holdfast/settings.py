@@ -123,6 +123,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 10.0
     database_timeout_s: float = 10.0
     frame_retention_s: float = 3 * 3600.0
+    run_retention_s: float = 0.0
     trace_provider: bool = False
     trace_max_bytes: int = 256 * 1024
     trace_retention_s: float = 86_400.0
@@ -478,6 +479,12 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("HOLDFAST_FRAME_RETENTION_S",),
         _seconds(60, 365 * _DAY),
         "How long a finished stream can be replayed.",
+    ),
+    Variable(
+        "run_retention_s",
+        ("HOLDFAST_RUN_RETENTION_S",),
+        _seconds(0, 3650 * _DAY),
+        "How long the journal of an ended run is kept; 0 keeps it for ever. The run, its messages and steps stay.",
     ),
     Variable(
         "trace_provider",

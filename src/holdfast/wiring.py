@@ -6,6 +6,8 @@ import asyncio
 import fcntl
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from io import TextIOWrapper
+from pathlib import Path
 
 from holdfast.actions.base_tools import sync_base_tools
 from holdfast.actions.callbacks import Callbacks
@@ -35,7 +37,7 @@ from holdfast.llm.opening import Vendors
 from holdfast.netguard import Guard
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
-from holdfast.store.database import open_database
+from holdfast.store.database import only_server, open_database, sqlite_path
 from holdfast.store.transaction import Database
 from holdfast.tools.base import Sandbox
 from holdfast.tools.sandbox.contract import EgressConfig
@@ -100,6 +102,7 @@ def assemble(
         drain_s=settings.drain_s,
         frame_retention_s=settings.frame_retention_s,
         trace_retention_s=settings.trace_retention_s,
+        run_retention_s=settings.run_retention_s,
     )
     worker = Worker(database, runner, streams, clock, pace)
     return Holdfast(
@@ -166,11 +169,12 @@ def _is_alone(settings: Settings) -> bool:
 
 @contextmanager
 def _only_process(settings: Settings) -> Generator[None]:
-    """One process per data directory. With SQLite it may then take over every run at once: nobody else can own any."""
+    """One process per SQLite file and per data directory. It may then take over every run at once: nobody else can own
+    any."""
     if not _is_alone(settings):
         yield
         return
-    with open(settings.data_dir / "holdfast.lock", "w") as lock:
+    with _lock_file(settings.data_dir / "holdfast.lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -178,4 +182,15 @@ def _only_process(settings: Settings) -> Generator[None]:
                 f"Another Holdfast server uses the data directory {settings.data_dir}. Stop it, or give this one "
                 "another directory with --data-dir or HOLDFAST_DATA_DIR."
             ) from None
-        yield
+        with only_server(sqlite_path(settings.database_address)):
+            yield
+
+
+def _lock_file(path: Path) -> TextIOWrapper:
+    try:
+        return open(path, "w")
+    except OSError as error:
+        raise ConfigError(
+            f"The data directory {path.parent} cannot be written: {error.strerror}. Make it writable, or "
+            "name another with --data-dir or HOLDFAST_DATA_DIR."
+        ) from error

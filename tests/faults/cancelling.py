@@ -76,6 +76,9 @@ class SeamDatabase:
     async def check(self) -> int:
         return await self._inner.check()
 
+    async def read_long(self, job: Job[T]) -> T:
+        return await self._inner.read_long(job)
+
     async def now_us(self) -> int:
         return await self._inner.now_us()
 
@@ -153,6 +156,9 @@ class Announcing:
 
     async def check(self) -> int:
         return await self._inner.check()
+
+    async def read_long(self, job: Job[T]) -> T:
+        return await self._inner.read_long(job)
 
     async def now_us(self) -> int:
         return await self._inner.now_us()

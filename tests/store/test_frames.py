@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.store import frames
+from holdfast.store import frames, retention
 from holdfast.store.database import Database
+from holdfast.store.retention import Place
 
 from .world import NOW, add_agent, add_run, call, end_run, look
 
@@ -40,5 +41,5 @@ async def test_only_frames_of_runs_that_ended_long_ago_are_forgotten(database: D
         await call(database, frames.append, run.id, 3, 4, b"b")
     await end_run(database, old, completed_us=NOW)
     await end_run(database, fresh, completed_us=NOW + 10)
-    assert await call(database, frames.delete_older, NOW + 10) == 2
+    assert (await call(database, retention.sweep_frames, NOW + 10, Place())).rows == 2
     assert [await look(database, frames.last_seq, run.id) for run in (old, fresh, live)] == [0, 4, 4]

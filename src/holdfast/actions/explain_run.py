@@ -30,7 +30,14 @@ async def explain_run(tx: Transaction, run_id: str, now_us: int) -> Story:
         # The one run most in need of an explanation must not be the one that cannot be asked about.
         log.warning("the journal of run %s cannot be replayed: %s", run_id, error)
         events = []
-    return Story(run=run, state=state, events=events, now_us=now_us, changed_secrets=await _changed(tx, run, state))
+    return Story(
+        run=run,
+        state=state,
+        events=events,
+        now_us=now_us,
+        changed_secrets=await _changed(tx, run, state),
+        journal_removed=not texts,
+    )
 
 
 async def _changed(tx: Transaction, run: Run, state: RunState | None) -> list[str]:

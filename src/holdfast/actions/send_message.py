@@ -44,6 +44,7 @@ KEEP_ALIVE: Final = (
 )
 _POLL_S: Final = 0.02
 _POLL_ELSEWHERE_S: Final = 0.1
+_LONGEST_WINDOW: Final = 500  # messages that are read on the event loop: about 5 ms
 _encode = msgspec.json.Encoder().encode
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,10 @@ class _Overtaken(HoldfastError):
     """Rolls the acceptance back: it was decided on a thread that has moved on."""
 
 
+class _LongWindow(HoldfastError):
+    """Ends a read on the event loop: it would take too long there."""
+
+
 class SendMessage:
     def __init__(
         self,
@@ -131,7 +136,7 @@ class SendMessage:
 
     async def _try_until(self, sending: Sending, deadline: float) -> Accepted:
         while True:
-            scene = await self._database.read(lambda tx: look(tx, sending, self._worker.windows))
+            scene = await self._look(sending)
             if scene.repeated is not None:
                 return Accepted(scene.repeated, None, scene.agent)
             if scene.active is not None:
@@ -140,6 +145,14 @@ class SendMessage:
             accepted = await self._accept_in_own_task(sending, scene)
             if accepted is not None:
                 return accepted
+
+    async def _look(self, sending: Sending) -> Scene:
+        """A long window that is not in memory is read where it holds up nobody."""
+        windows = self._worker.windows
+        try:
+            return await self._database.read(lambda tx: look(tx, sending, windows, longest=_LONGEST_WINDOW))
+        except _LongWindow:
+            return await self._database.read_long(lambda tx: look(tx, sending, windows))
 
     async def _accept_in_own_task(self, sending: Sending, scene: Scene) -> Accepted | None:
         """Carried through though the request is cancelled: a run that has begun must learn whether it is stored."""
@@ -252,9 +265,13 @@ class SendMessage:
         )
 
 
-async def look(tx: Transaction, sending: Sending, windows: Windows | None = None) -> Scene:
+async def look(tx: Transaction, sending: Sending, windows: Windows | None = None, longest: int | None = None) -> Scene:
+    """Raises _LongWindow when the window may have more than `longest` messages that are not in memory."""
     standing = await threads.standing(tx, sending.thread_id)
     thread, parsed = standing.thread, sending.parsed
+    window = windows.of(thread.id, standing.end) if windows else None
+    if window is None and longest is not None and standing.end > longest:
+        raise _LongWindow("a long window is to be read")
     repeated = await runs.by_request_key(tx, thread.id, parsed.request_key) if parsed.request_key else None
     hold = await holds.open_of_thread(tx, thread.id) if standing.is_held else None
     answered = None
@@ -266,7 +283,7 @@ async def look(tx: Transaction, sending: Sending, windows: Windows | None = None
         thread=thread,
         tools=await tools.of_agent(tx, thread.agent_id),
         blocks=await blocks_in_view(tx, thread),
-        window=(windows and windows.of(thread.id, standing.end)) or await threads.window(tx, thread.id),
+        window=window or await threads.window(tx, thread.id),
         end=standing.end,
         system_digest=standing.system_digest,
         active=await runs.active_of_thread(tx, thread.id) if standing.is_busy else None,

@@ -95,7 +95,7 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
         status="failed",
         stop_reason=failure.stop_reason,
         completed_us=now_us,
-        total_duration_ns=(now_us - run.created_us) * 1_000,
+        total_duration_ns=max(0, now_us - run.created_us) * 1_000,
         callback_due_us=now_us if run.callback_url else None,
         metadata_merge={"error": failure.error},
         unless_cancelling=False,
@@ -105,7 +105,7 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
     ended = {"status": "failed", "stop_reason": failure.stop_reason, "error_type": failure.kind}
     for step in await steps.list_of_run(tx, run.id):
         if step.status == "pending":
-            took_ns = now_us * 1_000 - (step.step_start_ns or now_us * 1_000)
+            took_ns = max(0, now_us * 1_000 - (step.step_start_ns or now_us * 1_000))
             await steps.save(tx, msgspec.structs.replace(step, error_data=failure.data(), step_ns=took_ns, **ended))
     await endings.record(tx, run, failure.stop_reason, now_us)
     if run.background:
@@ -135,7 +135,7 @@ async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> int 
     if draft.hold is not None and not await holds.insert(tx, run, draft.hold, session.clock.now_us()):
         raise BugError(f"thread {run.thread_id} waits for a decision already")
     if stop is not None:
-        await endings.record(tx, run, stop, session.clock.now_us())
+        await endings.record(tx, run, stop, session.clock.now_us(), session.clock.now_ns() - session.received_ns)
     if run.background:
         await store_frames(tx, session.stream, frames)
     return end

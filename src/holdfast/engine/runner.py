@@ -209,16 +209,16 @@ class Runner:
         scope.check()
         inline = [call for call in calls if self._is_inline(session, call)]
         for call in inline:
-            await self._run_inline(session, call)
+            await self._run_inline(session, call, scope)
         outside = next_batch(session.spec, [call for call in calls if not self._is_inline(session, call)])
         if outside:
             session.tools_started(outside)
             await self._run_tools(session, outside, scope)
 
-    async def _run_inline(self, session: Session, call: OpenCall) -> None:
+    async def _run_inline(self, session: Session, call: OpenCall, scope: CancelScope) -> None:
         lap = Lap(self._clock)
         with self._observers.spans.tool(call.call) as work:
-            answer, write = await self._inline.call(session, call)
+            answer, write = await scope.run(self._inline.call(session, call))
             work.returned(answer)
         session.ran_tools(lap())
         session.memory_returned(call, answer, write)

@@ -37,7 +37,7 @@ from holdfast.core.records import Agent, Block, ProviderTrace, Run, Step, StopRe
 from holdfast.core.run import CallModel, OpenCall, Phase, RunState, apply, held_calls
 from holdfast.core.spec import RunSpec
 from holdfast.core.usage import Usage, cost, estimate_tokens
-from holdfast.engine.clock import Clock
+from holdfast.engine.clock import Clock, reading_at
 from holdfast.engine.draft import Attempt, Draft, MemoryWrite, Replied, WindowCut
 from holdfast.engine.failures import Failure
 from holdfast.engine.measuring import Measured
@@ -83,12 +83,14 @@ class Session:
         self.failing = False
         self.waits_since_us = waits_since_us  # when the try failed that another is to follow
         self.ttft_ns: int | None = run.ttft_ns
-        self.received_ns = run.created_us * 1_000
+        self.received_ns = reading_at(clock, run.created_us)
         self.retelling = Retelling()  # replaced by the one that the thread's last run has left, if there is one
         self.thread_end: int | None = None  # as of the last checkpoint; None when it is not known
         self._arrival = asyncio.Event() if arriving else None
         # These outlive starting over: they tell of what has happened, not of what was decided.
-        self.measured = Measured.of(step) if step is not None else Measured("")
+        self.measured = Measured("")
+        if step is not None:
+            self.measured = Measured.of(step, self._began_ns(step))
         self.late_tool_ns: dict[
             str, int
         ] = {}  # by the parked step of an earlier run that tools belong to; not yet stored
@@ -148,7 +150,7 @@ class Session:
         return self.state.step_id or ids.derive("step", self.run.id, max(1, self.state.model_calls))
 
     def begin_step(self, intent: CallModel, provider_name: str, endpoint: str | None) -> Step:
-        now_ns = self.clock.now_ns()
+        now_us = self.clock.now_us()
         self.step = Step(
             id=ids.derive("step", self.run.id, intent.number),
             run_id=self.run.id,
@@ -160,12 +162,12 @@ class Session:
             provider_name=provider_name,
             provider_category=self.spec.model.provider_category,
             model_endpoint=endpoint,
-            created_us=now_ns // 1_000,
-            step_start_ns=now_ns,
+            created_us=now_us,
+            step_start_ns=now_us * 1_000,
         )
         self.draft.steps[self.step.id] = self.step
         if self.measured.step_id != self.step.id:
-            self.measured = Measured(self.step.id)
+            self.measured = Measured(self.step.id, self.clock.now_ns())
         return self.step
 
     def begin_attempt(self, step: Step) -> Attempt:
@@ -460,11 +462,16 @@ class Session:
             changes["cost_usd"] = self._cost(self.step.usage + usage)
         if self.measured.step_id == self.step.id:
             changes = self.measured.columns() | changes
-        now_ns = self.clock.now_ns()
-        started = self.step.step_start_ns or now_ns
+        took_ns = self.clock.now_ns() - self._began_ns(self.step)
         trace_id = self.step.trace_id or self.trace_id
-        self.step = msgspec.structs.replace(self.step, step_ns=now_ns - started, trace_id=trace_id, **changes)
+        self.step = msgspec.structs.replace(self.step, step_ns=took_ns, trace_id=trace_id, **changes)
         self.draft.steps[self.step.id] = self.step
+
+    def _began_ns(self, step: Step) -> int:
+        """By the monotonic clock. Of a step that this session did not begin, only the time of day is known."""
+        if self.measured.step_id == step.id:
+            return self.measured.began_ns
+        return reading_at(self.clock, (step.step_start_ns or self.clock.now_us() * 1_000) // 1_000)
 
     def _estimated(self, reply: Reply) -> Usage:
         """What went in is paid for too, though nothing may have come out."""

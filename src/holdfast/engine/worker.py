@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -21,8 +23,9 @@ from holdfast.engine.session import Session
 from holdfast.engine.streams import Streams
 from holdfast.engine.windows import Windows
 from holdfast.errors import HoldfastError, RunInterrupted, ShuttingDown
-from holdfast.store import frames, runs, traces
-from holdfast.store.transaction import Database, DatabaseError
+from holdfast.store import retention, runs, traces
+from holdfast.store.retention import Place, Swept
+from holdfast.store.transaction import Database, DatabaseError, Transaction
 
 log = logging.getLogger(__name__)
 _EVER = 2**62
@@ -30,6 +33,9 @@ _CLAIMS_AT_ONCE = 64
 _ALL = 1_000_000
 SKEW_LIMIT_S = 5.0
 _HAND_OVER_S = 6.0  # a sandbox that hangs is given five seconds to end its tools
+_BETWEEN_SWEEPS_S = 0.01
+_SWEPT_AGAIN_US = 600_000_000
+_Sweep = Callable[[Transaction, int, Place], Coroutine[Any, Any, Swept]]
 _AFTER_FAILURE_S = 0.5  # beside the usual pause, which for frames is too short to fill a log with
 
 
@@ -40,6 +46,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     tidy_s: float = 60.0
     frame_retention_s: float = 3 * 3600.0
     trace_retention_s: float = 86_400.0
+    run_retention_s: float = 0.0  # 0: journals are kept for ever
     drain_s: float = 10.0
 
 
@@ -82,6 +89,8 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._lines: dict[str, _Line] = {}
         self._recovering = asyncio.Lock()
+        self._frames_swept = Place()
+        self._journals_swept = Place()
         self._draining = False
         self._skewed = False
         self.on_end: Callable[[Run], None] = _nothing  # called when a run has stopped here, whatever stopped it
@@ -180,6 +189,7 @@ class Worker:
             group.create_task(self._every(self._pace.sweep_s, self._sweep))
             group.create_task(self._every(self._pace.tidy_s, self.forget_old_frames))
             group.create_task(self._every(self._pace.tidy_s, self.forget_old_traces))
+            group.create_task(self._every(self._pace.tidy_s, self.forget_old_journals))
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[object]]) -> None:
         """A database that cannot be written now, because its disk is full, may be writable the next time."""
@@ -272,9 +282,29 @@ class Worker:
     async def forget_old_frames(self) -> None:
         """Streams can be read again for a while after their run has ended; messages stay for ever."""
         before_us = self._clock.now_us() - int(self._pace.frame_retention_s * 1_000_000)
-        await self._database.write(lambda tx: frames.delete_older(tx, before_us))
+        self._frames_swept = await self._sweep_runs(retention.sweep_frames, before_us, self._frames_swept)
+
+    async def forget_old_journals(self) -> None:
+        if self._pace.run_retention_s > 0:
+            before_us = self._clock.now_us() - int(self._pace.run_retention_s * 1_000_000)
+            self._journals_swept = await self._sweep_runs(retention.sweep_journals, before_us, self._journals_swept)
+
+    async def _sweep_runs(self, sweep: _Sweep, before_us: int, place: Place) -> Place:
+        """A short transaction at a time; whatever else is to be written goes between them. Clocks may have been set
+        back, or differ: it begins a little before where the last one ended."""
+        place = Place(max(0, place.us - _SWEPT_AGAIN_US))
+        while True:
+            swept = await self._database.write(partial(_step, sweep, before_us, place))
+            place = swept.place
+            if swept.done:
+                return place
+            await asyncio.sleep(_BETWEEN_SWEEPS_S)
 
     async def forget_old_traces(self) -> None:
         """Also while tracing is off: they may be from before."""
         before_us = self._clock.now_us() - int(self._pace.trace_retention_s * 1_000_000)
         await self._database.write(lambda tx: traces.delete_older(tx, before_us))
+
+
+async def _step(sweep: _Sweep, before_us: int, place: Place, tx: Transaction) -> Swept:
+    return await sweep(tx, before_us, place)

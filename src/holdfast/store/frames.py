@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import bindparam, delete, func, select
+from sqlalchemy import bindparam, func, select
 
 from holdfast.store.statements import insert_or_update
-from holdfast.store.tables import frames, runs
+from holdfast.store.tables import frames
 from holdfast.store.transaction import Transaction
 
 _APPEND = insert_or_update(frames, ["run_id", "first_seq"], ["last_seq", "frames"])
@@ -15,15 +15,6 @@ _LOAD = (
     .order_by(frames.c.first_seq)
 )
 _LAST = select(func.max(frames.c.last_seq).label("last")).where(frames.c.run_id == bindparam("run"))
-_stored = frames.alias("stored")
-_DELETE_OLDER = delete(frames).where(
-    frames.c.run_id.in_(
-        select(_stored.c.run_id)
-        .distinct()
-        .join(runs, runs.c.id == _stored.c.run_id)
-        .where(runs.c.completed_us < bindparam("ended_before_us"))
-    )
-)
 
 
 async def append(tx: Transaction, run_id: str, first_seq: int, last_seq: int, blob: bytes) -> None:
@@ -42,8 +33,3 @@ async def last_seq(tx: Transaction, run_id: str) -> int:
     """0 when nothing is stored."""
     row = await tx.fetch_one(_LAST, {"run": run_id})
     return (row["last"] if row else None) or 0
-
-
-async def delete_older(tx: Transaction, ended_before_us: int) -> int:
-    """Forget the frames of runs that ended before then; frames of a run that has not ended are never old."""
-    return await tx.execute(_DELETE_OLDER, {"ended_before_us": ended_before_us})

@@ -149,6 +149,9 @@ class PostgresDatabase:
             await self.write(lambda tx: facts.set_number(tx, "ready", time.time()))
         return await self._transact(self._lease_pool, _now_us, isolation="read_committed", readonly=True)
 
+    async def read_long(self, job: Job[T]) -> T:
+        return await self.read(job)  # it waits elsewhere anyway, and asyncpg cancels the query with its caller
+
     async def now_us(self) -> int:
         return await self.read(_now_us)
 
@@ -274,7 +277,7 @@ def _report_unseen(task: asyncio.Task[Any]) -> None:
         _log.warning("a database job failed after its caller had left", exc_info=error)
 
 
-async def open_postgres(dsn: str, *, pool_size: int, timeout_s: float) -> PostgresDatabase:
+async def connect(dsn: str, *, pool_size: int, timeout_s: float) -> PostgresDatabase:
     """The server ends what a client that was cut off has left behind, so that its locks do not outlive it for long."""
     left_behind_ms = str(int(timeout_s * 2_000))
     settings = {

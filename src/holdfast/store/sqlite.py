@@ -9,6 +9,9 @@ their end with a single `send`.
 
 A connection drops its cache when another one has written. So reads use the writer's own while it has nothing to write,
 which finds in its cache what was just written, and one of their own at other times.
+
+A read that may take long (a search, a large page) would stop the event loop, so it runs in a reader thread, with a
+connection of its own that can be interrupted.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from contextvars import Context, copy_context
 from pathlib import Path
@@ -43,6 +47,7 @@ T = TypeVar("T")
 LARGEST_GROUP: Final = 256
 BUSY_TIMEOUT_S: Final = 10
 CHECK_EVERY_S: Final = 1.0  # anybody may ask whether the server is ready, and each answer costs a sync
+LONG_READERS: Final = 2  # at once; more would only compete for the interpreter
 COMPILER: Final = Compiler(SQLiteDialect_pysqlite(paramstyle="qmark"), insert)
 
 _log = logging.getLogger("holdfast.store")
@@ -362,6 +367,78 @@ def _resolve(group: list[_Queued]) -> None:
         queued.resolve()
 
 
+class _LongRead:
+    """One read in a reader thread. Whoever waits for it may call it off, at any moment."""
+
+    def __init__(self) -> None:
+        self.called_off = False
+        self._connection: sqlite3.Connection | None = None
+        self._lock = threading.Lock()
+
+    def use(self, connection: sqlite3.Connection | None) -> None:
+        with self._lock:
+            self._connection = connection
+
+    def call_off(self) -> None:
+        self.called_off = True
+        with self._lock:  # the connection may be another read's in a moment
+            if self._connection is not None:
+                self._connection.interrupt()
+
+
+class _LongView(SQLiteView):
+    def __init__(self, connection: sqlite3.Connection, reading: _LongRead) -> None:
+        super().__init__(connection)
+        self._reading = reading
+
+    def _run(self, statement: Statement, parameters: Mapping[str, Any] | None) -> sqlite3.Cursor:
+        # An interrupt ends only the statement that is running, and none may be.
+        if self._reading.called_off:
+            raise DatabaseError("The read was called off")
+        return super()._run(statement, parameters)
+
+
+class _LongReads:
+    """Reader threads and their connections. Both are made when they are first needed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._threads = ThreadPoolExecutor(LONG_READERS, thread_name_prefix=f"holdfast-reader {path.name}")
+        self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
+        self._running: set[_LongRead] = set()
+
+    async def run(self, job: Job[T]) -> T:
+        reading = _LongRead()
+        self._running.add(reading)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._perform, job, reading)
+        except asyncio.CancelledError:
+            reading.call_off()
+            raise
+        finally:
+            self._running.discard(reading)
+
+    def close(self) -> None:
+        """Ends what is running; those who wait for it are refused."""
+        for reading in list(self._running):
+            reading.call_off()
+        self._threads.shutdown()
+        while not self._idle.empty():
+            self._idle.get().close()
+
+    def _perform(self, job: Job[T], reading: _LongRead) -> T:
+        try:
+            connection = self._idle.get_nowait()
+        except queue.Empty:
+            connection = connect(self._path, read_only=True)
+        reading.use(connection)
+        try:
+            return _LongView(connection, reading).show(job)
+        finally:
+            reading.use(None)
+            self._idle.put(connection)
+
+
 class SQLiteDatabase:
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -370,6 +447,7 @@ class SQLiteDatabase:
         self._writer = _Writer(connect(path, read_only=False), path)
         self._check_again_at = 0.0
         self._damage: str | None = None
+        self._long = _LongReads(path)
         self._closed = False
 
     async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
@@ -408,6 +486,10 @@ class SQLiteDatabase:
                 raise
         return _now_us()
 
+    async def read_long(self, job: Job[T]) -> T:
+        self._check_open()
+        return await self._long.run(job)
+
     async def now_us(self) -> int:
         return _now_us()
 
@@ -417,6 +499,7 @@ class SQLiteDatabase:
         self._closed = True
         self._writer.queue.put(None)
         await asyncio.get_running_loop().run_in_executor(None, self._writer.thread.join)
+        await asyncio.get_running_loop().run_in_executor(None, self._long.close)
         self._reader.close()
 
     @contextmanager

@@ -262,6 +262,7 @@ runs = Table(
     Index("runs_by_age", "created_us", "id"),
     Index("runs_of_agent", "agent_id", "created_us", "id"),
     Index("runs_of_thread", "thread_id", "created_us", "id"),
+    Index("runs_by_end", "completed_us", "id", sqlite_where=text("completed_us IS NOT NULL")),
     Index(
         "one_active_run_per_thread",
         "thread_id",

@@ -67,6 +67,10 @@ class Database(Protocol):
         """What `now_us` is, if the database can be read and written now; raises DatabaseError if not."""
         ...
 
+    async def read_long(self, job: Job[T]) -> T:
+        """As `read`, for what may take long: it holds up nobody else, and ends early when its caller is cancelled."""
+        ...
+
     async def now_us(self) -> int:
         """The clock that leases are measured by."""
         ...

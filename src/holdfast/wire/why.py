@@ -52,6 +52,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     events: Sequence[tuple[int, AnyEvent]]  # with the time at which each was recorded
     now_us: int
     changed_secrets: Sequence[str] = ()  # since approval was asked for, of a run that waits for it
+    journal_removed: bool = False  # after HOLDFAST_RUN_RETENTION_S
 
     @property
     def last_us(self) -> int:
@@ -114,6 +115,8 @@ def why_view(story: Story) -> Why:
 
 def _standing(story: Story) -> _Standing:
     run, state = story.run, story.state
+    if story.journal_removed and not run.is_active:
+        return _Standing(f"{_end(run)} Its journal was removed after the retention time.", run.completed_us or 0)
     if state is None:
         return _Standing(f"Its journal cannot be read. {_end(run)}", run.completed_us or run.created_us)
     intent = plan(state)

@@ -85,6 +85,6 @@ async def list_messages(
             return await messages.list_of_agent(tx, agent_id, page)
         return await messages.list_of_thread(tx, agent_id if conversation_id == "default" else conversation_id, page)
 
-    rows = await deps.database.read(read)
+    rows = await (deps.database.read_long(read) if page.is_long else deps.database.read(read))
     shown = [wire for row in rows for wire in to_wire(row)]
     return json_response(filter_types(shown, include_return_message_types))
