@@ -41,6 +41,7 @@ class PostgresServer:
         self._server = server
         self.data_dir: Path = server.pgdata
         self.uri: str = server.get_uri()
+        self.started = 1  # times
 
     def configure(self, **settings: str) -> None:
         for name, value in settings.items():
@@ -52,7 +53,10 @@ class PostgresServer:
         _pgserver.pgexec.pgexec("pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user)
 
     def start(self) -> None:
+        """Also when it runs already."""
+        before = watchdog.postmaster(self.data_dir)
         self._server.ensure_postgres_running()
+        self.started += watchdog.postmaster(self.data_dir) != before
 
     def restart(self, mode: Shutdown) -> None:
         """`fast` ends every session with a message; `immediate` drops them, and what was committed is recovered."""
@@ -60,8 +64,8 @@ class PostgresServer:
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP for every process: connections stay open, and nobody answers. The parent first, so that it makes no more."""
-        watchdog.send(self._pids()[:1], signal.SIGSTOP)
+        """SIGSTOP for every process: connections stay open, and nobody answers."""
+        watchdog.send(self._pids()[:1], signal.SIGSTOP)  # first, so that it makes no more of them
         watchdog.send(self._pids()[1:], signal.SIGSTOP)
 
     def resume(self) -> None:

@@ -28,8 +28,8 @@ TOOLS_REACH_LOOPBACK = {"HOLDFAST_TOOL_EGRESS": "allow-list", "HOLDFAST_TOOL_EGR
 class ServerProcess:
     """`with ServerProcess(data_dir) as server:` starts it, waits until it is healthy and stops it with SIGTERM.
 
-    `kill` is SIGKILL; `start` after it is the restart of a crashed server on the same data and port. `pause` is SIGSTOP.
-    Should the test process be killed, the server ends too.
+    `kill` is SIGKILL; `start` after it is the restart of a crashed server on the same data and port. `pause` is
+    SIGSTOP. Should the test process be killed, the server ends too.
     """
 
     def __init__(self, data_dir: Path, **environment: str) -> None:
@@ -39,6 +39,7 @@ class ServerProcess:
         self.log = data_dir / "server.log"
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
+        self.may_be_dead = True  # by our hand
 
     def __enter__(self) -> Self:
         self.start()
@@ -72,9 +73,11 @@ class ServerProcess:
                 stderr=log,
             )
         watchdog.end_with_us(self._process.pid)
+        self.may_be_dead = False
 
     def kill(self) -> None:
         assert self._process is not None
+        self.may_be_dead = True
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
         watchdog.forget(self._process.pid)
@@ -88,6 +91,7 @@ class ServerProcess:
     def stop(self, within_s: float = STOP_S) -> None:
         if self._process is None or self._process.poll() is not None:
             return
+        self.may_be_dead = True
         self._process.send_signal(signal.SIGTERM)
         self._process.send_signal(signal.SIGCONT)  # a stopped process would hear nothing
         try:

@@ -25,17 +25,20 @@ class _Watchdog:
     """The test process's end of the pipe. Started when first used."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._line: int | None = None
 
     def tell(self, line: str) -> None:
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__], stdin=subprocess.PIPE, start_new_session=True, close_fds=True
-            )
-            self._process.returncode = 0  # it outlives us by design: no warning that it still runs
-        assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
-        self._process.stdin.flush()
+        if self._line is None:
+            self._line = self._start()
+        os.write(self._line, line.encode() + b"\n")
+
+    def _start(self) -> int:
+        """Nothing but the end of this process closes what is returned."""
+        heard, told = os.pipe()
+        process = subprocess.Popen([sys.executable, __file__], stdin=heard, start_new_session=True)
+        process.returncode = 0  # it outlives us by design: nobody waits for it
+        os.close(heard)
+        return told
 
 
 _watchdog = _Watchdog()

@@ -39,6 +39,12 @@ async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
     await postgres.drop_database(postgres_server.uri, url)
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_database(request: pytest.FixtureRequest) -> str | None:
+    """None is SQLite in the data directory of the one server."""
+    return request.getfixturevalue("postgres_url") if request.param == "postgresql" else None
+
+
 @pytest.fixture
 def template(request: pytest.FixtureRequest) -> Template:
     """SQLite's, unless a test is parametrised with the name of a database."""

@@ -1,7 +1,7 @@
 """Real servers under load are killed with SIGKILL, again and again, at any moment. Nothing accepted may be lost.
 
-On SQLite two hundred kills, spread over four servers so that they can be had in parallel. On PostgreSQL fewer, with one,
-two and three servers on one database: any of them may be killed, and the others carry on. Each trial has its own seed.
+On SQLite two hundred kills, spread over four servers so that they can be had in parallel. On PostgreSQL fewer, with
+one, two and three servers on one database: any may be killed, and the others carry on. Each trial has its own seed.
 """
 
 from __future__ import annotations
