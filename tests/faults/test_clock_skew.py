@@ -18,8 +18,9 @@ from .fleet import Fleet
 from .load import Tally
 
 LEASE_S = 5.0
-TOOL_S = 6.0  # longer than the lease and than the pause between two looks for lost runs
-RUNS = 4
+TOOL_S = 2.0
+RUNS = 12
+APART_S = 0.5  # together longer than the pause between two looks for lost runs, so that each meets some of them
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -32,6 +33,7 @@ async def begin_runs(servers: Fleet, tally: Tally) -> list[str]:
         given = json.dumps({"port": tally.port, "key": f"tool-{number}", "pause": TOOL_S})
         agent_id = await fleet.make_agent(url, tool_ids=[mark])
         runs.append(await fleet.begin(url, agent_id, f"[[call:mark {given}]] [[say:Done.]]"))
+        await asyncio.sleep(APART_S)
     return runs
 
 
