@@ -34,7 +34,8 @@ class WrongClock:
         return {
             "LD_PRELOAD": str(preloaded),
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_CACHE_DURATION": "1",  # seconds; without it every look at the clock opens the file
+            "FAKETIME_DISABLE_SHM": "1",
             "DONT_FAKE_MONOTONIC": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }

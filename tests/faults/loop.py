@@ -78,10 +78,11 @@ def find_means() -> Means:
     return Means(clock=clock, full_disk=full_disk)
 
 
-async def play(plan: Plan, directory: Path, server: PostgresServer | None, means: Means) -> str:
+async def play(plan: Plan, directory: Path, server: PostgresServer | None) -> str:
     """One round. What it came to, or an exception."""
     url = await postgres.create_database(server.uri) if server and plan.database == "postgresql" else None
-    wrong = [WrongClock(_made(directory / f"clock-{number}")) for number in range(plan.servers)] if means.clock else []
+    skewed = plan.servers if plan.has("clock") else 0
+    wrong = [WrongClock(_made(directory / f"clock-{number}")) for number in range(skewed)]
     servers = Fleet(directory, url, plan.servers, [clock.environment for clock in wrong], **ENVIRONMENT)
     for number, each in enumerate(servers.servers, 1):
         each.log = directory / f"server-{number}.log"  # not on the disk that is filled
@@ -106,7 +107,7 @@ async def play(plan: Plan, directory: Path, server: PostgresServer | None, means
 
 def _excuse(plan: Plan) -> str | None:
     """The only failure of a run that is not ours."""
-    return "full" if any(each.kind == "full disk" for each in plan.disturbances) else None
+    return "full" if plan.has("full disk") else None
 
 
 def _made(directory: Path) -> Path:
@@ -144,7 +145,7 @@ def run_round(plan: Plan, server: PostgresServer | None, means: Means, repeat: s
     begun = time.monotonic()
     try:
         with disk_for(plan, directory, means):
-            told = asyncio.run(_bounded(plan, directory, server, means))
+            told = asyncio.run(_bounded(plan, directory, server))
     except Exception:  # whatever it was, the round has failed, and is to be repeated
         traceback.print_exc()
         say(f"FAILED with seed {plan.seed}. Repeat it: {repeat}\nIts files: {directory}")
@@ -158,9 +159,9 @@ def run_round(plan: Plan, server: PostgresServer | None, means: Means, repeat: s
     return True
 
 
-async def _bounded(plan: Plan, directory: Path, server: PostgresServer | None, means: Means) -> str:
+async def _bounded(plan: Plan, directory: Path, server: PostgresServer | None) -> str:
     async with asyncio.timeout(ROUND_AT_MOST_S):
-        return await play(plan, directory, server, means)
+        return await play(plan, directory, server)
 
 
 def main(arguments: Sequence[str]) -> int:
