@@ -44,10 +44,8 @@ class Fleet:
         homes = [directory / f"server-{number}" for number in range(1, size + 1)]
         for home in homes:
             home.mkdir(parents=True, exist_ok=True)
-        single = [*own, *({} for _ in homes)]
-        self.servers = [
-            ServerProcess(home, **shared | environment | dict(its)) for home, its in zip(homes, single, strict=False)
-        ]
+        single = dict(zip(homes, own, strict=False))
+        self.servers = [ServerProcess(home, **shared | environment | dict(single.get(home, {}))) for home in homes]
         self.database_url = database_url or f"sqlite:///{homes[0]}/holdfast.db"
 
     @property
@@ -159,6 +157,14 @@ async def wait_for_end(url: str, run_id: str, within_s: float = SETTLE_S) -> dic
             run = await get(url, f"/v1/runs/{run_id}")
             if run["status"] not in ("created", "running"):
                 return run
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+async def wait_until_busy(url: str, runs: int) -> None:
+    async with asyncio.timeout(SETTLE_S):
+        while True:
+            if len(await get(url, "/v1/runs/", active="true")) >= runs:
+                return
             await asyncio.sleep(_LOOK_AGAIN_S)
 
 

@@ -18,6 +18,7 @@ from tests.invariants import assert_invariants
 from tests.served import served
 from tests.serving import ServerProcess
 
+from . import fleet
 from .load import TALLY, Tally
 
 SLOW = "Hello [[no_reasoning]] [[tokens:60]] [[delay:0.02]]"
@@ -148,9 +149,7 @@ async def test_a_blocking_request_that_the_shutdown_cuts_short_is_answered_503(t
             asyncio.create_task(http.post(f"/v1/agents/{agent_id}/messages", json={"input": TOO_SLOW}))
             for agent_id in agents
         ]
-        async with asyncio.timeout(60):
-            while len((await http.get("/v1/runs/", params={"active": "true"})).json()) < len(agents):
-                await asyncio.sleep(0.05)  # over a socket there is nothing else to wait for
+        await fleet.wait_until_busy(server.url, len(agents))
         await asyncio.to_thread(server.stop)
         answers = await asyncio.gather(*asking)
         assert [answer.status_code for answer in answers] == [503] * len(agents), answers[0].text

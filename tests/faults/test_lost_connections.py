@@ -84,7 +84,7 @@ async def test_a_reply_that_was_paid_for_is_kept_when_the_connection_is_lost_bef
     tmp_path: Path, postgres_server: PostgresServer, postgres_url: str, path: str
 ) -> None:
     model = PaidModel()
-    async with model.listening(), fleet.running(tmp_path, postgres_url, **model.environment) as servers:
+    async with model.listening(), fleet.running(tmp_path, postgres_url, 1, [model.environment]) as servers:
         agent_id = await fleet.make_agent(servers.urls[0], model=model.handle)
         body = {"messages": [{"role": "user", "content": "Hello"}], "background": path == "/background"}
         address = f"/v1/agents/{agent_id}/messages{'/stream' if path else ''}"

@@ -120,9 +120,8 @@ async def park(servers: Fleet, tally: Tally, key: str) -> tuple[str, str]:
     agent_id = await fleet.make_agent(servers.urls[0], tool_ids=[ask])
     run_id = await fleet.begin(servers.urls[0], agent_id, marking(tally, "ask", key))
     assert (await fleet.wait_for_end(servers.urls[0], run_id))["stop_reason"] == "requires_approval"
-    query = {"include": "agent.pending_approval"}
-    pending = (await fleet.get(servers.urls[-1], f"/v1/agents/{agent_id}", **query))["pending_approval"]
-    return agent_id, pending["tool_calls"][0]["tool_call_id"]
+    shown = await fleet.get(servers.urls[-1], f"/v1/agents/{agent_id}", include="agent.pending_approval")
+    return agent_id, shown["pending_approval"]["tool_calls"][0]["tool_call_id"]
 
 
 async def answer_approval(url: str, agent_id: str, call_id: str, *, approve: bool) -> httpx.Response:
