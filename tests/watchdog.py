@@ -1,7 +1,7 @@
 """Ends what a test process has started once that process is gone, also after kill -9, when no `finally` runs.
 
 One process per test process. It reads its standard input until the end, which comes when the test process ends:
-`process PID` and `forget PID` for servers, `postgres DIRECTORY` for a PostgreSQL and its data.
+`process PID` and `forget PID` for servers, `postgres DIRECTORY` for a PostgreSQL and its data, `mount DIRECTORY`.
 """
 
 from __future__ import annotations
@@ -56,6 +56,10 @@ def end_postgres_with_us(directory: Path) -> None:
     _watchdog.tell(f"postgres {directory}")
 
 
+def unmount_with_us(directory: Path) -> None:
+    _watchdog.tell(f"mount {directory}")
+
+
 def family(pid: int) -> list[int]:
     """The process first, then its descendants."""
     try:
@@ -100,6 +104,7 @@ def main() -> None:
         signal.signal(ignored, signal.SIG_IGN)
     born: dict[int, float] = {}  # a number may be given to another process later
     directories: list[Path] = []
+    mounts: list[str] = []
     for line in sys.stdin:
         kind, _, value = line.rstrip("\n").partition(" ")
         match kind:
@@ -109,6 +114,8 @@ def main() -> None:
                 born.pop(int(value), None)
             case "postgres":
                 directories.append(Path(value))
+            case "mount":
+                mounts.append(value)
             case _:
                 continue
     for pid, when in born.items():
@@ -116,6 +123,9 @@ def main() -> None:
             send(family(pid), signal.SIGKILL)
     for directory in directories:
         _end_postgres(directory)
+    for mount in mounts:
+        if os.path.ismount(mount):
+            subprocess.run(["umount", "--lazy", mount], check=False)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from tests import watchdog
 from tests.postgres import PostgresServer
 
 from . import hostile
@@ -187,6 +188,7 @@ def _fill_up(ballast: Path) -> None:
 def mount_small_disk(directory: Path) -> bool:
     """False where we may not mount."""
     directory.mkdir(parents=True, exist_ok=True)
+    watchdog.unmount_with_us(directory)
     options = f"size={DISK_BYTES},mode=0700"
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)]
     try:
