@@ -68,16 +68,25 @@ class FragileDatabase:
         self.dead = False
         self._crash_at: int | None = None
         self._reads_left: int | None = None
+        self._reads_heal = False
         self._when: Moment = "before"
+        self._lost_writes: dict[int, Literal["before", "after"]] = {}
+        self.lost = 0
 
     def crash_at(self, write: int, when: Moment) -> None:
         """Counted from now."""
         self._crash_at = self.writes + write
         self._when = when
 
-    def fail_reads_after(self, reads: int) -> None:
+    def fail_reads_after(self, reads: int, *, once: bool = False) -> None:
         """As when the disk or the connection is gone, which is an error like any other, not a death."""
         self._reads_left = reads
+        self._reads_heal = once
+
+    def lose_write(self, write: int, when: Literal["before", "after"], times: int = 1) -> None:
+        """That write, counted from now, and the next ones fail as with a lost connection: the server lives on, and does
+        not know whether the commit has happened."""
+        self._lost_writes = {self.writes + write + number: when for number in range(times)}
 
     def spare(self) -> None:
         self._crash_at = None
@@ -85,6 +94,11 @@ class FragileDatabase:
     async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
         self._check()
         self.writes += 1
+        if (lost := self._lost_writes.get(self.writes)) is not None:
+            self.lost += 1
+            if lost == "after":
+                await self._inner.write(job)
+            raise DatabaseError("the connection was lost")
         if self.writes != self._crash_at:
             return await self._inner.write(job, performed)
         if self._when == "after":
@@ -111,9 +125,19 @@ class FragileDatabase:
         self._check()
         if self._reads_left is not None:
             if not self._reads_left:
+                self.lost += 1
+                if self._reads_heal:
+                    self._reads_left = None
                 raise DatabaseError("the disk is gone")
             self._reads_left -= 1
         return await self._inner.read(job)
+
+    async def write_lease(self, job: Job[T]) -> T:
+        self._check()
+        return await self._inner.write_lease(job)
+
+    async def check(self) -> int:
+        return await self._inner.check()
 
     async def now_us(self) -> int:
         return await self._inner.now_us()

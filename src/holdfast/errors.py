@@ -33,6 +33,7 @@ HoldfastError
 │  └─ SandboxLost
 ├─ RunInterrupted      nobody's: control flow, never logged as an error
 │  ├─ LeaseLost
+│  ├─ HandedOver             a listener's run goes on elsewhere, or later
 │  └─ ShuttingDown
 ├─ ConfigError         the operator's: refuses to start; 500 with its sentence when met later
 │  └─ WrongKey               a stored secret cannot be opened
@@ -239,6 +240,10 @@ class RunInterrupted(HoldfastError):
 
 
 class LeaseLost(RunInterrupted):
+    pass
+
+
+class HandedOver(RunInterrupted):
     pass
 
 

@@ -114,6 +114,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     queue_wait_s: float = 20.0
     lease_ttl_s: float = 15.0
     drain_s: float = 10.0
+    database_timeout_s: float = 10.0
     frame_retention_s: float = 3 * 3600.0
     trace_provider: bool = False
     trace_max_bytes: int = 256 * 1024
@@ -397,6 +398,12 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "How long a blocking message waits for a busy conversation before it is answered 409.",
     ),
     Variable("lease_ttl_s", ("HOLDFAST_LEASE_TTL_S",), _seconds(0.1, 600), "After this a dead worker's runs move on."),
+    Variable(
+        "database_timeout_s",
+        ("HOLDFAST_DATABASE_TIMEOUT_S",),
+        _seconds(0.5, 600),
+        "How long PostgreSQL may take for a connection, and for a transaction, before it is given up.",
+    ),
     Variable("drain_s", ("HOLDFAST_DRAIN_S",), _seconds(0, 600), "How long a stopping server lets requests finish."),
     Variable(
         "frame_retention_s",

@@ -48,7 +48,7 @@ async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
     sandbox = ForkServerSandbox(hidden=(settings.data_dir,))
     with _only_process(settings):
         async with AsyncExitStack() as open_things:
-            database = await open_database(settings.database_address)
+            database = await open_database(settings.database_address, timeout_s=settings.database_timeout_s)
             open_things.push_async_callback(database.aclose)
             open_things.push_async_callback(sandbox.aclose)
             box = open_secretbox(settings)
@@ -78,7 +78,17 @@ def assemble(
     patience = Patience(settings.model_retries, settings.model_retry_s)
     observers = Observers(Spans(), _traces(settings, database, box, clock) if settings.trace_provider else None)
     compactor = Compactor(catalog, clock, TokenRatios(database), patience, observers.spans)
-    runner = Runner(database, catalog, executor, InlineTools(database, clock), clock, compactor, patience, observers)
+    runner = Runner(
+        database,
+        catalog,
+        executor,
+        InlineTools(database, clock),
+        clock,
+        compactor,
+        patience,
+        observers,
+        listeners_wait_s=settings.lease_ttl_s,
+    )
     pace = Pace(
         lease_ttl_s=settings.lease_ttl_s,
         drain_s=settings.drain_s,

@@ -54,6 +54,12 @@ class Meddler:
     async def read(self, job: Job[Any]) -> Any:
         return await self._inner.read(job)
 
+    async def write_lease(self, job: Job[Any]) -> Any:
+        return await self._inner.write_lease(job)
+
+    async def check(self) -> int:
+        return await self._inner.check()
+
     async def now_us(self) -> int:
         return await self._inner.now_us()
 

@@ -70,6 +70,12 @@ class SeamDatabase:
         await self._seams.passing("before a read")
         return await self._inner.read(job)
 
+    async def write_lease(self, job: Job[T]) -> T:
+        return await self._inner.write_lease(job)
+
+    async def check(self) -> int:
+        return await self._inner.check()
+
     async def now_us(self) -> int:
         return await self._inner.now_us()
 
@@ -141,6 +147,12 @@ class Announcing:
 
     async def read(self, job: Job[T]) -> T:
         return await self._inner.read(job)
+
+    async def write_lease(self, job: Job[T]) -> T:
+        return await self._inner.write_lease(job)
+
+    async def check(self) -> int:
+        return await self._inner.check()
 
     async def now_us(self) -> int:
         return await self._inner.now_us()

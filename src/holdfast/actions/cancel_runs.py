@@ -84,7 +84,8 @@ class CancelRuns:
             run = await self._database.read(lambda tx: runs.get(tx, run_id))
             if not run.is_active:
                 return
-            await self._worker.recover(alone=False)
+            if not self._worker.draining:
+                await self._worker.recover(alone=False)
             await asyncio.sleep(_POLL_S)
 
 

@@ -7,6 +7,7 @@ refused request leaves nothing behind.
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Sequence
 from typing import Any, Final
@@ -41,7 +42,9 @@ KEEP_ALIVE: Final = (
     "<system-alert>Automated keep-alive ping. Ignore this message and continue from where you stopped.</system-alert>"
 )
 _POLL_S: Final = 0.02
+_POLL_ELSEWHERE_S: Final = 0.1
 _encode = msgspec.json.Encoder().encode
+log = logging.getLogger(__name__)
 
 
 class Sending(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,33 +117,48 @@ class SendMessage:
         self._streams = streams
         self._clock = clock
         self._retries = retries
+        self._accepting: set[asyncio.Task[Accepted | None]] = set()
 
     async def __call__(self, sending: Sending) -> Accepted:
         self._worker.refuse_if_draining()
+        deadline = asyncio.get_running_loop().time() + sending.wait_s
         if sending.wait_s <= 0:
-            return await self._try_until(sending, self._clock.now_us())
-        deadline = self._clock.now_us() + int(sending.wait_s * 1_000_000)
+            return await self._try_until(sending, deadline)
         async with self._worker.in_line(sending.thread_id):
             return await self._try_until(sending, deadline)
 
-    async def _try_until(self, sending: Sending, deadline_us: int) -> Accepted:
+    async def _try_until(self, sending: Sending, deadline: float) -> Accepted:
         while True:
             scene = await self._database.read(lambda tx: look(tx, sending, self._worker.windows))
             if scene.repeated is not None:
                 return Accepted(scene.repeated, None, scene.agent)
             if scene.active is not None:
-                await self._wait(scene.active, deadline_us)
+                await self._wait(scene.active, deadline)
                 continue
-            accepted = await self._accept(sending, scene)
+            accepted = await self._accept_in_own_task(sending, scene)
             if accepted is not None:
                 return accepted
 
-    async def _wait(self, active: Run, deadline_us: int) -> None:
-        left_s = (deadline_us - self._clock.now_us()) / 1_000_000
-        if left_s <= 0 or active.lease_owner != self._worker.owner:
+    async def _accept_in_own_task(self, sending: Sending, scene: Scene) -> Accepted | None:
+        """Carried through though the request is cancelled: a run that has begun must learn whether it is stored."""
+        task = asyncio.create_task(self._accept(sending, scene))
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_report_unseen)
+            raise
+
+    async def _wait(self, active: Run, deadline: float) -> None:
+        left_s = deadline - asyncio.get_running_loop().time()
+        if left_s <= 0:
             raise Busy(active.id)
         if not self._worker.owns(active.id):
-            await asyncio.sleep(_POLL_S)  # on record, and about to be driven here
+            # Driven by another server, whose end only the record tells; or on record, and about to be driven here.
+            elsewhere = active.lease_owner != self._worker.owner
+            await asyncio.sleep(min(left_s, _POLL_ELSEWHERE_S if elsewhere else _POLL_S))
+            return
         try:
             async with asyncio.timeout(left_s):
                 await self._worker.stopped(active.id)
@@ -160,18 +178,26 @@ class SendMessage:
                 self._worker.start(begun[0])
 
         try:
-            await self._database.write(lambda tx: _write(tx, accepting, sending, now_us), begin)
+            ttl_us = self._worker.lease_ttl_us
+            await self._database.write(lambda tx: _write(tx, accepting, sending, now_us, ttl_us), begin)
         except _Overtaken:
             return None
         except DatabaseError:
             if begun:
                 self._worker.lose(accepting.run.id)
                 begun[0].arrived(None)
-            raise
+                raise
+            if not await self._is_stored(accepting.run.id):
+                raise
+            begin(_started(accepting, _places(accepting)[1]))
         if not begun:
             return None
         begun[0].arrived(_places(accepting)[0][-1] + 1)
         return Accepted(accepting.run, begun[0].stream, scene.agent)
+
+    async def _is_stored(self, run_id: str) -> bool:
+        """After a commit that was cut off. Were it denied wrongly, the client would send the same message again."""
+        return await self._database.read(lambda tx: runs.find(tx, run_id)) is not None
 
     async def _prepare(self, sending: Sending, scene: Scene) -> _Plan:
         run_id, now_us = ids.new("run"), self._clock.now_us()
@@ -199,7 +225,6 @@ class SendMessage:
             started_us=None if sending.background else now_us,
             lease=1,
             lease_owner=self._worker.owner,
-            lease_expires_us=now_us + self._worker.lease_ttl_us,
         )
         if parsed.decisions is None:
             refuse_while_pending(scene)
@@ -248,9 +273,11 @@ async def look(tx: Transaction, sending: Sending, windows: Windows | None = None
     )
 
 
-async def _write(tx: Transaction, accepting: _Plan, sending: Sending, now_us: int) -> RunStarted | None:
+async def _write(
+    tx: Transaction, accepting: _Plan, sending: Sending, now_us: int, lease_ttl_us: int
+) -> RunStarted | None:
     run, rows = accepting.run, accepting.rows
-    if not await runs.insert(tx, run):
+    if not await runs.insert(tx, run, lease_ttl_us):
         return None
     places, return_position = _places(accepting)
     if not await threads.extend(tx, run.thread_id, accepting.end, places[-1] + 1 - accepting.end, now_us):
@@ -356,6 +383,11 @@ def input_rows(run: Run, new: Sequence[NewMessage]) -> tuple[Message, ...]:
         )
         for each in new
     )
+
+
+def _report_unseen(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("a message was refused after its sender had left: %s", error)
 
 
 def _event(event: AnyEvent) -> str:

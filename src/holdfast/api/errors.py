@@ -24,6 +24,15 @@ _MAX_PROBLEMS_SHOWN: Final = 10
 # already stored would put it into the history twice.
 _NO_RETRY: Final = {"x-should-retry": "false"}
 
+# What a client is told whose run goes on without it, in an answer or at the end of a stream.
+HANDED_OVER: Final[dict[str, Any]] = {
+    "error_type": "internal_error",
+    "message": "The run was interrupted and will be carried on. It can be read with GET /v1/runs/{run_id}.",
+    "detail": "The server had to let go of the run, because it stops or cannot write now. The run will be carried on.",
+    "http_status": 503,
+    "http_type": None,
+}
+
 _log = logging.getLogger(__name__)
 
 

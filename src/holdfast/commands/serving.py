@@ -8,9 +8,11 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import FrameType
+from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -30,6 +32,9 @@ if os.name == "posix":
 else:
     _new_loop = asyncio.new_event_loop
 
+
+_STOP_GRACE_S: Final = 10.0  # to hand over runs, end the sandbox and close the database, in that order
+_log = logging.getLogger(__name__)
 
 Build = Callable[[Settings], AbstractAsyncContextManager[Holdfast]]
 
@@ -108,6 +113,20 @@ def _uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     )
 
 
+def _end_after(drain_s: float) -> None:
+    """Whatever hangs, a blocked event loop included, the process ends. Nothing is lost by that: what was accepted is
+    stored, and its leases run out."""
+
+    def end() -> None:
+        _log.critical("the server did not stop in time and is ended; its runs will be carried on by the next one")
+        logging.shutdown()
+        os._exit(1)
+
+    timer = threading.Timer(drain_s + _STOP_GRACE_S, end)
+    timer.daemon = True
+    timer.start()
+
+
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, deps: Holdfast) -> None:
         super().__init__(config)
@@ -117,6 +136,8 @@ class _Server(uvicorn.Server):
         # The parent remembers the signal and raises it again at the end, which would kill us before we have closed.
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
+        if not self.should_exit:
+            _end_after(self.config.timeout_graceful_shutdown or 0)
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -187,6 +187,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     lease_owner: str | None = None
     lease_expires_us: int | None = None
     cancel_asked_us: int | None = None
+    checkpoints: int = 0  # how many have been written
 
     @property
     def conversation_id(self) -> str | None:

@@ -76,6 +76,7 @@ class Session:
         self.stream = stream
         self.clock = clock
         self.draft = Draft()
+        self.checkpoints = run.checkpoints
         self.attempts = 0
         self.attempt: Attempt | None = None
         self.step = step
@@ -131,6 +132,7 @@ class Session:
     def committed(self) -> None:
         """The draft is in the database."""
         self.journalled += len(self.draft.events)
+        self.checkpoints += 1
         if self.draft.system_digest is not None:
             self.system_digest = self.draft.system_digest
         self._committed = self.state, list(self.window), self.blocks, self.step

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 _EVER = 2**62
 _CLAIMS_AT_ONCE = 64
 _ALL = 1_000_000
+SKEW_LIMIT_S = 5.0
+_HAND_OVER_S = 6.0  # a sandbox that hangs is given five seconds to end its tools
 _AFTER_FAILURE_S = 0.5  # beside the usual pause, which for frames is too short to fill a log with
 
 
@@ -43,6 +45,12 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 def _nothing(_: Run) -> None:
     pass
+
+
+def skew_of(clock: Clock, database_us: int) -> float | None:
+    """By how many seconds this process's clock is ahead of the database's, if by more than a slow answer explains."""
+    skew_s = (clock.now_us() - database_us) / 1_000_000
+    return skew_s if abs(skew_s) > SKEW_LIMIT_S else None
 
 
 class _Owned:
@@ -75,6 +83,7 @@ class Worker:
         self._lines: dict[str, _Line] = {}
         self._recovering = asyncio.Lock()
         self._draining = False
+        self._skewed = False
         self.on_end: Callable[[Run], None] = _nothing  # called when a run has stopped here, whatever stopped it
 
     @property
@@ -133,6 +142,7 @@ class Worker:
         """Carries on runs whose owner is gone. `alone`: nobody else can own any, so no lease need expire first."""
         async with self._recovering:  # two at once would claim the same run twice
             now_us = await self._database.now_us()
+            self._notice_skew(now_us)
             deadline = _EVER if alone else now_us
             limit = _ALL if alone else _CLAIMS_AT_ONCE
             lost = await self._database.read(lambda tx: runs.expired(tx, deadline, limit))
@@ -194,7 +204,11 @@ class Worker:
         for owned in list(self._owned.values()):
             owned.scope.cancel("shutdown")
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(self._tasks, timeout=_HAND_OVER_S)
+        for task in self._tasks:
+            # It hangs, in a database that does not answer say. Its lease runs out, and another server carries it on.
+            log.error("run %s could not be handed over in time", task.get_name())
+            task.cancel()
 
     async def _drive(self, session: Session, owned: _Owned) -> None:
         try:
@@ -214,9 +228,12 @@ class Worker:
             self.on_end(session.run)
 
     async def _let_go(self, session: Session) -> None:
-        if session.run.background:
-            await self._streams.flush([session.run.id])
-        await self._database.write(lambda tx: runs.release(tx, session.run.id, session.lease))
+        try:
+            if session.run.background:
+                await self._streams.flush_last(session.run.id)
+            await self._database.write(lambda tx: runs.release(tx, session.run.id, session.lease))
+        except DatabaseError as error:
+            log.warning("run %s keeps its lease until it runs out: %s", session.run.id, error)
 
     async def _flush(self) -> None:
         background = [owned.run_id for owned in self._owned.values() if owned.background]
@@ -229,11 +246,8 @@ class Worker:
 
     async def renew_leases(self) -> None:
         """One statement for all runs; it also tells of cancels whose push was lost, and of leases that are gone."""
-        now_us = await self._database.now_us()
         before = dict(self._owned)
-        held = await self._database.write(
-            lambda tx: runs.renew(tx, self.owner, now_us, self.lease_ttl_us, list(before))
-        )
+        held = await self._database.write_lease(lambda tx: runs.renew(tx, self.owner, self.lease_ttl_us, list(before)))
         alive = {run_id for run_id, _, _ in held}
         for run_id, owned in before.items():
             if run_id not in alive and run_id in self._owned:
@@ -241,6 +255,15 @@ class Worker:
         for run_id, _, cancel_asked_us in held:
             if cancel_asked_us is not None:
                 self.cancel(run_id)
+
+    def _notice_skew(self, database_us: int) -> None:
+        """Leases go by the database's clock alone, so a wrong one here costs no run; but everything that is dated is
+        dated wrongly."""
+        skew_s = skew_of(self._clock, database_us)
+        if (skew_s is not None) != self._skewed:
+            self._skewed = skew_s is not None
+            if skew_s is not None:
+                log.warning("this machine's clock is %+.1f s off the database's: correct one of them", skew_s)
 
     async def _sweep(self) -> None:
         if not self._draining:

@@ -29,10 +29,14 @@ __all__ = [
 ]
 
 POOL_SIZE = 20
+TIMEOUT_S = 10.0
 
 
-async def open_database(url: str, *, pool_size: int = POOL_SIZE) -> Database:
-    """`sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`; migrated to the newest schema first."""
+async def open_database(url: str, *, pool_size: int = POOL_SIZE, timeout_s: float = TIMEOUT_S) -> Database:
+    """`sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`; migrated to the newest schema first.
+
+    `timeout_s` is how long PostgreSQL may take for a connection, and for a transaction.
+    """
     scheme = urlsplit(url).scheme.partition("+")[0]
     if scheme == "sqlite":
         path = sqlite_path(url)
@@ -45,7 +49,7 @@ async def open_database(url: str, *, pool_size: int = POOL_SIZE) -> Database:
 
         dsn = "postgresql" + url[url.index(":") :]
         await postgres.migrate(dsn)
-        return postgres.PostgresDatabase(await postgres.open_pool(dsn, size=pool_size))
+        return await postgres.open_postgres(dsn, pool_size=pool_size, timeout_s=timeout_s)
     raise Invalid(f"Cannot open the database {scheme!r}: use sqlite:///path/to/file.db or postgresql://…")
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy import bindparam, delete, func, select
 
-from holdfast.store.statements import insert_into
+from holdfast.store.statements import insert_or_update
 from holdfast.store.tables import frames, runs
 from holdfast.store.transaction import Transaction
 
-_APPEND = insert_into(frames)
+_APPEND = insert_or_update(frames, ["run_id", "first_seq"], ["last_seq", "frames"])
 _LOAD = (
     select(frames.c.first_seq, frames.c.last_seq, frames.c.frames)
     .where(frames.c.run_id == bindparam("run"), frames.c.last_seq > bindparam("after"))
@@ -27,7 +27,8 @@ _DELETE_OLDER = delete(frames).where(
 
 
 async def append(tx: Transaction, run_id: str, first_seq: int, last_seq: int, blob: bytes) -> None:
-    """A batch that begins where another did raises IntegrityError."""
+    """A batch that begins where another did takes its place: it is the same one and what has come since, written again
+    by an owner that did not hear of its commit."""
     await tx.execute(_APPEND, {"run_id": run_id, "first_seq": first_seq, "last_seq": last_seq, "frames": blob})
 
 

@@ -19,8 +19,8 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -31,6 +31,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from holdfast.errors import BugError, HoldfastError
+from holdfast.store import facts
 from holdfast.store.migrations import revision
 from holdfast.store.sqlite_log import CHECKPOINT_PAGES, Room, keep_a_log
 from holdfast.store.statements import Compiler, PerDialect, Statement
@@ -41,6 +42,7 @@ T = TypeVar("T")
 
 LARGEST_GROUP: Final = 256
 BUSY_TIMEOUT_S: Final = 10
+CHECK_EVERY_S: Final = 1.0  # anybody may ask whether the server is ready, and each answer costs a sync
 COMPILER: Final = Compiler(SQLiteDialect_pysqlite(paramstyle="qmark"), insert)
 
 _log = logging.getLogger("holdfast.store")
@@ -84,6 +86,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=1_000
     )
     connection.row_factory = sqlite3.Row
+    connection.create_function("database_now_us", 0, _now_us)
     keep_a_log(connection)
     for pragma in (
         "synchronous = FULL",
@@ -97,6 +100,10 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
     return connection
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
 
 
 class SQLiteTransaction:
@@ -171,7 +178,16 @@ def translate(error: sqlite3.Error) -> HoldfastError:
         return IntegrityError(str(error).partition(" constraint failed: ")[2] or str(error))
     if isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError)):
         return BugError(f"SQLite was used wrongly: {error}")
-    return DatabaseError(f"SQLite: {error}")
+    return _refusal(error)(f"SQLite: {error}")
+
+
+class DamagedFile(DatabaseError):
+    """Part of the file is not a database. It stays so until the file is replaced, which takes a restart."""
+
+
+def _refusal(error: BaseException) -> type[DatabaseError]:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code
+    return DamagedFile if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) else DatabaseError
 
 
 def drive(job: Job[T], tx: Transaction) -> T:
@@ -313,7 +329,7 @@ class _Writer:
             self._connection.execute("ROLLBACK")
         for queued in group:
             if queued.error is None:
-                queued.error = DatabaseError(f"Nothing was written: {error}")
+                queued.error = _refusal(error)(f"Nothing was written: {error}")
                 queued.error.__cause__ = error
 
 
@@ -352,26 +368,48 @@ class SQLiteDatabase:
         self._reader = connect(path, read_only=True)
         self._view = SQLiteView(self._reader)
         self._writer = _Writer(connect(path, read_only=False), path)
+        self._check_again_at = 0.0
+        self._damage: str | None = None
         self._closed = False
 
     async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
         self._check_open()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._writer.put(_Queued(job, future, performed, copy_context() if performed is not None else None))
-        return await future
+        with self._noticing_damage():
+            return await future
 
     async def read(self, job: Job[T]) -> T:
         self._check_open()
         writer = self._writer
-        if writer.waits or not writer.busy.acquire(blocking=False):
-            return self._view.show(job)
-        try:
-            return writer.view.show(job)
-        finally:
-            writer.busy.release()
+        with self._noticing_damage():
+            if writer.waits or not writer.busy.acquire(blocking=False):
+                return self._view.show(job)
+            try:
+                return writer.view.show(job)
+            finally:
+                writer.busy.release()
+
+    async def write_lease(self, job: Job[T]) -> T:
+        return await self.write(job)
+
+    async def check(self) -> int:
+        """By a write, because a full disk still reads. What was found damaged stays so until the file is replaced."""
+        self._check_open()
+        if self._damage is not None:
+            raise DamagedFile(self._damage)
+        now = time.monotonic()
+        if now >= self._check_again_at:
+            self._check_again_at = now + CHECK_EVERY_S
+            try:
+                await self.write(lambda tx: facts.set_number(tx, "ready", time.time()))
+            except DatabaseError:
+                self._check_again_at = 0.0
+                raise
+        return _now_us()
 
     async def now_us(self) -> int:
-        return time.time_ns() // 1_000
+        return _now_us()
 
     async def aclose(self) -> None:
         if self._closed:
@@ -380,6 +418,14 @@ class SQLiteDatabase:
         self._writer.queue.put(None)
         await asyncio.get_running_loop().run_in_executor(None, self._writer.thread.join)
         self._reader.close()
+
+    @contextmanager
+    def _noticing_damage(self) -> Generator[None]:
+        try:
+            yield
+        except DamagedFile as damaged:
+            self._damage = damaged.message
+            raise
 
     def _check_open(self) -> None:
         if self._closed:

@@ -258,6 +258,7 @@ runs = Table(
     Column("lease_owner", Text),
     Column("lease_expires_us", BigInteger),
     Column("cancel_asked_us", BigInteger),
+    Column("checkpoints", BigInteger, nullable=False, server_default="0"),  # how many have been written
     Index("runs_by_age", "created_us", "id"),
     Index("runs_of_agent", "agent_id", "created_us", "id"),
     Index("runs_of_thread", "thread_id", "created_us", "id"),
