@@ -22,9 +22,9 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -334,19 +334,25 @@ class SQLiteDatabase:
         self._check_open()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._writer.put(_Queued(job, future, performed, copy_context() if performed is not None else None))
-        with self._noticing_damage():
+        try:
             return await future
+        except DamagedFile as damaged:
+            self._damage = damaged.message
+            raise
 
     async def read(self, job: Job[T]) -> T:
         self._check_open()
         writer = self._writer
-        with self._noticing_damage():
+        try:
             if writer.waits or not writer.busy.acquire(blocking=False):
                 return self._view.show(job)
             try:
                 return writer.view.show(job)
             finally:
                 writer.busy.release()
+        except DamagedFile as damaged:
+            self._damage = damaged.message
+            raise
 
     async def write_lease(self, job: Job[T]) -> T:
         return await self.write(job)
@@ -381,14 +387,6 @@ class SQLiteDatabase:
         await asyncio.get_running_loop().run_in_executor(None, self._writer.thread.join)
         await asyncio.get_running_loop().run_in_executor(None, self._long.close)
         self._reader.close()
-
-    @contextmanager
-    def _noticing_damage(self) -> Generator[None]:
-        try:
-            yield
-        except DamagedFile as damaged:
-            self._damage = damaged.message
-            raise
 
     def _check_open(self) -> None:
         if self._closed:
