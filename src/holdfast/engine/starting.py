@@ -21,7 +21,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def shared_part(spec: RunSpec) -> SharedSpec:
-    """Objects keep the order of their keys, and the hash depends on it: models are shown schemas as they were written."""
+    """Objects keep the order of their keys, and the hash depends on it: a model is shown a schema as it was written."""
     text = _encode({name: getattr(spec, name) for name in SHARED})
     return SharedSpec(hashlib.sha256(text).hexdigest(), text.decode())
 

@@ -12,7 +12,7 @@ from sqlalchemy import bindparam, func, select
 
 from holdfast.store.statements import insert_into
 from holdfast.store.tables import run_events, specs
-from holdfast.store.transaction import Row, Transaction
+from holdfast.store.transaction import Transaction
 
 START: Final = '{"event":"run_started","spec":{'  # how every first event begins that refers to a shared spec
 _APPEND = insert_into(run_events)
@@ -51,16 +51,15 @@ async def append_next(tx: Transaction, run_id: str, events: Sequence[str], at_us
 
 async def load_timed(tx: Transaction, run_id: str) -> list[tuple[int, str]]:
     """With the time at which each was recorded."""
-    return [(row["at_us"], _whole(row)) for row in await tx.fetch_all(_LOAD, {"run": run_id})]
+    return [(row["at_us"], whole(row["event"], row["spec"])) for row in await tx.fetch_all(_LOAD, {"run": run_id})]
 
 
 async def load(tx: Transaction, run_id: str) -> list[str]:
-    return [_whole(row) for row in await tx.fetch_all(_LOAD, {"run": run_id})]
+    return [event for _, event in await load_timed(tx, run_id)]
 
 
-def _whole(row: Row) -> str:
-    """The fields of the shared spec go before the event's own. Neither is ever empty."""
-    event: str = row["event"]
-    if row["spec"] is None or not event.startswith(START):
+def whole(event: str, shared_spec: str | None) -> str:
+    """The fields of the shared spec go before the event's own. Neither object is ever empty."""
+    if shared_spec is None or not event.startswith(START):
         return event
-    return f"{START}{row['spec'][1:-1]},{event[len(START) :]}"
+    return f"{START}{shared_spec[1:-1]},{event[len(START) :]}"

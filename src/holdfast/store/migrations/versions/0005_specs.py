@@ -20,9 +20,7 @@ def upgrade() -> None:
     # In SQL, because Alembic would copy the whole table to add a foreign key on SQLite.
     op.execute("ALTER TABLE run_events ADD COLUMN spec_hash TEXT REFERENCES specs (hash)")
     shared = sa.text("spec_hash IS NOT NULL")
-    op.create_index(
-        "run_events_by_spec", "run_events", ["spec_hash"], sqlite_where=shared, postgresql_where=shared
-    )
+    op.create_index("run_events_by_spec", "run_events", ["spec_hash"], sqlite_where=shared, postgresql_where=shared)
 
 
 def downgrade() -> None:
