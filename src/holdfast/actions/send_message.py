@@ -275,7 +275,7 @@ class SendMessage:
         return _answer(run, spec, scene, parsed)
 
     def _session(self, accepting: _Plan, scene: Scene, started: RunStarted) -> Session:
-        stream = self._streams.open(accepting.run.id)
+        stream = self._streams.open(accepting.run.id, background=accepting.run.background)
         return Session(
             run=accepting.run,
             agent=scene.agent,
