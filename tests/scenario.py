@@ -331,11 +331,15 @@ class World:
 async def world_at(url: str, rules: tuple[Rule, ...] = RULES, **model: Any) -> AsyncGenerator[World]:
     database = await open_database(url)
     try:
-        world = World(database)
-        world.agent_id = await database.write(lambda tx: _create(tx, rules, model))
-        yield world
+        yield await world_in(database, rules, **model)
     finally:
         await database.aclose()
+
+
+async def world_in(database: Database, rules: tuple[Rule, ...] = RULES, **model: Any) -> World:
+    world = World(database)
+    world.agent_id = await database.write(lambda tx: _create(tx, rules, model))
+    return world
 
 
 def runner_of(

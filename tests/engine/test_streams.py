@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 import pytest
 
 from holdfast.core.frames import AbandonedFrame, Frame, ReasoningFrame, RetryFrame, StopFrame, TextFrame, UsageFrame
 from holdfast.core.usage import Usage
+from holdfast.engine import streams as streams_module
 from holdfast.engine.streams import Numbered, RunStream, Streams, without_abandoned
+from holdfast.errors import HandedOver
 from holdfast.store import frames, runs
 
 from ..invariants import assert_invariants
@@ -283,3 +286,100 @@ async def test_a_gap_that_has_passed_delays_nothing() -> None:
         stream.publish(said(letter))
         assert len(await anext(batches)) == 1
     await batches.aclose()
+
+
+async def test_stored_frames_of_a_background_run_do_not_pile_up_in_memory(
+    world: World, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams_module, "MOST_BYTES", 10_000)
+    streams = Streams(world.database)
+    stream = streams.open(run_id, background=True)
+    for number in range(100):
+        stream.publish(*(said(f"{number}.{part} " + "x" * 100) for part in range(10)))
+        await streams.flush([run_id])
+        assert len(stream.frames) < 100
+    assert stream.last == 1_000
+    assert len(await streams.replay(run_id, 0)) == 1_000
+
+
+async def test_a_slow_listener_is_given_what_was_dropped_from_memory_with_the_same_numbers(
+    world: World, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams_module, "MOST_BYTES", 0)
+    monkeypatch.setattr(streams_module, "ROWS_AT_ONCE", 2)
+    streams = Streams(world.database)
+    stream = streams.open(run_id, background=True)
+    slow = stream.follow()
+    expected = [said(str(number)) for number in range(30)]
+    stream.publish(*expected[:3])
+    got = list(await anext(slow))
+    for start in range(3, 30, 3):
+        stream.publish(*expected[start : start + 3])
+        await streams.flush([run_id])
+    assert stream.base > 20
+    stream.publish(*END)
+    late = [numbered async for batch in _until_end(streams, run_id) for numbered in batch]
+    streams.close(run_id)
+    async for batch in slow:
+        got += batch
+    assert got == list(enumerate([*expected, *END], 1))
+    assert late == got
+
+
+async def _until_end(streams: Streams, run_id: str) -> AsyncGenerator[Sequence[Numbered]]:
+    async with aclosing(streams.follow(run_id)) as batches:
+        async for batch in batches:
+            yield batch
+            if batch[-1][1] == END[-1]:
+                return
+
+
+async def test_a_listener_whose_frames_were_removed_is_told_that_it_has_not_seen_all(
+    world: World, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams_module, "MOST_BYTES", 0)
+    streams = Streams(world.database)
+    stream = streams.open(run_id, background=True)
+    for text in ("a", "b", "c"):
+        stream.publish(said(text))
+        await streams.flush([run_id])
+    await world.database.write(lambda tx: runs.delete(tx, run_id))
+    with pytest.raises(HandedOver):
+        await collect(stream)
+
+
+async def test_fragments_that_were_dropped_from_memory_are_known_when_their_attempt_is_given_up(
+    world: World, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams_module, "MOST_BYTES", 0)
+    streams = Streams(world.database)
+    stream = streams.open(run_id, background=True)
+    for message_id in ("message-1", "message-2", "message-3"):
+        stream.publish(said("half", message_id))
+        await streams.flush([run_id])
+    assert stream.base == 2
+    assert list(stream.fragment_ids()) == ["message-1", "message-2", "message-3"]
+
+
+async def test_a_foreground_run_keeps_all_its_frames_because_nobody_stores_them(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams_module, "MOST_BYTES", 0)
+    accepted = await node.send("[[say:one two three four]] call the note tool", stream_tokens=True)
+    await node.worker.stopped(accepted.run.id)
+    assert accepted.stream is not None
+    assert accepted.stream.base == 0
+    assert [number for number, _ in await collect(accepted.stream)] == list(range(1, accepted.stream.last + 1))
+
+
+async def test_a_background_run_with_little_memory_tells_everything(
+    world: World, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams_module, "MOST_BYTES", 0)
+    accepted = await node.send("call the note tool", background=True, stream_tokens=True)
+    await node.worker.stopped(accepted.run.id)
+    assert accepted.stream is not None
+    assert accepted.stream.base > 0
+    told = await collect(accepted.stream)
+    assert told == await node.replay(accepted.run.id)
+    await assert_invariants(world.database, idle=True)

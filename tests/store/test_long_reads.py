@@ -72,6 +72,12 @@ async def test_a_long_read_cannot_write_and_sees_what_was_written_before(databas
         ("\u03a3\u03af\u03c3\u03c5\u03c6\u03bf\u03c2", "\u03c3\u03af\u03c3\u03c5\u03c6\u03bf\u03c2"),
         ("5 k\u2126", "\u03c9"),
         ("\u0130stanbul", "\u0130stanbul"),
+        ("\u0130stanbul", "i\u0307s"),
+        ("\u0130STANBUL", "\u0307stan"),
+        ("0\u0130", "0i"),
+        ("300 \u212a", "300 k"),
+        ("\u03bb\u03cc\u03b3\u03bf\u03c2", "\u039f\u03a3"),
+        ("\u039b\u039f\u0393\u039f\u03a3", "\u03bf\u03c2"),
         ('she said "no"', '"NO"'),
         ("c:\\temp", "C:\\T"),
         ("one\ntwo", "one\ntwo"),
@@ -87,6 +93,16 @@ async def test_search_finds_text_of_any_alphabet_whatever_its_case(database: Dat
     await say(database, agent_id, agent_id, [a_message("something else")])
     found = await look(database, messages.search, agent_id, wanted)
     assert [row.id for row in found] == [message]
+
+
+async def test_search_finds_the_odd_capitals_of_unicode_by_their_small_forms(database: Database) -> None:
+    agent_id = await add_agent(database)
+    all_capitals = [char for char in map(chr, range(0x110000)) if char.lower() != char]
+    capitals = [char for char in all_capitals if char.lower().upper() != char] + all_capitals[::20]
+    said = await say(database, agent_id, agent_id, [a_message(f"0{char}0") for char in capitals])
+    for message_id, char in zip(said, capitals, strict=True):
+        found = await look(database, messages.search, agent_id, f"0{char.lower()}0")
+        assert message_id in [row.id for row in found], f"{ord(char):x}"
 
 
 async def test_a_search_for_a_very_long_text_is_answered(database: Database) -> None:

@@ -78,3 +78,23 @@ async def test_the_journal_of_a_run_that_waits_for_a_decision_is_kept(database: 
     await swept(database, "sweep_journals", NOW + 1)
 
     assert await look(database, journal.load, run.id) == ([] if decided else ["a"])
+
+
+async def test_the_otids_of_a_run_go_with_its_journal_and_those_of_a_young_run_stay(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "ROWS_AT_ONCE", 4)
+    agent_id = await add_agent(database)
+    old, young = await add_run(database, agent_id), await add_run(database, await add_agent(database))
+    for run in (old, young):
+        await call(database, journal.append, run.id, 1, ["a", "b", "c"], NOW)
+        await call(database, runs.add_otids, run.thread_id, run.id, ["one", "two", "three"])
+    await end_run(database, old, completed_us=NOW)
+
+    steps = await swept(database, "sweep_journals", NOW + 1)
+
+    assert [step.rows for step in steps] == [4, 2]
+    assert await look(database, journal.load, old.id) == []
+    assert await look(database, runs.by_otid, old.thread_id, "two") is None
+    found = await look(database, runs.by_otid, young.thread_id, "two")
+    assert found.id == young.id

@@ -62,3 +62,14 @@ async def test_old_traces_are_deleted_and_a_run_takes_its_own_along(database: Da
     assert [trace.step_id for trace in await look(database, traces.list_of_run, run.id)] == [new.id]
     await call(database, runs.delete, run.id)
     assert await look(database, traces.find, new.id) is None
+
+
+async def test_a_burst_of_old_traces_goes_in_steps_of_bounded_size(database: Database) -> None:
+    run = await add_run(database, await add_agent(database))
+    for number in range(1, 6):
+        step = await add_step(database, run, number)
+        await call(database, traces.save, a_trace(step, created_us=NOW + number))
+    assert await call(database, traces.delete_older, NOW + 5, 3) == 3
+    assert len(await look(database, traces.list_of_run, run.id)) == 2
+    assert await call(database, traces.delete_older, NOW + 5, 3) == 1
+    assert [trace.created_us for trace in await look(database, traces.list_of_run, run.id)] == [NOW + 5]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -28,14 +28,16 @@ from holdfast.core.spec import RunSpec
 from holdfast.engine.clock import Clock
 from holdfast.engine.loading import blocks_in_view
 from holdfast.engine.session import Session
+from holdfast.engine.starting import own_part, shared_part
 from holdfast.engine.streams import RunStream, Streams
 from holdfast.engine.windows import Windows
 from holdfast.engine.worker import Worker
 from holdfast.errors import Busy, HoldfastError, Invalid, PendingApproval
 from holdfast.llm.base import Catalog
-from holdfast.store import agents, holds, journal, messages, runs, steps, threads, tools
+from holdfast.store import agents, holds, journal, messages, runs, specs, steps, threads, tools
 from holdfast.store.holds import HoldRow
-from holdfast.store.transaction import Database, DatabaseError, Transaction
+from holdfast.store.specs import SharedSpec
+from holdfast.store.transaction import Database, DatabaseError, IntegrityError, Transaction
 from holdfast.wire.inputs import NewMessage, ParsedInput
 from holdfast.wire.requests import LettaRequest
 
@@ -45,6 +47,7 @@ KEEP_ALIVE: Final = (
 _POLL_S: Final = 0.02
 _POLL_ELSEWHERE_S: Final = 0.1
 _LONGEST_WINDOW: Final = 500  # messages that are read on the event loop: about 5 ms
+_KNOWN_SPECS: Final = 10_000  # of which this process remembers that they are stored: 2 MB
 _encode = msgspec.json.Encoder().encode
 log = logging.getLogger(__name__)
 
@@ -125,6 +128,7 @@ class SendMessage:
         self._clock = clock
         self._retries = retries
         self._accepting: set[asyncio.Task[Accepted | None]] = set()
+        self._known_specs: set[str] = set()  # hashes of specs that were stored when last used
 
     async def __call__(self, sending: Sending) -> Accepted:
         self._worker.refuse_if_draining()
@@ -193,8 +197,7 @@ class SendMessage:
                 self._worker.start(begun[0])
 
         try:
-            ttl_us = self._worker.lease_ttl_us
-            await self._database.write(lambda tx: _write(tx, accepting, sending, now_us, ttl_us), begin)
+            await self._store(accepting, sending, now_us, begin)
         except _Overtaken:
             return None
         except DatabaseError:
@@ -209,6 +212,30 @@ class SendMessage:
             return None
         begun[0].arrived(_places(accepting)[0][-1] + 1)
         return Accepted(accepting.run, begun[0].stream, scene.agent)
+
+    async def _store(
+        self, accepting: _Plan, sending: Sending, now_us: int, begin: Callable[[RunStarted | None], None]
+    ) -> None:
+        """A spec that is known to be stored is not written again. Should it have been deleted since, because no journal
+        referred to it, the database refuses the new one, and the spec is written after all."""
+        shared, ttl_us = shared_part(accepting.spec), self._worker.lease_ttl_us
+
+        async def write(*, spec_known: bool) -> RunStarted | None:
+            return await self._database.write(
+                lambda tx: _write(tx, accepting, sending, now_us, ttl_us, shared, spec_known=spec_known), begin
+            )
+
+        known = shared.hash in self._known_specs
+        try:
+            started = await write(spec_known=known)
+        except IntegrityError:
+            if not known:
+                raise
+            started = await write(spec_known=False)
+        if started is not None:
+            if len(self._known_specs) >= _KNOWN_SPECS:
+                self._known_specs.clear()
+            self._known_specs.add(shared.hash)
 
     async def _is_stored(self, run_id: str) -> bool:
         """After a commit that was cut off. Were it denied wrongly, the client would send the same message again."""
@@ -248,7 +275,7 @@ class SendMessage:
         return _answer(run, spec, scene, parsed)
 
     def _session(self, accepting: _Plan, scene: Scene, started: RunStarted) -> Session:
-        stream = self._streams.open(accepting.run.id)
+        stream = self._streams.open(accepting.run.id, background=accepting.run.background)
         return Session(
             run=accepting.run,
             agent=scene.agent,
@@ -297,7 +324,14 @@ async def look(tx: Transaction, sending: Sending, windows: Windows | None = None
 
 
 async def _write(
-    tx: Transaction, accepting: _Plan, sending: Sending, now_us: int, lease_ttl_us: int
+    tx: Transaction,
+    accepting: _Plan,
+    sending: Sending,
+    now_us: int,
+    lease_ttl_us: int,
+    shared: SharedSpec,
+    *,
+    spec_known: bool,
 ) -> RunStarted | None:
     run, rows = accepting.run, accepting.rows
     if not await runs.insert(tx, run, lease_ttl_us):
@@ -310,7 +344,9 @@ async def _write(
     await messages.insert_many(tx, run.agent_id, rows)
     await threads.place(tx, run.thread_id, [(place, row.id) for place, row in zip(places, rows, strict=True)])
     started = _started(accepting, return_position)
-    await journal.append(tx, run.id, 1, [_event(started)], now_us)
+    if not spec_known:
+        await specs.keep(tx, shared, now_us)
+    await journal.append_start(tx, run.id, own_part(started), shared.hash, now_us)
     if accepting.hold is not None:
         await journal.append_next(tx, accepting.hold.run_id, [_event(Resumed(run.id))], now_us)
     if sending.parsed.otids:

@@ -63,7 +63,7 @@ async def checkpoint(
             session.thread_end = await until_database_answers(write, f"run {session.run.id}", scope.pause, waiting)
         # Published only now: what a listener has seen, a replay can show.
         session.stream.publish(*frames)
-        session.stream.stored = session.stream.last
+        session.stream.mark_stored(session.stream.last - session.stream.stored)
     session.committed()
 
 

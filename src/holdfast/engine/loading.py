@@ -79,7 +79,8 @@ async def reopen(database: Database, streams: Streams, clock: Clock, run: Run, *
     stored = await database.read_long(lambda tx: read(tx, run))
     if not stored.events:
         raise BugError(f"run {run.id} has no journal")
-    stream = streams.open(run.id, stored.last_seq + (SKIPPED_AFTER_DEATH if owner_died else 0), run.lease)
+    first = stored.last_seq + (SKIPPED_AFTER_DEATH if owner_died else 0)
+    stream = streams.open(run.id, first, run.lease, background=run.background)
     session = Session(
         run=run,
         agent=stored.agent,

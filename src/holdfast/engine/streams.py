@@ -1,14 +1,18 @@
 """The frames of a run: live in memory while it runs here, in the database for background runs.
 
 A listener reads from any number on and is woken for more; it cannot slow the run down. Frames of a background run are
-stored in batches by one flusher, and at the latest with the checkpoint they belong to.
+stored in batches by one flusher, and at the latest with the checkpoint they belong to. Only the newest of those that
+are stored stay in memory; whoever is behind them reads the others from the database.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -27,6 +31,10 @@ from holdfast.store import runs
 from holdfast.store.transaction import Database, Transaction
 
 Numbered = tuple[int, Frame]
+ReadStored = Callable[[int], Awaitable[list[Numbered]]]
+# Of stored frames that a run keeps in memory, as they are encoded. In memory they take about three times as much.
+MOST_BYTES: Final = 4 * 1024 * 1024
+ROWS_AT_ONCE: Final = 20  # of stored batches that a listener who is behind reads
 # Two hundred packets a second look as smooth as any number; a model that is slower sends each token at once.
 PACKET_GAP_S = 0.005
 _FRAGMENTS = (TextFrame, ReasoningFrame, HiddenReasoningFrame, CallFrame)
@@ -34,16 +42,25 @@ _FRAMES = msgspec.msgpack.Decoder(list[Frame])
 
 
 class RunStream:
-    """The frames of one run that one owner shows, from `base + 1` on. Its numbers are dense."""
+    """The frames of one run that one owner shows, from `first + 1` on. Its numbers are dense.
 
-    def __init__(self, run_id: str, base: int = 0, lease: int = 1) -> None:
+    Those up to `base` are in the database only. `read_stored` gives some of them after a number, in order; without it,
+    nothing is ever dropped from memory.
+    """
+
+    def __init__(self, run_id: str, first: int = 0, lease: int = 1, read_stored: ReadStored | None = None) -> None:
         self.run_id = run_id
         self.lease = lease  # under which its frames may be stored
         self.frames: list[Frame] = []
-        self.base = base
-        self.stored = base  # the number of the last frame that is in the database
+        self.first = first
+        self.base = first
+        self.stored = first  # the number of the last frame that is in the database
         self.finished = False
         self.storing = asyncio.Lock()  # the flusher and the checkpoint must not store the same frames
+        self._read_stored = read_stored
+        self._batches: deque[tuple[int, int]] = deque()  # how many frames and bytes each has that is stored and kept
+        self._bytes = 0
+        self._dropped_ids: dict[str, None] = {}  # messages of which fragments were dropped
         self._waiters: list[asyncio.Future[None]] = []
         self._resting: set[asyncio.Future[None]] = set()
 
@@ -79,19 +96,25 @@ class RunStream:
         No two batches come within `gap_s` of each other unless the run ends, so that a model that is faster than any
         reader does not cost a packet for every token.
         """
-        position, frames, base = max(after, self.base), self.frames, self.base
+        position, frames = max(after, self.first), self.frames
         now, next_at = asyncio.get_running_loop().time, 0.0
         while True:
-            if gap_s and base + len(frames) > position and not self.finished:
+            if gap_s and self.last > position and not self.finished:
                 if (early_s := next_at - now()) > 0:
                     await self._rest(early_s)
                 next_at = now() + gap_s
-            last = base + len(frames)
+            if position < self.base:
+                batch = await self._missed(position)
+                position = batch[-1][0]
+                if shown := without_abandoned(batch):
+                    yield shown
+                continue
+            last = self.last
             if last == position + 1 and not isinstance(frames[-1], AbandonedFrame):  # as it is with a token at a time
                 position = last
                 yield ((last, frames[-1]),)
             elif last > position:
-                batch = list(enumerate(frames[position - base :], position + 1))
+                batch = list(enumerate(frames[position - self.base :], position + 1))
                 position = last
                 if shown := without_abandoned(batch):
                     yield shown
@@ -99,6 +122,13 @@ class RunStream:
                 return
             else:
                 await self.changed()
+
+    async def _missed(self, after: int) -> list[Numbered]:
+        """Some frames that are in memory no more."""
+        stored = await self._read_stored(after) if self._read_stored else []
+        if not stored:
+            raise HandedOver(f"the frames of run {self.run_id} were removed before they were read")
+        return stored
 
     async def changed(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
@@ -119,15 +149,37 @@ class RunStream:
 
     def fragment_ids(self) -> dict[str, None]:
         """The messages of which fragments were shown here, in order."""
-        return {frame.message_id: None for frame in self.frames if isinstance(frame, _FRAGMENTS)}
+        return self._dropped_ids | _fragment_ids(self.frames)
 
     def unstored(self) -> Sequence[Frame]:
         return self.frames[self.stored - self.base :]
+
+    def mark_stored(self, count: int) -> None:
+        """The first so many of those that were not. If the kept ones weigh too much now, the oldest are dropped."""
+        start = self.stored - self.base
+        self.stored += count
+        if self._read_stored is None or not count:
+            return
+        weight = len(encode(self.frames[start : start + count]))
+        self._batches.append((count, weight))
+        self._bytes += weight
+        while self._bytes > MOST_BYTES and len(self._batches) > 1:  # the newest stays: it may hold the run's end
+            self._drop(*self._batches.popleft())
+
+    def _drop(self, count: int, weight: int) -> None:
+        self._dropped_ids |= _fragment_ids(self.frames[:count])
+        del self.frames[:count]
+        self.base += count
+        self._bytes -= weight
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             _resolve(waiter)
+
+
+def _fragment_ids(frames: Sequence[Frame]) -> dict[str, None]:
+    return {frame.message_id: None for frame in frames if isinstance(frame, _FRAGMENTS)}
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
@@ -142,8 +194,9 @@ class Streams:
         self._database = database
         self._live: dict[str, RunStream] = {}
 
-    def open(self, run_id: str, base: int = 0, lease: int = 1) -> RunStream:
-        stream = self._live[run_id] = RunStream(run_id, base, lease)
+    def open(self, run_id: str, first: int = 0, lease: int = 1, *, background: bool = False) -> RunStream:
+        read_stored = partial(self._read, run_id, rows=ROWS_AT_ONCE) if background else None
+        stream = self._live[run_id] = RunStream(run_id, first, lease, read_stored)
         return stream
 
     def live(self, run_id: str) -> RunStream | None:
@@ -183,17 +236,20 @@ class Streams:
                 return
             stored = await self._database.write(lambda tx: _store_batches(tx, batches, wait=wait))
             for stream, batch in batches:
-                stream.stored += len(batch) if stream.run_id in stored else 0
+                stream.mark_stored(len(batch) if stream.run_id in stored else 0)
 
     async def replay(self, run_id: str, after: int) -> list[Numbered]:
         """Stored frames above `after`, without the fragments of attempts that were given up."""
-        rows = await self._database.read(lambda tx: frame_rows.load(tx, run_id, after))
-        numbered: list[Numbered] = []
-        for first, _, blob in rows:
-            numbered.extend(enumerate(_FRAMES.decode(blob), first))
+        numbered = await self._read(run_id, after)
         stream = self._live.get(run_id)
         marks = [frame for frame in stream.unstored() if isinstance(frame, AbandonedFrame)] if stream else []
-        return without_abandoned([(seq, frame) for seq, frame in numbered if seq > after], marks)
+        return without_abandoned(numbered, marks)
+
+    async def _read(self, run_id: str, after: int, rows: int | None = None) -> list[Numbered]:
+        """Frames that are stored, of so many batches; None: of all."""
+        stored = await self._database.read(lambda tx: frame_rows.load(tx, run_id, after, rows))
+        numbered = (one for first, _, blob in stored for one in enumerate(_FRAMES.decode(blob), first))
+        return [(number, frame) for number, frame in numbered if number > after]
 
     async def follow(self, run_id: str, after: int = 0, gap_s: float = 0.0) -> AsyncGenerator[Sequence[Numbered]]:
         """Stored frames, then live ones. Ends with the run's last frame, or when nobody is producing any more."""

@@ -23,7 +23,7 @@ from holdfast.engine.session import Session
 from holdfast.engine.streams import Streams
 from holdfast.engine.windows import Windows
 from holdfast.errors import HoldfastError, RunInterrupted, ShuttingDown
-from holdfast.store import retention, runs, traces
+from holdfast.store import retention, runs, specs, traces
 from holdfast.store.retention import Place, Swept
 from holdfast.store.transaction import Database, DatabaseError, Transaction
 
@@ -35,6 +35,8 @@ SKEW_LIMIT_S = 5.0
 HAND_OVER_S = 6.0  # a sandbox that hangs is given five seconds to end its tools
 _BETWEEN_SWEEPS_S = 0.01
 _SWEPT_AGAIN_US = 600_000_000
+_SPECS_AT_ONCE = 50
+_SPEC_UNUSED_US = 3_600_000_000
 _Sweep = Callable[[Transaction, int, Place], Coroutine[Any, Any, Swept]]
 _AFTER_FAILURE_S = 0.5  # beside the usual pause, which for frames is too short to fill a log with
 
@@ -202,6 +204,7 @@ class Worker:
             group.create_task(self._every(self._pace.tidy_s, self.forget_old_frames))
             group.create_task(self._every(self._pace.tidy_s, self.forget_old_traces))
             group.create_task(self._every(self._pace.tidy_s, self.forget_old_journals))
+            group.create_task(self._every(self._pace.tidy_s, self.forget_unused_specs))
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[object]]) -> None:
         """A database that cannot be written now, because its disk is full, may be writable the next time."""
@@ -316,7 +319,23 @@ class Worker:
     async def forget_old_traces(self) -> None:
         """Also while tracing is off: they may be from before."""
         before_us = self._clock.now_us() - int(self._pace.trace_retention_s * 1_000_000)
-        await self._database.write(lambda tx: traces.delete_older(tx, before_us))
+        deleted = traces.ROWS_AT_ONCE
+        while deleted == traces.ROWS_AT_ONCE:
+            deleted = await self._database.write(lambda tx: traces.delete_older(tx, before_us))
+            await asyncio.sleep(_BETWEEN_SWEEPS_S)
+
+    async def forget_unused_specs(self) -> None:
+        """Those that no journal refers to any more. One that a server has lately begun to use is left alone: it would
+        only have to be stored again."""
+        before_us = self._clock.now_us() - _SPEC_UNUSED_US
+        while unused := await self._database.read_long(lambda tx: specs.find_unused(tx, before_us, _SPECS_AT_ONCE)):
+            if await self._database.write(partial(_delete_specs, before_us, unused)) < _SPECS_AT_ONCE:
+                return
+            await asyncio.sleep(_BETWEEN_SWEEPS_S)
+
+
+async def _delete_specs(before_us: int, hashes: list[str], tx: Transaction) -> int:
+    return await specs.delete_unused(tx, before_us, hashes)
 
 
 async def _step(sweep: _Sweep, before_us: int, place: Place, tx: Transaction) -> Swept:

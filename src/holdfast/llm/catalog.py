@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from difflib import get_close_matches
 from typing import Any, Final, Protocol, runtime_checkable
+from weakref import WeakSet
 
 from holdfast.errors import Invalid, NotFound
 from holdfast.llm import discovery
@@ -35,6 +36,10 @@ class Closable(Protocol):
     """Adapters with connections of their own; the others share a pool."""
 
     async def aclose(self) -> None: ...
+
+    async def retire(self) -> None:
+        """Close it as soon as no reply comes through it any more."""
+        ...
 
 
 class OfflineProvider:
@@ -82,7 +87,7 @@ class ModelCatalog:
         self._byok: dict[str, Shelf] = {}
         self._known: dict[str, ModelInfo] = {OFFLINE.handle: OFFLINE}
         self._opened: dict[ModelInfo, Model] = {}
-        self._retired: list[Closable] = []  # replies may still come through them
+        self._retired: WeakSet[Closable] = WeakSet()  # replies may still come through them
 
     async def models(self) -> list[ModelInfo]:
         await self._bring_up_to_date()
@@ -122,7 +127,10 @@ class ModelCatalog:
         One after the other: who was slow to read must not put back what was deleted meanwhile.
         """
         async with self._loading:
-            self._stock([one for one in await self._brought() if not self.is_reserved(one.provider_name)])
+            loaded = [one for one in await self._brought() if not self.is_reserved(one.provider_name)]
+            for model in self._stock(loaded):
+                self._retired.add(model)
+                await model.retire()
 
     async def refresh(self, provider_name: str) -> None:
         await self._load_if_outdated()
@@ -145,7 +153,8 @@ class ModelCatalog:
         self._retired.clear()
         await self._vendors.aclose()
 
-    def _stock(self, loaded: list[Endpoint]) -> None:
+    def _stock(self, loaded: list[Endpoint]) -> list[Closable]:
+        """The models that are not to be used any more, of those that must be closed."""
         kept = {name: shelf for name, shelf in self._byok.items() if shelf.endpoint in loaded}
         changed = self._byok.keys() - kept.keys()
         self._byok = {
@@ -154,10 +163,8 @@ class ModelCatalog:
         }
         self._loaded_us = self._now_us()
         self._forget(changed)
-        for info in [info for info in self._opened if info.provider_name in changed]:
-            model = self._opened.pop(info)
-            if isinstance(model, Closable):  # any other would be kept for nothing, and its key with it
-                self._retired.append(model)
+        retired = [self._opened.pop(info) for info in list(self._opened) if info.provider_name in changed]
+        return [model for model in retired if isinstance(model, Closable)]
 
     async def _look_for(self, handle: str) -> ModelInfo:
         provider_name, slash, model_name = handle.partition("/")

@@ -34,15 +34,32 @@ class BridgedModel:
         self._total_s = total_s
         self._opening = asyncio.Lock()
         self._bridge: Bridge | None = None
+        self._replies = 0  # that are being read
+        self._retired = False
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
-        async with aclosing((await self._opened()).stream(request)) as deltas:
-            async for delta in deltas:
-                yield delta
+        self._replies += 1
+        try:
+            async with aclosing((await self._opened()).stream(request)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self._replies -= 1
+            if self._retired:
+                await self._close_if_unused()
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         """The neutral chat form: what the library makes of it is known only once it is sent."""
         return chat_payload(request, info=self._info)
+
+    async def retire(self) -> None:
+        """Close it when the last reply has been read. Whoever found it before may still ask it, and closes it again."""
+        self._retired = True
+        await self._close_if_unused()
+
+    async def _close_if_unused(self) -> None:
+        if not self._replies:
+            await self.aclose()
 
     async def aclose(self) -> None:
         if self._bridge is not None:

@@ -14,6 +14,7 @@ _LOAD = (
     .where(frames.c.run_id == bindparam("run"), frames.c.last_seq > bindparam("after"))
     .order_by(frames.c.first_seq)
 )
+_LOAD_SOME = _LOAD.limit(bindparam("at_most"))
 _LAST = select(func.max(frames.c.last_seq).label("last")).where(frames.c.run_id == bindparam("run"))
 
 
@@ -23,9 +24,10 @@ async def append(tx: Transaction, run_id: str, first_seq: int, last_seq: int, bl
     await tx.execute(_APPEND, {"run_id": run_id, "first_seq": first_seq, "last_seq": last_seq, "frames": blob})
 
 
-async def load(tx: Transaction, run_id: str, after_seq: int) -> list[tuple[int, int, bytes]]:
-    """The batches that hold anything after `after_seq`; the first may begin at or before it."""
-    rows = await tx.fetch_all(_LOAD, {"run": run_id, "after": after_seq})
+async def load(tx: Transaction, run_id: str, after_seq: int, limit: int | None = None) -> list[tuple[int, int, bytes]]:
+    """The batches that hold anything after `after_seq`, or the first of them; the first may begin at or before it."""
+    given = {"run": run_id, "after": after_seq}
+    rows = await (tx.fetch_all(_LOAD, given) if limit is None else tx.fetch_all(_LOAD_SOME, given | {"at_most": limit}))
     return [(row["first_seq"], row["last_seq"], row["frames"]) for row in rows]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, exists, func, or_, select, update
 
 from holdfast.core.messages import Message, Parts, ToolReturn, content_text, text_of
 from holdfast.errors import NotFound
@@ -28,6 +28,9 @@ _SEARCH_BATCH = 200
 _LONGEST_PIECE = 200
 # Characters that Python folds to one whose own capital is another.
 _FOLDED_TOO = {"\u00df": "\u1e9e", "\u00e5": "\u212b", "\u03c9": "\u2126", "\u03b8": "\u03f4"}
+
+# Capitals that Python folds to something of which both databases make no such capital.
+_FOLDED_TO_PLAIN = {"i": "\u0130", "\u0307": "\u0130", "k": "\u212a"}
 
 _INSERT = insert_into(messages)
 _ONE = select(*COLUMNS).where(messages.c.id == bindparam("message"))
@@ -217,12 +220,16 @@ def _narrowed(
 
 def _contains(text: str) -> list[ColumnElement[bool]]:
     """What holds for every row in which the text can be found, and for few others."""
+    folded = text.lower()
     found: list[ColumnElement[bool]] = []
-    if piece := _plain_piece(text):
+    if piece := _plain_piece(folded):
         found.append(messages.c.parts.icontains(piece, autoescape=True))
-    others = [char for char in dict.fromkeys(text) if not _is_plain(char) and len(char.lower()) == 1]
+    others = [char for char in dict.fromkeys(folded) if not _is_plain(char)]
     found.extend(or_(*(messages.c.parts.contains(one, autoescape=True) for one in _forms(char))) for char in others[:3])
-    return found
+    strange = sorted({_FOLDED_TO_PLAIN[char] for char in folded if char in _FOLDED_TO_PLAIN})
+    if not strange:
+        return found
+    return [or_(and_(*found), *(messages.c.parts.contains(one) for one in strange))]
 
 
 def _forms(char: str) -> list[str]:

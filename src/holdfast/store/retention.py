@@ -6,13 +6,14 @@ says where the next one goes on; a walk that is done says so, and a later one be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 from sqlalchemy import BigInteger, Table, Text, and_, bindparam, delete, or_, select, tuple_
 
 from holdfast.store.statements import one_of
-from holdfast.store.tables import frames, holds, run_events, runs
+from holdfast.store.tables import frames, holds, run_events, run_otids, runs
 from holdfast.store.transaction import Transaction
 
 RUNS_AT_ONCE: Final = 200
@@ -40,6 +41,7 @@ _DELETES: Final = {
     for table, some, key in (
         (frames, frames.alias("some"), "first_seq"),
         (run_events, run_events.alias("some"), "number"),
+        (run_otids, run_otids.alias("some"), "otid"),
     )
 }
 
@@ -59,25 +61,28 @@ class Swept(msgspec.Struct, frozen=True):
 
 async def sweep_frames(tx: Transaction, ended_before_us: int, place: Place) -> Swept:
     """Streams of runs that ended before then cannot be replayed any more."""
-    return await _sweep(tx, frames, ended_before_us, place)
+    return await _sweep(tx, (frames,), ended_before_us, place)
 
 
 async def sweep_journals(tx: Transaction, ended_before_us: int, place: Place) -> Swept:
-    """The run itself stays, with its messages, steps and usage. One that waits for a decision keeps its journal."""
-    return await _sweep(tx, run_events, ended_before_us, place)
+    """The run itself stays, with its messages, steps and usage, and so does its request key: a message that is sent
+    again is still known. Its otids go with its journal. A run that waits for a decision keeps both."""
+    return await _sweep(tx, (run_events, run_otids), ended_before_us, place)
 
 
-async def _sweep(tx: Transaction, table: Table, before_us: int, place: Place) -> Swept:
+async def _sweep(tx: Transaction, tables: Sequence[Table], before_us: int, place: Place) -> Swept:
     given = {"before_us": before_us, "after_us": place.us, "after_id": place.run_id}
     ended = [(row["id"], row["completed_us"]) for row in await tx.fetch_all(_ENDED, given)]
     if not ended:
         return Swept(place, 0, done=True)
     ids = [run_id for run_id, _ in ended]
-    if table is run_events:
+    if run_events in tables:
         waiting = {row["run_id"] for row in await tx.fetch_all(_UNDECIDED, {"ids": ids})}
         ids = [run_id for run_id in ids if run_id not in waiting]
-    deleted = await tx.execute(_DELETES[table.name], {"ids": ids, "at_most": ROWS_AT_ONCE})
-    if deleted == ROWS_AT_ONCE:  # there may be more of the same runs
-        return Swept(place, deleted, done=False)
+    deleted = 0
+    for table in tables:
+        deleted += await tx.execute(_DELETES[table.name], {"ids": ids, "at_most": ROWS_AT_ONCE - deleted})
+        if deleted == ROWS_AT_ONCE:  # there may be more of the same runs
+            return Swept(place, deleted, done=False)
     last_id, last_us = ended[-1]
     return Swept(Place(last_us, last_id), deleted, done=len(ended) < RUNS_AT_ONCE)

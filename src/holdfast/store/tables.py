@@ -295,6 +295,15 @@ run_otids = Table(
     Index("run_otids_of_run", "run_id"),  # for deleting a run
 )
 
+# The part of a run's spec that many runs share: model, tools, rules. Stored once, under the hash of its text.
+specs = Table(
+    "specs",
+    metadata,
+    Column("hash", Text, primary_key=True),
+    Column("spec", Text, nullable=False),
+    Column("used_us", BigInteger, nullable=False),  # when a server last began to use it, not when a run last did
+)
+
 run_events = Table(
     "run_events",
     metadata,
@@ -302,7 +311,10 @@ run_events = Table(
     Column("number", Integer, nullable=False),
     Column("event", Text, nullable=False),
     Column("at_us", BigInteger, nullable=False),
+    # Of a first event. Without one the event holds the whole spec, as all did before revision 0005.
+    Column("spec_hash", Text, ForeignKey("specs.hash")),
     PrimaryKeyConstraint("run_id", "number"),
+    Index("run_events_by_spec", "spec_hash", sqlite_where=text("spec_hash IS NOT NULL")),
 )
 
 # What waits for a human or for the client. Undecided while decided_us is null.

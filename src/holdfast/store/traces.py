@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import bindparam, delete, select
@@ -15,6 +15,8 @@ from holdfast.store.transaction import Row, Transaction
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
+ROWS_AT_ONCE: Final = 100  # a trace can be as long as a request to a model
+
 _SAVE = insert_or_update(provider_traces, ["step_id"], ["request", "response", "created_us"])
 _COLUMNS = (*provider_traces.columns, steps.c.agent_id)
 _of_step = steps.c.id == provider_traces.c.step_id
@@ -26,7 +28,15 @@ _OF_RUN = (
     .order_by(steps.c.number)
     .limit(bindparam("at_most"))
 )
-_DELETE_OLDER = delete(provider_traces).where(provider_traces.c.created_us < bindparam("before_us"))
+_some = provider_traces.alias("some")
+_DELETE_OLDER = delete(provider_traces).where(
+    provider_traces.c.step_id.in_(
+        select(_some.c.step_id)
+        .where(_some.c.created_us < bindparam("before_us"))
+        .order_by(_some.c.created_us)
+        .limit(bindparam("at_most"))
+    )
+)
 
 
 async def save(tx: Transaction, trace: ProviderTrace) -> None:
@@ -53,8 +63,9 @@ async def list_of_run(tx: Transaction, run_id: str, limit: int = 1_000) -> list[
     return [_trace(row) for row in await tx.fetch_all(_OF_RUN, {"run": run_id, "at_most": limit})]
 
 
-async def delete_older(tx: Transaction, before_us: int) -> int:
-    return await tx.execute(_DELETE_OLDER, {"before_us": before_us})
+async def delete_older(tx: Transaction, before_us: int, limit: int = ROWS_AT_ONCE) -> int:
+    """Not more than `limit` of them, so that other writes get in between: repeat it until it deletes fewer."""
+    return await tx.execute(_DELETE_OLDER, {"before_us": before_us, "at_most": limit})
 
 
 def _trace(row: Row) -> ProviderTrace:

@@ -82,6 +82,11 @@ class FakeVendor:
         return sum(not (one.ended.is_set() or one.gone.is_set()) for one in self.exchanges)
 
     @property
+    def open_connections(self) -> int:
+        """Also those that wait for the next request."""
+        return len([task for task in self._connections if not task.done()])
+
+    @property
     def abandoned_replies(self) -> int:
         return sum(one.gone.is_set() for one in self.exchanges)
 

@@ -1,0 +1,32 @@
+"""The first event of a run as it is stored: what its spec shares with other runs is kept once, apart from it.
+
+What stays in the event are ids and what a request may set differently with every message. What is shared is large and
+changes seldom, so agents with the same tools and model share it, in all their conversations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+from holdfast.core.events import RunStarted
+from holdfast.core.spec import RunSpec
+from holdfast.store.specs import SharedSpec
+
+SHARED: Final = ("model", "tools", "rules", "compaction", "skills")
+_OWN: Final = tuple(name for name in RunSpec.__struct_fields__ if name not in SHARED)
+_encode = msgspec.json.Encoder().encode
+
+
+def shared_part(spec: RunSpec) -> SharedSpec:
+    """Objects keep the order of their keys, and the hash depends on it: a model is shown a schema as it was written."""
+    text = _encode({name: getattr(spec, name) for name in SHARED})
+    return SharedSpec(hashlib.sha256(text).hexdigest(), text.decode())
+
+
+def own_part(started: RunStarted) -> str:
+    """The event without what is shared."""
+    own = {name: getattr(started.spec, name) for name in _OWN}
+    return _encode({"event": "run_started", **msgspec.structs.asdict(started), "spec": own}).decode()
