@@ -9,12 +9,13 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Self
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 import platformdirs
 
 from holdfast.errors import ConfigError
+from holdfast.private_files import DATABASE_FILE, make_private
 
 OFFLINE_MODEL: Final = "holdfast/offline"
 DATABASE_SCHEMES: Final = frozenset({"postgresql", "postgres", "sqlite"})
@@ -120,6 +121,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trace_retention_s: float = 86_400.0
     otlp_endpoint: str | None = None
     tool_timeout_s: float = 180.0
+    tool_memory_bytes: int = 2 << 30
+    tool_disk_bytes: int = 256 << 20
+    tool_processes: int = 512
+    tools_memory_bytes: int | None = None
+    unsafe_tools: bool = False
     mcp_connect_timeout_s: float = 30.0
     mcp_list_timeout_s: float = 30.0
     mcp_call_timeout_s: float = 60.0
@@ -141,7 +147,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def database_address(self) -> str:
-        return self.database_url or f"sqlite:///{quote(str((self.data_dir / 'holdfast.db').absolute()))}"
+        return self.database_url or f"sqlite:///{quote(str((self.data_dir / DATABASE_FILE).absolute()))}"
+
+    @property
+    def database_file(self) -> Path | None:
+        """SQLite's file, or nothing where the database is a server."""
+        address = urlsplit(self.database_address)
+        return Path(unquote(address.path)[1:]) if address.scheme.startswith("sqlite") and address.path[1:] else None
 
     @property
     def is_local(self) -> bool:
@@ -157,12 +169,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def make_data_dir(self) -> None:
-        try:
-            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"The data directory {self.data_dir} cannot be made: {error.strerror}. HOLDFAST_DATA_DIR names another."
-            ) from error
+        make_private(self.data_dir, self.database_file)
 
     def __repr__(self) -> str:
         # Settings end up in logs and tracebacks; keys must not.
@@ -433,6 +440,36 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("HOLDFAST_TOOL_TIMEOUT_S", "TOOL_SANDBOX_TIMEOUT"),
         _seconds(0.1, _DAY),
         "How long a custom tool may run.",
+    ),
+    Variable(
+        "tool_memory_bytes",
+        ("HOLDFAST_TOOL_MEMORY_BYTES",),
+        _whole(64 << 20, 2**40),
+        "The memory that all processes of one call of a custom tool may use together.",
+    ),
+    Variable(
+        "tool_disk_bytes",
+        ("HOLDFAST_TOOL_DISK_BYTES",),
+        _whole(1 << 20, 2**40),
+        "How much one call of a custom tool may keep in files.",
+    ),
+    Variable(
+        "tool_processes",
+        ("HOLDFAST_TOOL_PROCESSES",),
+        _whole(16, 30_000),
+        "How many processes and threads one call of a custom tool may have at once.",
+    ),
+    Variable(
+        "tools_memory_bytes",
+        ("HOLDFAST_TOOLS_MEMORY_BYTES",),
+        _whole(64 << 20, 2**44),
+        "The memory of all running calls of custom tools together; unset means half of the machine's.",
+    ),
+    Variable(
+        "unsafe_tools",
+        ("HOLDFAST_UNSAFE_TOOLS",),
+        _truth,
+        "Runs custom tools also where nothing keeps them away from the data directory and the server; for tests only.",
     ),
     Variable(
         "mcp_connect_timeout_s", ("MCP_CONNECT_TO_SERVER_TIMEOUT",), _seconds(0.1, 3600), "To reach an MCP server."

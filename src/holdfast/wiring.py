@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
@@ -32,11 +33,13 @@ from holdfast.llm.base import Catalog
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.opening import Vendors
+from holdfast.private_files import LOCK_FILE, private_paths
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.store.database import open_database
 from holdfast.store.transaction import Database
 from holdfast.tools.base import Sandbox
+from holdfast.tools.sandbox.contract import Limits
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 
 
@@ -45,7 +48,7 @@ async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
     """Opens everything, carries on what an earlier process left, and lets go of it all in order at the end."""
     settings.make_data_dir()
     endpoints = environment.endpoints(settings.providers)
-    sandbox = ForkServerSandbox(hidden=(settings.data_dir,))
+    sandbox = _sandbox(settings)
     with _only_process(settings):
         async with AsyncExitStack() as open_things:
             database = await open_database(settings.database_address)
@@ -60,6 +63,18 @@ async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
             await deps.worker.recover(alone=_is_alone(settings))
             async with _side_tasks(deps, sandbox):
                 yield deps
+
+
+def _sandbox(settings: Settings) -> ForkServerSandbox:
+    limits = Limits(
+        memory_bytes=settings.tool_memory_bytes,
+        file_bytes=settings.tool_disk_bytes,
+        scratch_bytes=settings.tool_disk_bytes,
+        processes=settings.tool_processes,
+        all_calls_bytes=settings.tools_memory_bytes or 0,
+    )
+    hidden = private_paths(settings.data_dir, settings.database_file)
+    return ForkServerSandbox(limits=limits, hidden=hidden, unsafe=settings.unsafe_tools)
 
 
 def open_secretbox(settings: Settings) -> SecretBox:
@@ -98,7 +113,6 @@ def assemble(
         compactor=compactor,
         send=SendMessage(database, catalog, worker, streams, clock, patience.retries),
         cancel=CancelRuns(database, worker, clock),
-        isolation=sandbox.announced,
     )
 
 
@@ -147,13 +161,17 @@ def _is_alone(settings: Settings) -> bool:
     return not settings.database_address.startswith("postgres")
 
 
+def _privately(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 @contextmanager
 def _only_process(settings: Settings) -> Generator[None]:
     """One process per data directory. With SQLite it may then take over every run at once: nobody else can own any."""
     if not _is_alone(settings):
         yield
         return
-    with open(settings.data_dir / "holdfast.lock", "w") as lock:
+    with open(settings.data_dir / LOCK_FILE, "w", opener=_privately) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

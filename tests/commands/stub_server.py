@@ -20,10 +20,15 @@ class Worker:
         print("drained", flush=True)
 
 
+class Tools:
+    async def standing(self) -> str:
+        return "isolated by nothing at all"
+
+
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
     parts: dict[str, Any] = dict.fromkeys(Holdfast.__struct_fields__)
-    parts.update(settings=settings, worker=Worker(), isolation="nothing at all")
+    parts.update(settings=settings, worker=Worker(), sandbox=Tools())
     yield Holdfast(**parts)
     print("closed", flush=True)
 

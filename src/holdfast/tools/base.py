@@ -35,9 +35,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sandbox(Protocol):
-    @property
-    def announced(self) -> str:
-        """What stands around tools, in words for whoever starts the server."""
+    async def standing(self) -> str:
+        """What stands around tools, in words for whoever starts the server, once it was tried."""
         ...
 
     async def run(self, job: Job) -> Outcome:
