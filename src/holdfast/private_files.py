@@ -86,7 +86,7 @@ def _tighten_directory(directory: Path) -> None:
 def _is_shared(directory: Path) -> bool:
     """Whether something in it is a directory, which Holdfast makes none of, and so belongs to somebody else."""
     with os.scandir(directory) as entries:
-        return any(entry.is_dir(follow_symlinks=False) for entry in entries)
+        return any(entry.is_dir(follow_symlinks=False) and entry.name != "lost+found" for entry in entries)
 
 
 def _create_private(database: Path) -> None:
