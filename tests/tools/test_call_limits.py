@@ -103,6 +103,10 @@ def reserve(count: int, size: int) -> str:
 """
 
 
+def files_below(directory: Path) -> list[Path]:
+    return [entry for entry in directory.rglob("*") if entry.is_file()]
+
+
 @IN_EVERY_MODE
 @pytest.mark.parametrize("source", [FORK_BOMB, THREAD_BOMB], ids=["processes", "threads"])
 async def test_a_call_with_too_many_processes_is_stopped_and_told_the_limit(mode: str, source: str) -> None:
@@ -158,7 +162,7 @@ async def test_files_are_limited_for_a_call_also_deleted_and_closed_ones(
     async with opened(mode, limits=SMALL) as sandbox:
         said = text_of(await sandbox.run(job(FILES, count=200, size=16 * MB, delete=delete, close=close)))
         assert "64 MB" in said
-        assert not [entry for entry in tmp_path.rglob("*") if entry.is_file()]
+        assert not files_below(tmp_path)
         left = await sandbox.run(job("import os\ndef f():\n    return os.listdir('.')\n"))
         assert left.content == "[]"
 
@@ -205,4 +209,4 @@ async def test_tools_are_the_first_to_go_when_the_machine_runs_out_of_memory() -
     source = "def f():\n    return open('/proc/self/oom_score_adj').read().strip()\n"
     async with opened("process") as sandbox:
         shown = await sandbox.run(job(source))
-    assert int(text_of(shown)) > int(Path("/proc/self/oom_score_adj").read_text())
+    assert int(text_of(shown)) >= 500

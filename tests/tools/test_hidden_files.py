@@ -76,7 +76,7 @@ async def test_a_data_directory_below_the_interpreter_is_hidden_however_it_is_sp
     names = fill(shown_directory, "holdfast.db", "holdfast.db-wal", "secret.key", "server.log")
     data_dir = spelled(shown_directory, spelling, tmp_path, monkeypatch)
     async with opened(mode, hidden=private_paths(data_dir, data_dir / "holdfast.db")) as sandbox:
-        for path in {str(shown_directory), os.path.abspath(data_dir)}:
+        for path in {str(shown_directory), str(data_dir.absolute())}:
             found = await sandbox.run(job(PEEK, directory=path, names=names))
             assert found.content == '["","","","","","","",""]'
         assert "REFUSED" not in await sandbox.standing()
