@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ MODES = {
 
 
 @asynccontextmanager
-async def opened(mode: str, **options: Any) -> AsyncIterator[ForkServerSandbox]:
+async def opened(mode: str, **options: Any) -> AsyncGenerator[ForkServerSandbox]:
     sandbox = ForkServerSandbox(walls=MODES[mode], **options)
     try:
         standing = await sandbox.warm()
