@@ -8,13 +8,14 @@ NEWEST := $(VENV)/newest-client
 LOCAL_MODEL := $(VENV)/local-model
 TESTS ?= tests
 WORKERS ?= auto
+MINUTES ?= 5
 
 # The first of these that is new enough. `make PYTHON=/path/to/python3.12 …` overrides the search.
 PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.14 python; do \
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test coverage test-newest test-npm test-local-model check types format bench docs clean
+.PHONY: help setup run test faults coverage test-newest test-npm test-local-model check types format bench docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +40,10 @@ run: $(READY) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a pro
 
 test: $(READY) ## Run every test that needs no network, PostgreSQL included (TESTS=path for some)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+
+faults: $(READY) ## Faults at random against real servers (MINUTES=5, SEED=number, DATABASE=sqlite|postgresql|both, SERVERS=number)
+	$(BIN)/python -m tests.faults.loop --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
+		$(if $(DATABASE),--database $(DATABASE)) $(if $(SERVERS),--servers $(SERVERS))
 
 coverage: $(READY) ## Show that tests take every branch of the core
 	$(BIN)/python -m pytest -n $(WORKERS) --cov=holdfast.core --cov-branch --cov-fail-under=100 \

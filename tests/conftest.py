@@ -4,9 +4,12 @@ a shell nor a busy machine fails a test."""
 from __future__ import annotations
 
 import os
+import socket
 
+import pytest
 from hypothesis import HealthCheck, settings
 
+from .names import Names
 from .properties.effort import EFFORT
 from .surroundings import calm
 
@@ -22,3 +25,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("steady")
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    """Names that lead where the test says."""
+    made = Names()
+    monkeypatch.setattr(socket, "getaddrinfo", made.getaddrinfo)
+    return made

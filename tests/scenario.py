@@ -68,16 +68,27 @@ class FragileDatabase:
         self.dead = False
         self._crash_at: int | None = None
         self._reads_left: int | None = None
+        self._reads_heal = False
         self._when: Moment = "before"
+        self._lost_writes: dict[int, Literal["before", "after"]] = {}
+        self.lost = 0
+        self.long_reads_hang = False
+        self.hanging = asyncio.Event()
 
     def crash_at(self, write: int, when: Moment) -> None:
         """Counted from now."""
         self._crash_at = self.writes + write
         self._when = when
 
-    def fail_reads_after(self, reads: int) -> None:
+    def fail_reads_after(self, reads: int, *, once: bool = False) -> None:
         """As when the disk or the connection is gone, which is an error like any other, not a death."""
         self._reads_left = reads
+        self._reads_heal = once
+
+    def lose_write(self, write: int, when: Literal["before", "after"], times: int = 1) -> None:
+        """That write, counted from now, and the next ones fail as with a lost connection: the server lives on, and does
+        not know whether the commit has happened."""
+        self._lost_writes = {self.writes + write + number: when for number in range(times)}
 
     def spare(self) -> None:
         self._crash_at = None
@@ -85,6 +96,11 @@ class FragileDatabase:
     async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
         self._check()
         self.writes += 1
+        if (lost := self._lost_writes.get(self.writes)) is not None:
+            self.lost += 1
+            if lost == "after":
+                await self._inner.write(job)
+            raise DatabaseError("the connection was lost")
         if self.writes != self._crash_at:
             return await self._inner.write(job, performed)
         if self._when == "after":
@@ -108,12 +124,32 @@ class FragileDatabase:
                 await asyncio.sleep(0)
 
     async def read(self, job: Job[T]) -> T:
+        self._count_read()
+        return await self._inner.read(job)
+
+    def _count_read(self) -> None:
         self._check()
         if self._reads_left is not None:
             if not self._reads_left:
+                self.lost += 1
+                if self._reads_heal:
+                    self._reads_left = None
                 raise DatabaseError("the disk is gone")
             self._reads_left -= 1
-        return await self._inner.read(job)
+
+    async def read_long(self, job: Job[T]) -> T:
+        self._count_read()
+        if self.long_reads_hang:
+            self.hanging.set()
+            await asyncio.Event().wait()  # until whoever waits for it is cancelled
+        return await self._inner.read_long(job)
+
+    async def write_lease(self, job: Job[T]) -> T:
+        self._check()
+        return await self._inner.write_lease(job)
+
+    async def check(self) -> int:
+        return await self._inner.check()
 
     async def now_us(self) -> int:
         return await self._inner.now_us()
@@ -172,6 +208,7 @@ class Node:
         pace: Pace = LONG,
         catalog: ModelCatalog | None = None,
         observers: Observers | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self.world = world
         self.database = FragileDatabase(world.database)
@@ -179,7 +216,9 @@ class Node:
         clock = world.clock
         self.streams = Streams(self.database)
         self.ratios = TokenRatios(self.database)
-        runner = runner_of(self.database, self.catalog, world.tools, self.ratios, clock, world.patience, observers)
+        runner = runner_of(
+            self.database, self.catalog, executor or world.tools, self.ratios, clock, world.patience, observers
+        )
         self.worker = Worker(self.database, runner, self.streams, clock, pace)
         retries = world.patience.retries
         self._send = SendMessage(self.database, self.catalog, self.worker, self.streams, clock, retries)

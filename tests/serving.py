@@ -16,16 +16,21 @@ from typing import Self
 
 from letta_client import AsyncLetta, Letta
 
+from tests import watchdog
 from tests.surroundings import calm
 
 START_S = 60.0
 STOP_S = 60.0
+# Tools of these suites leave marks at a listener on this machine, which the default policy keeps them from.
+TOOLS_REACH_LOOPBACK = {"HOLDFAST_TOOL_EGRESS": "allow-list", "HOLDFAST_TOOL_EGRESS_ALLOW": "127.0.0.1"}
 
 
 class ServerProcess:
     """`with ServerProcess(data_dir) as server:` starts it, waits until it is healthy and stops it with SIGTERM.
 
-    `kill` is SIGKILL; `start` after it is the restart of a crashed server on the same data and port.
+    Its tools may connect to this machine, so that tests can see what they do; but not to the server itself.
+    `kill` is SIGKILL; `start` after it is the restart of a crashed server on the same data and port. `pause` is
+    SIGSTOP. Should the test process be killed, the server ends too.
     """
 
     def __init__(self, data_dir: Path, **environment: str) -> None:
@@ -33,8 +38,9 @@ class ServerProcess:
         self.port = hold_port(self)
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = data_dir / "server.log"
-        self._environment = environment
+        self._environment = TOOLS_REACH_LOOPBACK | environment
         self._process: subprocess.Popen[bytes] | None = None
+        self.may_be_dead = True  # by our hand
 
     def __enter__(self) -> Self:
         self.start()
@@ -48,31 +54,53 @@ class ServerProcess:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return None if self._process is None else self._process.poll()
+
     def start(self) -> None:
+        self.launch()
+        self._wait_until_healthy()
+
+    def launch(self) -> None:
+        """Without waiting for it."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "holdfast", "serve", "--port", str(self.port)],
-                env=calm(os.environ) | {"HOLDFAST_DATA_DIR": str(self.data_dir)} | self._environment,
+                env=self._surroundings(),
                 stdout=log,
                 stderr=log,
             )
-        self._wait_until_healthy()
+        watchdog.end_with_us(self._process.pid)
+        self.may_be_dead = False
 
     def kill(self) -> None:
         assert self._process is not None
+        self.may_be_dead = True
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
+        watchdog.forget(self._process.pid)
 
-    def stop(self) -> None:
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def stop(self, within_s: float = STOP_S) -> None:
         if self._process is None or self._process.poll() is not None:
             return
+        self.may_be_dead = True
         self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(signal.SIGCONT)  # a stopped process would hear nothing
         try:
-            self._process.wait(STOP_S)
+            self._process.wait(within_s)
+            watchdog.forget(self._process.pid)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"the server did not stop within {STOP_S} s:\n{self.read_log()}") from None
+            raise AssertionError(f"the server did not stop within {within_s} s:\n{self.read_log()}") from None
 
     def client(self, **options: object) -> Letta:
         return Letta(base_url=self.url, api_key="not needed", **options)  # pyright: ignore[reportArgumentType]
@@ -82,6 +110,10 @@ class ServerProcess:
 
     def read_log(self) -> str:
         return self.log.read_text(errors="replace")[-20_000:]
+
+    def _surroundings(self) -> dict[str, str]:
+        known = calm(os.environ) | TOOLS_REACH_LOOPBACK
+        return known | {"HOLDFAST_DATA_DIR": str(self.data_dir)} | self._environment
 
     def _wait_until_healthy(self) -> None:
         deadline = time.monotonic() + START_S

@@ -104,6 +104,13 @@ def test_waiting_calls_are_shown_with_their_arguments(capsys: pytest.CaptureFixt
     assert 'wipe {"disk": "sda"}' in shown
 
 
+def test_secrets_that_were_changed_since_a_call_was_asked_for_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    waiting = {"run_id": RUN, "agent_id": "agent-1", "tool_calls": [], "changed_secrets": ["TARGET", "TOKEN"]}
+    with answering({"/v1/approvals/": (200, [waiting])}) as (url, _):
+        assert main(["approvals", "--url", url]) == 0
+    assert "secrets changed since it was asked: TARGET, TOKEN" in capsys.readouterr().out
+
+
 MODELS = [
     {
         "handle": "openai/gpt-4o",

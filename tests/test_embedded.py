@@ -122,6 +122,17 @@ async def test_a_data_directory_has_one_user_at_a_time(tmp_path: Path) -> None:
                 pass
 
 
+async def test_a_sqlite_file_has_one_user_at_a_time_whatever_the_data_directory(tmp_path: Path) -> None:
+    async with holdfast.embedded(tmp_path / "one", environment=QUICK) as client:
+        same = QUICK | {"HOLDFAST_DATABASE_URL": f"sqlite:///{tmp_path}/one/holdfast.db"}
+        with pytest.raises(ConfigError, match="Another Holdfast server uses the database"):
+            async with holdfast.embedded(tmp_path / "two", environment=same):
+                pass
+        assert (await client.agents.list()).items == []
+    async with holdfast.embedded(tmp_path / "two", environment=same):
+        pass
+
+
 async def test_a_key_in_the_settings_is_used_by_the_client(tmp_path: Path) -> None:
     async with holdfast.embedded(tmp_path, environment=QUICK | {"HOLDFAST_API_KEY": "open sesame"}) as client:
         assert (await client.agents.list()).items == []

@@ -7,11 +7,12 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientConnectorError, web
 
 from holdfast.errors import Invalid
-from holdfast.netguard import Target, check_url
+from holdfast.netguard import Guard, NotPublic, Unresolved, check_url, is_of_this_machine
 from holdfast.outgoing import fetch_image, guarded_session
+from tests.names import Names
 
 PIXEL = b"\x89PNG\r\n\x1a\n..."
 LOOPBACK = ("127.0.0.0/8",)
@@ -43,6 +44,23 @@ Answer = Callable[[web.Request], web.StreamResponse]
         "http://[::ffff:10.0.0.1]/",
         "http://[64:ff9b::7f00:1]/",
         "http://[2002:7f00:1::]/",
+        "http://0177.0.0.1/",
+        "http://0x7f.1/",
+        "http://127.0.0.1./",
+        "http://localhost./",
+        "http://１２７.０.０.１/",
+        "http://[::7f00:1]/",
+        "http://[64:ff9b::a9fe:a9fe]/",
+        "http://[64:ff9b:1::1]/",
+        "http://[2002:a9fe:a9fe::]/",
+        "http://[2001:0:7f00:1::80ff:fffe]/",
+        "http://[fec0::1]/",
+        "http://[fd00:ec2::254]/",
+        "http://100.100.100.200/",
+        "http://168.63.129.16/",
+        "http://192.0.0.192/",
+        "http://198.18.0.1/",
+        "http://240.0.0.1/",
     ],
 )
 async def test_an_address_that_is_not_public_is_refused(url: str) -> None:
@@ -74,32 +92,73 @@ async def test_credentials_in_a_url_are_refused() -> None:
 
 
 async def test_a_public_address_is_returned_to_connect_to() -> None:
-    target = await check_url("https://8.8.8.8/x")
-    assert (target.addresses, target.port) == (("8.8.8.8",), 443)
+    assert await check_url("https://8.8.8.8/x") == ("8.8.8.8",)
+    assert await check_url("http://[2606:4700:4700::1111]/") == ("2606:4700:4700::1111",)
 
 
 @pytest.mark.parametrize("entry", ["127.0.0.1", "127.0.0.0/8"])
 async def test_a_listed_address_or_network_is_allowed(entry: str) -> None:
-    assert (await check_url("http://127.0.0.1:81/", [entry])).addresses == ("127.0.0.1",)
-    (mapped,) = (await check_url("http://[::ffff:127.0.0.1]/", [entry])).addresses
+    assert await check_url("http://127.0.0.1:81/", [entry]) == ("127.0.0.1",)
+    (mapped,) = await check_url("http://[::ffff:127.0.0.1]/", [entry])
     assert ip_address(mapped) == ip_address("::ffff:127.0.0.1")  # versions of Python spell it differently
     with pytest.raises(Invalid):
         await check_url("http://10.0.0.1/", [entry])
 
 
 async def test_a_listed_name_is_allowed_wherever_it_points() -> None:
-    assert "127.0.0.1" in (await check_url("http://LOCALHOST./", ["localhost"])).addresses
+    assert "127.0.0.1" in await check_url("http://LOCALHOST./", ["localhost"])
 
 
-async def test_a_name_that_changes_its_address_after_the_check_is_not_followed() -> None:
-    """The session must use the judged address, whatever the name says later; here the name never existed."""
+async def test_credentials_that_look_like_a_host_are_refused() -> None:
+    with pytest.raises(Invalid, match="user name"):
+        await check_url("http://8.8.8.8@127.0.0.1/")
+
+
+async def test_a_name_with_one_private_address_is_refused(names: Names) -> None:
+    for addresses in (["8.8.8.8", "10.0.0.1"], ["10.0.0.1", "8.8.8.8"], ["8.8.8.8", "::1"], ["8.8.8.8", "fe80::1"]):
+        names.point("mixed.example", addresses)
+        with pytest.raises(Invalid, match="not a public address"):
+            await check_url("http://mixed.example/")
+    names.point("mixed.example", ["8.8.8.8", "2606:4700:4700::1111"])
+    assert len(await check_url("http://mixed.example/")) == 2
+
+
+async def test_a_refusal_does_not_tell_what_a_name_leads_to(names: Names) -> None:
+    """Or everybody with a key could read the names of a private network."""
+    names.point("database.internal", ["10.11.12.13"])
+    with pytest.raises(Invalid) as refused:
+        await check_url("http://database.internal/")
+    assert "10.11.12.13" not in refused.value.message
+
+
+async def test_a_name_that_cannot_be_looked_up_for_now_is_told_from_one_that_does_not_exist(names: Names) -> None:
+    names.fail_for_now("slow.example")
+    names.point("none.example", [])
+    with pytest.raises(Unresolved):
+        await check_url("http://slow.example/")
+    with pytest.raises(Invalid, match="check how it is written") as refused:
+        await check_url("http://none.example/")
+    assert not isinstance(refused.value, Unresolved)
+
+
+def test_the_addresses_of_this_machine_are_known() -> None:
+    assert is_of_this_machine("127.0.0.5")
+    assert not is_of_this_machine("8.8.8.8")
+    assert not is_of_this_machine("2606:4700:4700::1111")
+
+
+async def test_a_session_connects_only_to_what_is_allowed_when_it_connects(names: Names) -> None:
+    """Whatever the name said before: here it is looked up by the session alone."""
+    names.point("bücher.example".encode("idna").decode(), ["127.0.0.1"])
+    guard = Guard(LOOPBACK)
     async with serving(lambda request: web.Response(text=request.host)) as port:
-        target = Target(f"http://judged.invalid:{port}/", "judged.invalid", port, ("127.0.0.1",))
-        async with guarded_session(target, 5.0) as session, session.get(target.url) as answer:
-            assert await answer.text() == f"judged.invalid:{port}"
-        async with guarded_session(target, 5.0) as session:
-            with pytest.raises(OSError, match="was not checked"):
-                await session.get(f"http://other.invalid:{port}/")
+        async with guarded_session(guard, 5.0) as session, session.get(f"http://bücher.example:{port}/") as answer:
+            assert await answer.text() == f"xn--bcher-kva.example:{port}"
+        for host in ("xn--bcher-kva.example", "127.0.0.1", "[::ffff:127.0.0.1]", "localhost", "１２７.０.０.１"):
+            async with guarded_session(Guard(), 5.0) as session:
+                with pytest.raises(ClientConnectorError) as refused:
+                    await session.get(f"http://{host}:{port}/")
+                assert isinstance(refused.value.os_error, NotPublic), host
 
 
 async def test_an_image_comes_as_media_type_and_bytes() -> None:
@@ -132,6 +191,7 @@ def _missing(_: web.Request) -> web.Response:
         (_content(b"x" * 2000, "image/png"), "larger than 1000 bytes"),
         (_moved("http://10.0.0.1/"), "not a public address"),
         (_moved("file:///etc/passwd"), "not an http"),
+        (_moved("http://[::1"), "not a URL"),
         (_moved_to_itself, "redirected more than"),
     ],
 )

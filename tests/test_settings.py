@@ -33,6 +33,8 @@ def test_an_empty_environment_is_enough_and_stays_on_this_machine() -> None:
         ("TOOL_SANDBOX_TIMEOUT", "7.5", "tool_timeout_s", 7.5),
         ("MCP_DISABLE_STDIO", "false", "mcp_stdio", True),
         ("ACCEPTABLE_ORIGINS", "https://a, https://b", "acceptable_origins", ("https://a", "https://b")),
+        ("HOLDFAST_ALLOW_PRIVATE_ADDRESSES", "true", "allow_private_addresses", True),
+        ("HOLDFAST_ALLOW_PRIVATE_ADDRESSES", "false", "allow_private_addresses", False),
         ("HOLDFAST_ALLOWED_HOSTS", "Intra.example,10.0.0.0/8", "allowed_hosts", ("intra.example", "10.0.0.0/8")),
         ("HOLDFAST_LOG_LEVEL", "debug", "log_level", "DEBUG"),
         ("GLOBAL_MAX_CONTEXT_WINDOW_LIMIT", "64000", "max_context_window", 64_000),
@@ -157,3 +159,18 @@ def test_every_variable_is_described_and_no_name_is_used_twice() -> None:
     assert not PROVIDER_VARIABLES & set(names)
     assert all(variable.meaning.endswith(".") for variable in VARIABLES)
     assert {variable.field for variable in VARIABLES} == set(Settings.__struct_fields__) - {"providers"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "guards"),
+    [
+        ({}, False),
+        ({"HOLDFAST_API_KEY": "k"}, True),
+        ({"HOLDFAST_HOST": "0.0.0.0"}, True),
+        ({"HOLDFAST_HOST": "::1"}, False),
+        ({"HOLDFAST_HOST": "0.0.0.0", "HOLDFAST_API_KEY": "k", "HOLDFAST_ALLOW_PRIVATE_ADDRESSES": "true"}, False),
+        ({"HOLDFAST_ALLOW_PRIVATE_ADDRESSES": "false"}, True),
+    ],
+)
+def test_providers_of_callers_that_are_not_trusted_are_guarded(environment: dict[str, str], guards: bool) -> None:
+    assert Settings.from_environment(environment).guards_providers is guards

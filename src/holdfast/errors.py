@@ -21,6 +21,7 @@ HoldfastError
 │  ├─ AuthRejected           401
 │  ├─ QuotaExceeded          402
 │  ├─ Refused                400   the request, or what it asks for, is not wanted
+│  │  └─ AddressRefused           the provider's address is not one that users may name
 │  ├─ Rejected               500   no permission, no such model, unprocessable
 │  ├─ ContextTooLong         400   compacted and retried first
 │  ├─ SystemPromptTooLong    400
@@ -33,6 +34,7 @@ HoldfastError
 │  └─ SandboxLost
 ├─ RunInterrupted      nobody's: control flow, never logged as an error
 │  ├─ LeaseLost
+│  ├─ HandedOver             a listener's run goes on elsewhere, or later
 │  └─ ShuttingDown
 ├─ ConfigError         the operator's: refuses to start; 500 with its sentence when met later
 │  └─ WrongKey               a stored secret cannot be opened
@@ -187,6 +189,10 @@ class Refused(ModelError):
     status, http_type = 400, "llm_bad_request"
 
 
+class AddressRefused(Refused):
+    pass
+
+
 class Rejected(ModelError):
     pass
 
@@ -239,6 +245,10 @@ class RunInterrupted(HoldfastError):
 
 
 class LeaseLost(RunInterrupted):
+    pass
+
+
+class HandedOver(RunInterrupted):
     pass
 
 

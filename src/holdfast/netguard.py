@@ -1,13 +1,16 @@
-"""Which addresses the server may be sent to by a URL that somebody else wrote: webhooks and images.
+"""Which addresses the server may be sent to by a URL that somebody else wrote: of webhooks, images and providers.
 
-A host is resolved once and every address is judged. `outgoing` connects to the very addresses that were judged, so a
-name cannot point elsewhere between the check and the connection.
+A URL is judged twice. `check_url` judges it when it comes in, so that its writer is told at once. A `Guard` judges it
+again whenever a connection is made: it looks the name up, checks every address that the name has, and the connection
+goes to one of exactly these. A name that leads elsewhere after the first look (DNS rebinding) is refused by the second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
+import logging
 import socket
 from collections.abc import Sequence
 from typing import Final
@@ -19,36 +22,97 @@ from holdfast.errors import Invalid
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+LOOKUP_S: Final = 5.0
 # Public by its own look, but a gateway turns it into the IPv4 address in its last 32 bits.
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+# What `ipaddress` calls public, in some of its versions, and is not.
+_NOT_PUBLIC: Final = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "168.63.129.16/32",  # inside every virtual machine of Azure: its agent's service
+            "192.0.0.0/24",  # reserved by IETF; Oracle's cloud has its metadata there
+            "3fff::/20",  # documentation
+            "fec0::/10",  # site-local
+        ),
+    )
+)
+# Kept for documentation, so that no machine has it: an IPv4 and an IPv6 address.
+_NOBODYS: Final = ("192.0.2.1", "2001:db8::1")
+
+_log = logging.getLogger(__name__)
 
 
-class Target(msgspec.Struct, frozen=True):
-    """A URL that was judged, and the addresses it may be fetched from."""
+class NotPublic(OSError):
+    """Raised in place of a connection. An OSError, because HTTP clients pass those on, as the cause of their own."""
 
-    url: str
-    host: str
-    port: int
-    addresses: tuple[str, ...]
-
-
-async def check_url(url: str, allowed: Sequence[str] = ()) -> Target:
-    """Raises Invalid unless the URL is http(s) and every address of its host is public or allow-listed."""
-    parts = _split(url)
-    host = (parts.hostname or "").rstrip(".").lower()
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    addresses = await _resolve(host, port)
-    if host not in allowed:
-        for address in addresses:
-            if not _is_public(address) and not _is_listed(address, allowed):
-                raise Invalid(
-                    f"{url} leads to {address}, which is not a public address. "
-                    f"If that is wanted, add {host} to HOLDFAST_ALLOWED_HOSTS."
-                )
-    return Target(url, host, port, tuple(str(address) for address in addresses))
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            errno.EACCES,
+            f"{host} is not a public address, or leads to one that is not. If that is wanted, the operator of this "
+            f"server adds {host} to HOLDFAST_ALLOWED_HOSTS.",
+        )
 
 
-def _split(url: str) -> SplitResult:
+class Unresolved(Invalid):
+    """The name could not be looked up now; it may be another time."""
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """`allowed`: the hosts and networks that may be reached although they are not public."""
+
+    allowed: tuple[str, ...] = ()
+
+    async def resolve(self, host: str, port: int) -> tuple[str, ...]:
+        """The addresses of a host, all of them allowed. Raises NotPublic if one is not, gaierror if there are none.
+
+        One that is not spoils the others: which of them is connected to is decided by whoever is fastest.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(LOOKUP_S):
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except TimeoutError as error:
+            raise socket.gaierror(socket.EAI_AGAIN, f"no answer within {LOOKUP_S:g} seconds") from error
+        except UnicodeError as error:
+            raise socket.gaierror(socket.EAI_NONAME, "it cannot be a name") from error
+        # A scope such as fe80::1%eth0 is dropped: link-local addresses are refused or listed without it.
+        addresses = tuple(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
+        if not self.allows_name(host):
+            for address in addresses:
+                if not self.allows(address):
+                    _log.info("%s is not connected to, because it leads to %s", host, address)
+                    raise NotPublic(host)
+        return addresses
+
+    def allows_name(self, host: str) -> bool:
+        return plain_host(host) in self.allowed
+
+    def allows(self, address: str) -> bool:
+        """Of what is not written as an address ought to be, nothing is known, and it is refused."""
+        try:
+            judged = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        return _is_listed(judged, self.allowed) or (_is_public(judged) and not is_of_this_machine(address))
+
+
+async def check_url(url: str, allowed: Sequence[str] = ()) -> tuple[str, ...]:
+    """The addresses of its host. Raises Invalid unless it is an http(s) URL and each of these may be reached."""
+    parts = require_web_url(url)
+    host = plain_host(parts.hostname or "")
+    try:
+        return await Guard(tuple(allowed)).resolve(host, parts.port or (443 if parts.scheme == "https" else 80))
+    except NotPublic as error:
+        raise Invalid(str(error.strerror)) from error
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_AGAIN:
+            raise Unresolved(f"The host {host} could not be found for now ({error.strerror}): try again.") from error
+        raise Invalid(f"The host {host} could not be found ({error.strerror}): check how it is written.") from error
+
+
+def require_web_url(url: str) -> SplitResult:
+    """Raises Invalid for anything that is not an http(s) URL with a host, and for one that carries credentials."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -61,21 +125,36 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-async def _resolve(host: str, port: int) -> list[Address]:
-    loop = asyncio.get_running_loop()
+def plain_host(host: str) -> str:
+    """As hosts are listed: in small letters, without the dot of the root."""
+    return host.rstrip(".").lower()
+
+
+def is_of_this_machine(address: str) -> bool:
+    """Whether it is one of the machine's own: what listens there may be closed to everybody else.
+
+    Only to its own addresses can a socket be bound. Where the kernel lets sockets be bound to any (`ip_nonlocal_bind`),
+    that tells nothing, which is found out with an address that nobody has.
+    """
+    return _can_bind(address) and not _can_bind(_NOBODYS[":" in address])
+
+
+def _can_bind(address: str) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise Invalid(f"The host {host} could not be found ({error}): check how it is written.") from error
-    # A scope such as fe80::1%eth0 is dropped: link-local addresses are refused or listed without it.
-    texts = dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found)
-    return [ipaddress.ip_address(text) for text in texts]
+        with socket.socket(family, socket.SOCK_DGRAM) as trying:
+            trying.bind((address, 0))
+    except OSError:
+        return False
+    return True
 
 
 def _is_public(address: Address) -> bool:
     inner = _embedded_ipv4(address)
     if inner is not None:
         return _is_public(inner)
+    if any(address.version == network.version and address in network for network in _NOT_PUBLIC):
+        return False
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 

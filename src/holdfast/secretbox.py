@@ -41,9 +41,15 @@ class SecretBox:
     def from_directory(cls, directory: Path) -> Self:
         """Uses the directory's key file, and makes one on the first start."""
         path = directory / KEY_FILE
-        if not path.exists():
-            _create_key_file(path)
-        return cls(_read_key_file(path), str(path))
+        try:
+            if not path.exists():
+                _create_key_file(path)
+            return cls(_read_key_file(path), str(path))
+        except OSError as error:
+            raise ConfigError(
+                f"The key file {path} cannot be used: {error.strerror or error}. Let the server alone read it "
+                "(chmod 600), or give the key in HOLDFAST_ENCRYPTION_KEY."
+            ) from error
 
     def seal(self, text: str) -> bytes:
         nonce = secrets.token_bytes(_NONCE_BYTES)

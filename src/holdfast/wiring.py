@@ -7,6 +7,8 @@ import fcntl
 import os
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from io import TextIOWrapper
+from pathlib import Path
 
 from holdfast.actions.base_tools import sync_base_tools
 from holdfast.actions.callbacks import Callbacks
@@ -33,13 +35,14 @@ from holdfast.llm.base import Catalog
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.opening import Vendors
+from holdfast.netguard import Guard
 from holdfast.private_files import LOCK_FILE, private_paths
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
-from holdfast.store.database import open_database
+from holdfast.store.database import only_server, open_database, sqlite_path
 from holdfast.store.transaction import Database
 from holdfast.tools.base import Sandbox
-from holdfast.tools.sandbox.contract import Limits
+from holdfast.tools.sandbox.contract import EgressConfig, Limits
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 
 
@@ -51,7 +54,7 @@ async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
     sandbox = _sandbox(settings)
     with _only_process(settings):
         async with AsyncExitStack() as open_things:
-            database = await open_database(settings.database_address)
+            database = await open_database(settings.database_address, timeout_s=settings.database_timeout_s)
             open_things.push_async_callback(database.aclose)
             open_things.push_async_callback(sandbox.aclose)
             box = open_secretbox(settings)
@@ -74,7 +77,8 @@ def _sandbox(settings: Settings) -> ForkServerSandbox:
         all_calls_bytes=settings.tools_memory_bytes or 0,
     )
     hidden = private_paths(settings.data_dir, settings.database_file)
-    return ForkServerSandbox(limits=limits, hidden=hidden, unsafe=settings.unsafe_tools)
+    egress = EgressConfig(policy=settings.egress, port=settings.port, has_key=settings.api_key is not None)
+    return ForkServerSandbox(limits=limits, hidden=hidden, unsafe=settings.unsafe_tools, egress=egress)
 
 
 def open_secretbox(settings: Settings) -> SecretBox:
@@ -93,12 +97,23 @@ def assemble(
     patience = Patience(settings.model_retries, settings.model_retry_s)
     observers = Observers(Spans(), _traces(settings, database, box, clock) if settings.trace_provider else None)
     compactor = Compactor(catalog, clock, TokenRatios(database), patience, observers.spans)
-    runner = Runner(database, catalog, executor, InlineTools(database, clock), clock, compactor, patience, observers)
+    runner = Runner(
+        database,
+        catalog,
+        executor,
+        InlineTools(database, clock),
+        clock,
+        compactor,
+        patience,
+        observers,
+        listeners_wait_s=settings.lease_ttl_s,
+    )
     pace = Pace(
         lease_ttl_s=settings.lease_ttl_s,
         drain_s=settings.drain_s,
         frame_retention_s=settings.frame_retention_s,
         trace_retention_s=settings.trace_retention_s,
+        run_retention_s=settings.run_retention_s,
     )
     worker = Worker(database, runner, streams, clock, pace)
     return Holdfast(
@@ -118,7 +133,7 @@ def assemble(
 
 def _traces(settings: Settings, database: Database, box: SecretBox, clock: Clock) -> ProviderTraces:
     keys = [value for name, value in settings.providers.items() if is_secret_name(name)]
-    own = [settings.api_key, settings.encryption_key]
+    own = [settings.api_key, settings.secrets_key, settings.encryption_key]
     hidden = [*keys, *(secret for secret in own if secret)]
     return ProviderTraces(database, box.open, clock, most_bytes=settings.trace_max_bytes, hidden=hidden)
 
@@ -132,6 +147,7 @@ def _catalog(settings: Settings, endpoints: list[Endpoint], database: Database, 
             first_byte_s=settings.model_timeout_s,
             total_s=settings.model_stream_timeout_s,
             openai_responses=settings.openai_responses,
+            guard=Guard(settings.allowed_hosts) if settings.guards_providers else None,
         ),
     )
 
@@ -139,7 +155,7 @@ def _catalog(settings: Settings, endpoints: list[Endpoint], database: Database, 
 @asynccontextmanager
 async def _side_tasks(deps: Holdfast, sandbox: ForkServerSandbox) -> AsyncGenerator[None]:
     """Whatever runs beside requests. A side task that dies takes the server with it: better loud than limping."""
-    callbacks = Callbacks(deps.database, deps.clock, deps.settings.allowed_hosts)
+    callbacks = Callbacks(deps.database, deps.clock, deps.settings.reachable_hosts)
     deps.worker.on_end = callbacks.wake
     async with asyncio.TaskGroup() as group:
         forever = [group.create_task(deps.worker.run_forever()), group.create_task(callbacks.run_forever())]
@@ -167,11 +183,12 @@ def _privately(path: str, flags: int) -> int:
 
 @contextmanager
 def _only_process(settings: Settings) -> Generator[None]:
-    """One process per data directory. With SQLite it may then take over every run at once: nobody else can own any."""
+    """One process per SQLite file and per data directory. It may then take over every run at once: nobody else can own
+    any."""
     if not _is_alone(settings):
         yield
         return
-    with open(settings.data_dir / LOCK_FILE, "w", opener=_privately) as lock:
+    with _lock_file(settings.data_dir / LOCK_FILE) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -179,4 +196,15 @@ def _only_process(settings: Settings) -> Generator[None]:
                 f"Another Holdfast server uses the data directory {settings.data_dir}. Stop it, or give this one "
                 "another directory with --data-dir or HOLDFAST_DATA_DIR."
             ) from None
-        yield
+        with only_server(sqlite_path(settings.database_address)):
+            yield
+
+
+def _lock_file(path: Path) -> TextIOWrapper:
+    try:
+        return open(path, "w", opener=_privately)
+    except OSError as error:
+        raise ConfigError(
+            f"The data directory {path.parent} cannot be written: {error.strerror}. Make it writable, or "
+            "name another with --data-dir or HOLDFAST_DATA_DIR."
+        ) from error

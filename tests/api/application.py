@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from holdfast.api.ids import AgentId, ConversationId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Int64, Limit, Order
 from holdfast.api.server import ROUTERS, create_app
+from holdfast.engine.clock import SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.settings import Settings
 
@@ -85,10 +87,10 @@ async def client_of(
 def _deps(settings: Settings) -> Holdfast:
     """Only what the skeleton itself touches; a route that reaches for more fails loudly."""
     parts: dict[str, Any] = dict.fromkeys(Holdfast.__struct_fields__)
-    parts.update(settings=settings, database=_Answering(), worker=Worker())
+    parts.update(settings=settings, database=_Answering(), worker=Worker(), clock=SystemClock())
     return Holdfast(**parts)
 
 
 class _Answering(msgspec.Struct):
-    async def now_us(self) -> int:
-        return 0
+    async def check(self) -> int:
+        return time.time_ns() // 1_000

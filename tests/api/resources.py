@@ -86,10 +86,10 @@ class Served(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def serving(database_url: str, directory: Path) -> AsyncGenerator[Served]:
+async def serving(database_url: str, directory: Path, **options: Any) -> AsyncGenerator[Served]:
     database = await open_database(database_url)
     sandbox = ForkServerSandbox(hidden=(directory,))
-    settings = Settings(data_dir=directory, default_model="holdfast/offline", tool_timeout_s=100)
+    settings = Settings(data_dir=directory, default_model="holdfast/offline", tool_timeout_s=100, **options)
     try:
         deps = assemble(settings, database, sandbox, Catalog())
         now_us = deps.clock.now_us()

@@ -86,7 +86,7 @@ async def test_relations_are_empty_unless_asked_for(served: Served) -> None:
     assert with_blocks.tags == ["a", "b"]
     assert with_blocks.tools == []
     whole = await served.ok("GET", f"/v1/agents/{made.id}", include=EVERYTHING)
-    assert (len(whole["tools"]), whole["secrets"][0]["value"]) == (3, "hush")
+    assert (len(whole["tools"]), whole["secrets"][0]["value"]) == (3, "********")
     assert whole["secrets"][0]["value_enc"] is None
     old_words = await served.ok("GET", f"/v1/agents/{made.id}", include_relationships="tools,memory")
     assert (len(old_words["tools"]), len(old_words["blocks"])) == (3, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -14,6 +15,7 @@ from holdfast.core.messages import Image
 from ..llm.fakes.anthropic import AnthropicProtocol
 from ..llm.fakes.chat import ChatProtocol
 from ..llm.fakes.server import FakeVendor
+from ..llm.test_http import listening
 from ..served import ServedClient, served
 from ..test_netguard import LOOPBACK, PIXEL, pictures
 
@@ -75,8 +77,41 @@ async def test_a_picture_that_cannot_be_had_is_refused_and_nothing_is_stored(
     client, path = shown
     async with pictures(b"", "image/png") as (empty, _):
         told = await client.refusal(400, "POST", path, asking_about({"type": "url", "url": empty}))
-    assert told == f"The image at {empty} is empty."
+    assert told == f"The image at {empty} is empty, or is not the image/png that its server calls it."
+    async with pictures(b"notpng", "image/png") as (false, _):
+        told = await client.refusal(400, "POST", path, asking_about({"type": "url", "url": false}))
+    assert "is not the image/png" in told
+    sent = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"notpng").decode()}
+    assert "not an image" in await client.refusal(400, "POST", path, asking_about(sent))
     told = await client.refusal(400, "POST", path, asking_about({"type": "url", "url": empty}))
     assert "could not be fetched" in told
     assert [message["message_type"] for message in await client.ask("GET", path)] == ["system_message"]
     assert not [exchange for exchange in vendor.exchanges if exchange.method == "POST"]
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        b"http://[::1",
+        b"http://[not-an-address]/",
+        b"http://127.0.0.1:99999/",
+        b"//",
+        b"http://\xff\xfe/",
+        b"/\xff\xfe",
+        b"http://me:secret@127.0.0.1/",
+        b"gopher://127.0.0.1/",
+    ],
+)
+async def test_a_picture_that_is_redirected_to_something_malformed_is_refused(
+    shown: tuple[ServedClient, str], location: bytes
+) -> None:
+    client, path = shown
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 302 Found\r\nlocation: %b\r\ncontent-length: 0\r\n\r\n" % location)
+        writer.close()
+
+    async with listening(answer) as url:
+        await client.refusal(400, "POST", path, asking_about({"type": "url", "url": url}))
+    assert [message["message_type"] for message in await client.ask("GET", path)] == ["system_message"]

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from holdfast.api.limits import check_storable
+from holdfast.api.limits import MAX_VALUES, check_storable
 from holdfast.errors import Unprocessable
 
 from .application import client_of
@@ -82,3 +83,54 @@ def test_decoded_values_from_elsewhere_can_be_checked_too() -> None:
 async def _chunks(body: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(body), 100):
         yield body[start : start + 100]
+
+
+@pytest.mark.parametrize("kind", ["application/jsonx", "text/foo+json", "application/json-seq"])
+async def test_what_is_not_json_by_its_content_type_is_not_read_as_json_anywhere(kind: str) -> None:
+    body = b'{"text": "a\\u0000b"}'
+    async with client_of() as client:
+        answer = await client.post("/v1/notes/", content=body, headers={"content-type": kind})
+    assert answer.status_code == 422
+    assert "NUL" not in answer.text
+
+
+@pytest.mark.parametrize("kind", ["application/json", "APPLICATION/JSON; charset=utf-8", "application/vnd.x+json"])
+async def test_json_by_any_of_its_names_is_checked_and_read(kind: str) -> None:
+    async with client_of() as client:
+        bad = await client.post("/v1/notes/", content=b'{"text": "a\\u0000b"}', headers={"content-type": kind})
+        good = await client.post("/v1/notes/", content=b'{"text": "a"}', headers={"content-type": kind})
+    assert "NUL" in bad.text
+    assert good.status_code == 200
+
+
+@pytest.mark.parametrize("value", ["[]", "1", '"a"', '{"a":1}'])
+async def test_a_body_of_too_many_values_is_refused_before_it_is_decoded(value: str) -> None:
+    body = f'{{"text": "a", "extra": {{"many": [{",".join([value] * (MAX_VALUES + 1))}]}}}}'.encode()
+    async with client_of() as client:
+        answer = await client.post("/v1/notes/", content=body, headers=JSON)
+    assert answer.status_code == 422
+    assert f"more than {MAX_VALUES} JSON values" in answer.json()["detail"]
+
+
+async def test_a_long_text_full_of_commas_brackets_and_quotes_is_one_value() -> None:
+    note: dict[str, Any] = {"text": 'a,b[{"\\",' * MAX_VALUES, "extra": {}}
+    async with client_of() as client:
+        answer = await client.post("/v1/notes/", json=note)
+    assert (answer.status_code, answer.json()) == (200, note)
+
+
+@pytest.mark.parametrize("bad", [b"9223372036854775808", b'"a\\u0000b"'])
+async def test_what_cannot_be_stored_is_found_among_many_short_values(bad: bytes) -> None:
+    body = b'{"text": "a", "extra": {"many": [' + b"1," * 10_000 + bad + b"]}}"
+    async with client_of() as client:
+        answer = await client.post("/v1/notes/", content=body, headers=JSON)
+    assert answer.status_code == 422
+    assert "body.extra.many.10000" in answer.json()["detail"]
+
+
+async def test_a_query_of_too_many_parameters_is_refused() -> None:
+    async with client_of() as client:
+        many = await client.get("/v1/notes/?" + "&".join(["after=a"] * 1_001))
+        most = await client.get("/v1/notes/?" + "&".join(["after=a"] * 1_000))
+    assert many.status_code == 422 and "1001 parameters" in many.json()["detail"]
+    assert most.status_code == 200

@@ -14,7 +14,7 @@ from .sources import ROOT, functions, modules
 
 # Optional or slow to import; each in the adapter that owns it. Nothing else may be imported inside a function.
 ALLOWED_INSIDE = {
-    ("store/database.py", "holdfast.store"): "asyncpg, for those who use PostgreSQL",
+    ("store/database.py", "holdfast.store.postgres_start"): "asyncpg, for those who use PostgreSQL",
     ("store/sqlite.py", "holdfast.store.migrations"): "Alembic is slow to import",
     ("store/postgres.py", "holdfast.store.migrations"): "Alembic is slow to import",
     ("actions/callbacks.py", "holdfast"): "outgoing, because aiohttp is slow to import",

@@ -446,3 +446,45 @@ async def test_a7_both_spellings_of_a_client_return_mean_the_same(
     assert answered.messages[0]["tool_return"] == "it failed here"
     assert answered.stop_reason == "end_turn"
     await check_next_message_works(client, agent)
+
+
+@in_modes("BST")
+async def test_a7_a_tool_made_again_under_the_same_name_is_refused_and_the_call_can_be_denied(
+    client: AsyncLetta, make_agent: MakeAgent, mode: Mode
+) -> None:
+    agent, name = await make_agent(), f"pay_{mode}"
+    asked_for = await _attached(client, agent, name, "asked for")
+    (call,) = await pause(client, agent, f"Call {name}")
+    await client.tools.delete(asked_for)
+    other = await _attached(client, agent, name, "another tool")
+
+    refused = await send(client, mode, agent, approve(call))
+
+    assert refused.status == 409
+    assert "belongs to another tool now" in refused.error_text
+    denied = await send(client, mode, agent, deny(call))
+    assert denied.messages[0]["status"] == "error"
+    assert denied.stop_reason == "end_turn"
+    await check_at_rest(client, agent)
+    await client.tools.delete(other)
+
+
+@in_modes("BST")
+async def test_a7_a_client_tool_of_the_same_name_sent_with_the_answer_does_not_hide_the_approved_tool(
+    client: AsyncLetta, make_agent: MakeAgent, mode: Mode
+) -> None:
+    agent = await make_agent("secret_code")
+    (call,) = await pause(client, agent)
+
+    approved = await send(client, mode, agent, approve(call), client_tools=[{"name": "secret_code"}])
+
+    assert approved.messages[0]["status"] == "success"
+    assert approved.messages[0]["tool_return"].startswith("open sesame ")
+    await check_at_rest(client, agent)
+
+
+async def _attached(client: AsyncLetta, agent: str, name: str, returned: str) -> str:
+    source = f'def {name}() -> str:\n    """Pay."""\n    return "{returned}"\n'
+    tool = await client.tools.create(source_code=source, default_requires_approval=True)
+    await client.agents.tools.attach(tool.id, agent_id=agent)
+    return tool.id

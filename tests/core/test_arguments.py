@@ -37,6 +37,14 @@ def test_arguments_are_read_leniently(text: str, arguments: dict[str, Any]) -> N
         '{"a": "\\ud800"}',
         '{"a": "\ud800"}',
         '{"a": ' + "[" * 100_000,
+        '{"a": NaN}',
+        '{"a": Infinity}',
+        '{"a": -Infinity}',
+        '{"a": 1e999}',
+        '{"a": -1e999}',
+        '{"a": [{"b": NaN}]}',
+        '"{\\"a\\": Infinity}"',
+        '{"a": "two\nlines", "b": 1e999}',
     ],
 )
 def test_arguments_that_cannot_be_read_are_an_error_and_not_an_empty_call(text: str) -> None:
@@ -57,6 +65,12 @@ def schema(**properties: Any) -> dict[str, Any]:
 def test_prefilled_arguments_beat_those_of_the_model() -> None:
     kinds = schema(city={"type": "string"}, days={"type": "integer"})
     assert merge_prefilled(kinds, {"city": "Oslo", "days": 2}, {"city": "Rome"}) == {"city": "Rome", "days": 2}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [{"deep": float("-inf")}]], ids=str)
+def test_a_prefilled_value_that_is_not_a_finite_number_is_refused(value: Any) -> None:
+    with pytest.raises(ToolFailed, match=r"^Invalid prefilled tool arguments from tool rules: 'it' .*finite"):
+        merge_prefilled(schema(it={}), {}, {"it": value})
 
 
 def test_nothing_prefilled_leaves_the_arguments_as_they_are() -> None:

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core import deltas
 from holdfast.core.deltas import (
+    MAX_CALLS,
     CallDelta,
     Delta,
     Finish,
@@ -19,6 +22,7 @@ from holdfast.core.deltas import (
 )
 from holdfast.core.messages import OmittedReasoning, Reasoning, RedactedReasoning, Text, ToolCall
 from holdfast.core.usage import Usage
+from holdfast.errors import BadReply
 
 
 def folded(*deltas: Delta) -> Reply:
@@ -93,3 +97,40 @@ def pieces(text: str, cut: random.Random) -> list[str]:
         found.append(text[:size])
         text = text[size:]
     return found
+
+
+def test_a_reply_of_too_many_calls_is_refused_at_the_first_that_is_too_many() -> None:
+    folder = ReplyFolder()
+    for number in range(MAX_CALLS):
+        folder.add(CallDelta(number, f"c{number}", "note", "{}"))
+    folder.add(CallDelta(0, arguments=" "))
+    with pytest.raises(BadReply, match="more than 256 tool calls"):
+        folder.add(CallDelta(MAX_CALLS, "one more", "note", "{}"))
+    assert len(folder.reply().calls) == MAX_CALLS
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        TextDelta("x" * 1_000_000),
+        TextDelta("", "x" * 1_000_000),
+        ReasoningDelta("x" * 1_000_000),
+        RedactedDelta("x" * 1_000_000),
+        OmittedDelta("x" * 1_000_000),
+        CallDelta(0, "c", "note", "x" * 1_000_000),
+    ],
+    ids=lambda delta: type(delta).__name__,
+)
+def test_a_reply_of_any_kind_that_does_not_end_is_refused(delta: Delta) -> None:
+    folder = ReplyFolder()
+    with pytest.raises(BadReply, match="longer than 16000000 characters"):
+        for _ in range(20):
+            folder.add(delta)
+
+
+def test_deltas_that_say_nothing_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deltas, "MAX_REPLY_CHARS", 1_000)
+    folder = ReplyFolder()
+    with pytest.raises(BadReply, match="longer than"):
+        for _ in range(1_001):
+            folder.add(TextDelta(""))

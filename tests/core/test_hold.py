@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from holdfast.core.hold import HeldCall, Hold, answers_same_calls, check_answer, client_answers, cut_answer
+from holdfast.core.fingerprint import ToolIdentity
+from holdfast.core.hold import (
+    HeldCall,
+    Hold,
+    answers_same_calls,
+    changed_secrets,
+    check_answer,
+    client_answers,
+    cut_answer,
+    run_names,
+)
 from holdfast.core.messages import Approve, ClientReturn, Decision, Deny
 from holdfast.errors import Conflict, Invalid
 
 from .machine import call
 
-VERSIONS = {"guarded": 3, "note": 1}
+GUARDED = ToolIdentity("tool-guarded", 3, "f00d")
+TOOLS = {"guarded": GUARDED, "note": ToolIdentity("tool-note", 1, "cafe")}
 HOLD = Hold(
     "message-request",
     "step-1",
     (
-        HeldCall(call("guarded", "c1"), asks=True, version=3),
+        HeldCall(call("guarded", "c1"), asks=True, version=3, tool=GUARDED),
         HeldCall(call("note", "c2"), asks=False, version=1),
         HeldCall(call("camera", "c3"), asks=True, client=True),
     ),
 )
 ALONE = Hold("message-request", "step-1", HOLD.calls[:1])
+STORED_EARLIER = Hold("message-request", "step-1", (HeldCall(call("guarded", "c1"), asks=True, version=3),))
 
 
 def test_only_the_calls_that_ask_are_to_be_answered() -> None:
@@ -29,7 +42,7 @@ def test_only_the_calls_that_ask_are_to_be_answered() -> None:
 
 def test_an_answer_is_put_in_the_order_of_the_calls() -> None:
     camera, approval = ClientReturn("c3", "snap"), Approve("c1")
-    assert check_answer(HOLD, [camera, approval], VERSIONS) == (approval, camera)
+    assert check_answer(HOLD, [camera, approval], TOOLS) == (approval, camera)
 
 
 @pytest.mark.parametrize(
@@ -44,36 +57,81 @@ def test_an_answer_is_put_in_the_order_of_the_calls() -> None:
 )
 def test_an_answer_to_other_calls_than_were_asked_for_is_refused(decisions: list[Decision]) -> None:
     with pytest.raises(Invalid, match=r"Invalid tool call IDs. Expected '\['c1', 'c3'\]'"):
-        check_answer(HOLD, decisions, VERSIONS)
+        check_answer(HOLD, decisions, TOOLS)
 
 
 def test_an_answer_that_decides_nothing_is_refused() -> None:
     with pytest.raises(Invalid, match="does not contain any approvals"):
-        check_answer(HOLD, [], VERSIONS)
+        check_answer(HOLD, [], TOOLS)
 
 
 def test_the_request_may_stand_for_its_only_call() -> None:
-    assert check_answer(ALONE, [Approve("message-request", "fine")], VERSIONS) == (Approve("c1", "fine"),)
+    assert check_answer(ALONE, [Approve("message-request", "fine")], TOOLS) == (Approve("c1", "fine"),)
     with pytest.raises(Invalid, match="Invalid tool call IDs"):
-        check_answer(HOLD, [Approve("message-request")], VERSIONS)
+        check_answer(HOLD, [Approve("message-request")], TOOLS)
 
 
 def test_a_client_tool_cannot_be_approved_but_it_can_be_denied() -> None:
     with pytest.raises(Invalid, match="must be answered with a tool return"):
-        check_answer(HOLD, [Approve("c1"), Approve("c3")], VERSIONS)
-    assert check_answer(HOLD, [Approve("c1"), Deny("c3")], VERSIONS) == (Approve("c1"), Deny("c3"))
+        check_answer(HOLD, [Approve("c1"), Approve("c3")], TOOLS)
+    assert check_answer(HOLD, [Approve("c1"), Deny("c3")], TOOLS) == (Approve("c1"), Deny("c3"))
 
 
 def test_a_server_tool_may_be_answered_by_the_client() -> None:
     answers = (ClientReturn("c1", "done elsewhere"), ClientReturn("c3", "snap"))
-    assert check_answer(HOLD, answers, VERSIONS) == answers
+    assert check_answer(HOLD, answers, TOOLS) == answers
 
 
-def test_a_tool_that_was_changed_since_it_was_asked_for_cannot_be_approved_only_denied() -> None:
-    changed = {"guarded": 4}
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        (ToolIdentity("tool-guarded", 4, "f00d"), "was changed after approval was asked"),
+        (ToolIdentity("tool-guarded", 3, "beef"), "was changed after approval was asked"),
+        (ToolIdentity("tool-other", 3, "f00d"), "belongs to another tool"),
+    ],
+    ids=["version", "fingerprint", "id"],
+)
+def test_a_tool_that_was_changed_since_it_was_asked_for_cannot_be_approved_only_denied(
+    changed: ToolIdentity, sentence: str
+) -> None:
+    tools = {"guarded": changed}
+    with pytest.raises(Conflict, match=sentence):
+        check_answer(ALONE, [Approve("c1")], tools)
+    assert check_answer(ALONE, [Deny("c1", "no")], tools) == (Deny("c1", "no"),)
+    answered = (ClientReturn("c1", "done elsewhere"),)
+    assert check_answer(ALONE, answered, tools) == answered
+
+
+def test_a_tool_that_was_gone_when_it_was_asked_for_cannot_be_approved() -> None:
+    gone = msgspec.structs.replace(ALONE.calls[0], tool=ToolIdentity("tool-guarded", 3, None))
     with pytest.raises(Conflict, match="was changed after approval was asked"):
-        check_answer(ALONE, [Approve("c1")], changed)
-    assert check_answer(ALONE, [Deny("c1", "no")], changed) == (Deny("c1", "no"),)
+        check_answer(Hold("message-request", "step-1", (gone,)), [Approve("c1")], TOOLS)
+
+
+def test_a_hold_of_an_earlier_version_is_held_to_the_version_of_its_tool() -> None:
+    assert check_answer(STORED_EARLIER, [Approve("c1")], TOOLS) == (Approve("c1"),)
+    with pytest.raises(Conflict, match="was changed after approval was asked"):
+        check_answer(STORED_EARLIER, [Approve("c1")], {"guarded": ToolIdentity("tool-guarded", 4, "f00d")})
+
+
+def test_a_hold_of_an_earlier_version_can_be_read_and_tells_of_no_changed_secrets() -> None:
+    stored = (
+        b'{"request_id":"message-request","step_id":"step-1","calls":'
+        b'[{"call":{"id":"c1","name":"guarded","arguments":"{}"},"asks":true,"version":3}]}'
+    )
+    read = msgspec.json.decode(stored, type=Hold)
+    assert (read.calls[0].version, read.calls[0].tool, read.secrets) == (3, None, None)
+    assert changed_secrets(read, {"TARGET": "agent-env-1"}) == []
+
+
+def test_changed_added_and_removed_secrets_are_told_and_those_that_stayed_are_not() -> None:
+    hold = msgspec.structs.replace(ALONE, secrets={"CHANGED": "1", "GONE": "2", "SAME": "3"})
+    assert changed_secrets(hold, {"SAME": "3", "CHANGED": "4", "NEW": "5"}) == ["CHANGED", "GONE", "NEW"]
+
+
+def test_an_answer_lets_run_what_it_approves_and_siblings_that_ask_for_nothing() -> None:
+    assert run_names(HOLD, [Approve("c1"), ClientReturn("c3", "snap")]) == {"guarded", "note"}
+    assert run_names(HOLD, [Deny("c1"), Deny("c3")]) == {"note"}
 
 
 def test_a_tool_that_was_detached_meanwhile_can_be_approved_and_will_not_be_found() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from holdfast.core.events import JudgedCall
+from holdfast.core.fingerprint import ToolIdentity
 from holdfast.core.hold import HeldCall, Hold
 from holdfast.core.judgement import judge, resume
 from holdfast.core.messages import Approve, ClientReturn, Deny, ToolCall
@@ -13,6 +16,7 @@ from holdfast.core.tool_rules import Choice, RunFirst, choose
 
 from .machine import call, judged, spec
 
+GUARDED = ToolIdentity("tool-guarded", 1, "f00d")
 EVERYTHING = Choice(("note", "lookup", "remember", "guarded", "camera", "finish"), forced=False)
 
 
@@ -80,6 +84,14 @@ def test_a_prefilled_argument_that_the_tool_cannot_take_is_fatal() -> None:
     assert fatal.note.startswith("Invalid prefilled tool arguments from tool rules")
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_arguments_with_numbers_that_json_does_not_have_are_refused_and_not_read_as_null(number: str) -> None:
+    refused = judge_one(ToolCall("c1", "guarded", f'{{"m": {number}}}'))
+    assert refused.verdict == "refused"
+    assert refused.note is not None
+    assert f"{number} is not a finite number" in refused.note
+
+
 def test_without_parallel_calls_only_the_first_is_kept() -> None:
     calls = [call("note"), call("lookup")]
     assert judge(spec(), EVERYTHING, calls, parallel=False) == (judged("note"),)
@@ -98,7 +110,7 @@ def test_a_decided_hold_becomes_the_calls_that_the_next_run_begins_with() -> Non
         "message-request",
         "step-1",
         (
-            HeldCall(call("guarded", "c1"), asks=True),
+            HeldCall(call("guarded", "c1"), asks=True, tool=GUARDED),
             HeldCall(call("note", "c2"), asks=False),
             HeldCall(call("guarded", "c3"), asks=True),
             HeldCall(call("camera", "c4"), asks=True, client=True),
@@ -107,7 +119,7 @@ def test_a_decided_hold_becomes_the_calls_that_the_next_run_begins_with() -> Non
     )
     decisions = (Approve("c1"), Deny("c3", "too dear"), ClientReturn("c4", "snap"))
     assert resume(hold, decisions) == (
-        judged("guarded", "allowed", "c1"),
+        JudgedCall(call("guarded", "c1"), "allowed", approved=GUARDED),
         judged("note", "allowed", "c2"),
         judged("guarded", "denied", "c3", "too dear"),
         judged("camera", "answered", "c4"),

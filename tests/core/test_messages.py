@@ -87,7 +87,7 @@ def test_a_row_is_shown_as_one_message_for_each_run_of_like_parts_and_one_for_al
 
 def test_an_image_is_held_as_vendors_spell_it() -> None:
     assert readable_image("image/png", "iVBORw==", "low") == Image("image/png", "iVBORw==", "low")
-    assert readable_image(" IMAGE/JPG ", "iV\nBO\r\nRw") == Image("image/jpeg", "iVBORw==")
+    assert readable_image(" IMAGE/JPG ", "/9\nj/\r\n4A") == Image("image/jpeg", "/9j/4A==")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,14 @@ def test_what_an_image_is_called_does_not_hide_what_it_is(content: bytes, media_
 
 
 @pytest.mark.parametrize(
-    ("media_type", "data"), [("image/png", "!"), ("image/png", "ü"), ("image/png", " "), ("text/html", "iVBORw==")]
+    ("media_type", "data"),
+    [
+        ("image/png", "!"),
+        ("image/png", "ü"),
+        ("image/png", " "),
+        ("text/html", "iVBORw=="),
+        *((f"image/{kind}", "bm90cG5n") for kind in ("png", "jpeg", "jpg", "gif", "webp")),  # notpng
+    ],
 )
 def test_an_image_that_nobody_could_read_is_none(media_type: str, data: str) -> None:
     assert readable_image(media_type, data) is None

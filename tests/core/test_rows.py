@@ -65,14 +65,14 @@ def test_of_a_reply_that_was_cut_off_only_what_it_said_is_kept() -> None:
 
 def test_all_returns_of_a_step_share_a_row_in_the_order_of_its_calls() -> None:
     first, second = ToolReturn("c1", "note", "success", "a"), ToolReturn("c2", "lookup", "success", "b")
-    row = rows.tool_row(ORIGIN, "message-t", [second], [first], ["c1", "c2", "c3"])
+    row = rows.tool_row(ORIGIN, "message-t", [second], [first], {"c1": 0, "c2": 1, "c3": 2})
     assert row.parts == (first, second)
     assert row.name == "note"
     assert row.role == "tool"
 
 
 def test_a_tool_row_without_returns_has_no_name() -> None:
-    assert rows.tool_row(ORIGIN, "message-t", [], [], ["c1"]).name is None
+    assert rows.tool_row(ORIGIN, "message-t", [], [], {"c1": 0}).name is None
 
 
 def test_a_cancelled_hold_is_answered_by_denials_of_what_it_asked() -> None:

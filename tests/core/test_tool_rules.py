@@ -141,13 +141,12 @@ def test_when_rules_leave_nothing_nothing_is_offered_and_nothing_forced() -> Non
 
 
 def test_only_tools_with_the_rule_need_approval() -> None:
-    assert tool_rules.needs_approval([RequiresApproval(tool_name="a")], "a")
-    assert not tool_rules.needs_approval([RequiresApproval(tool_name="a"), ExitLoop(tool_name="b")], "b")
+    assert tool_rules.approval_names([RequiresApproval(tool_name="a"), ExitLoop(tool_name="b")]) == {"a"}
 
 
 def test_only_terminal_tools_end_the_turn() -> None:
-    assert tool_rules.ends_turn([ExitLoop(tool_name="a")], "a")
-    assert not tool_rules.ends_turn([ExitLoop(tool_name="a"), ContinueLoop(tool_name="b")], "b")
+    assert tool_rules.any_ends_turn([ExitLoop(tool_name="a")], ["b", "a"])
+    assert not tool_rules.any_ends_turn([ExitLoop(tool_name="a"), ContinueLoop(tool_name="b")], ["b"])
 
 
 def test_required_tools_are_named_once_while_attached_and_uncalled() -> None:

@@ -54,6 +54,15 @@ class Meddler:
     async def read(self, job: Job[Any]) -> Any:
         return await self._inner.read(job)
 
+    async def write_lease(self, job: Job[Any]) -> Any:
+        return await self._inner.write_lease(job)
+
+    async def check(self) -> int:
+        return await self._inner.check()
+
+    async def read_long(self, job: Job[Any]) -> Any:
+        return await self._inner.read_long(job)
+
     async def now_us(self) -> int:
         return await self._inner.now_us()
 
@@ -289,6 +298,16 @@ async def _ask_until_dead(node: Node, text: str) -> None:
 
 
 class TestOtherBuiltInTools:
+    async def test_a_cancel_during_a_long_search_ends_the_run_at_once(self, world: World) -> None:
+        await call(world, "conversation_search", query="words")
+        node = world.node()
+        node.database.long_reads_hang = True
+        run_id = (await node.send('[[call:conversation_search {"query": "words"}]]')).run.id
+        await node.database.hanging.wait()
+        assert await asyncio.wait_for(node.cancel.one(run_id), 20) == "cancelled"
+        assert (await world.run(run_id)).stop_reason == "cancelled"
+        await node.die()
+
     async def test_search_finds_what_was_said_in_any_conversation_but_not_itself(self, world: World) -> None:
         thread = await add_conversation(world, world.agent_id)
         await world.node().ask("My aunt sells marzipan [[say:How sweet]]", thread=thread)

@@ -13,7 +13,7 @@ from holdfast.core.records import Step
 from holdfast.core.retrying import Patience
 from holdfast.core.run import OpenCall
 from holdfast.core.usage import Usage, cost
-from holdfast.store import runs, steps
+from holdfast.store import agents, runs, steps
 from holdfast.store.transaction import Transaction
 
 from ..scenario import Node, World, eventually
@@ -178,6 +178,45 @@ async def test_waiting_for_a_person_is_nobodys_time_and_the_tools_after_it_are_t
     assert (parked.stop_reason, seconds(parked)) == ("requires_approval", took(30, 10, 3, 33))
     assert seconds(next_step) == took(30, 10, None, 30)
     assert (run.total_duration_ns, after.total_duration_ns) == (30 * SECOND, 33 * SECOND)
+
+
+@pytest.mark.parametrize("correction_s", [-3600.0, 3600.0], ids=["set back", "set forward"])
+async def test_durations_do_not_jump_when_the_time_of_day_is_corrected_during_a_run(
+    timed: Timed, correction_s: float
+) -> None:
+    async def correct() -> None:
+        timed.clock.set_wall(correction_s)
+        timed.catalog.before_finish = None
+
+    timed.catalog.before_finish = correct
+    run = await timed.node.ask("call the note tool", stream_tokens=True)
+    made = await timed.steps_of(run.id)
+    assert [seconds(step) for step in made] == [took(30, 10, 3, 33), took(30, 10, None, 30)]
+    assert (run.total_duration_ns, run.ttft_ns) == (63 * SECOND, 10 * SECOND)
+    agent = await timed.world.database.read(lambda tx: agents.get(tx, timed.world.agent_id))
+    assert agent.last_run_duration_ns == 63 * SECOND
+    # Each start is the time of day at which it was made: the second one by the corrected clock.
+    first, second = (step.step_start_ns or 0 for step in made)
+    assert (second - first) / SECOND == 33 + correction_s
+    assert [step.llm_request_start_ns for step in made] == [first, second]
+
+
+async def test_a_run_that_is_resumed_by_a_machine_with_an_earlier_time_of_day_has_no_negative_durations(
+    timed: Timed,
+) -> None:
+    run_id = (await timed.node.send("call the slow tool")).run.id
+    await timed.world.tools.waiting.wait()
+    await timed.node.die()
+    timed.clock.set_wall(-3600)
+    after = Node(timed.world, catalog=timed.catalog)
+    await after.worker.recover(alone=True)
+    await after.worker.stopped(run_id)
+
+    run, made = await timed.world.run(run_id), await timed.steps_of(run_id)
+    assert run.status == "completed"
+    assert run.total_duration_ns == 30 * SECOND  # of its second model call: what came before cannot be known
+    assert [seconds(step) for step in made] == [took(30, 10, None, 30)] * 2
+    await after.die()
 
 
 async def test_withdrawing_a_parked_call_leaves_the_times_as_they_were(timed: Timed) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.store import frames
+from holdfast.store import frames, journal
 
 from ..served import ServedClient, served
 
@@ -35,3 +35,24 @@ async def test_frames_of_a_run_that_ended_lately_can_be_read_again(tmp_path: Pat
         await client.deps.worker.forget_old_frames()
 
         assert (await client.events(f"/v1/runs/{run_id}/stream"))[-1] == "[DONE]"
+
+
+async def test_a_run_whose_journal_was_removed_can_still_be_asked_about(tmp_path: Path) -> None:
+    async with served(tmp_path, run_retention_s=0.000001) as client:
+        run_id = await stream_in_background(client)
+
+        await client.deps.worker.forget_old_journals()
+
+        assert await client.deps.database.read(lambda tx: journal.load(tx, run_id)) == []
+        why = await client.ask("GET", f"/v1/runs/{run_id}/why")
+        assert "journal was removed after the retention time" in why["summary"]
+        assert (await client.ask("GET", f"/v1/runs/{run_id}/metrics"))["num_steps"] == 1
+        assert (await client.ask("GET", f"/v1/runs/{run_id}"))["status"] == "completed"
+        assert len((await client.runs.messages.list(run_id)).items) == 3
+
+
+async def test_without_a_retention_journals_are_kept(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        run_id = await stream_in_background(client)
+        await client.deps.worker.forget_old_journals()
+        assert await client.deps.database.read(lambda tx: journal.load(tx, run_id))

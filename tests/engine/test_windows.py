@@ -48,3 +48,14 @@ def test_a_history_is_told_on_where_the_last_run_ended_even_if_the_window_change
     windows.keep("thread", 3, window(3), told)
     assert windows.retelling_of("thread") is told
     assert windows.retelling_of("another") is not told
+
+
+def test_windows_make_room_by_what_their_messages_weigh() -> None:
+    windows = Windows(most_bytes=10_000_000)
+    heavy = Message(id="message-1", role="user", parts=(Text("x" * 6_000_000),), created_us=0)
+    windows.keep("a", 1, [heavy], Retelling())
+    windows.keep("a", 2, [heavy], Retelling())
+    assert windows.of("a", 2) == [heavy]
+    windows.keep("b", 1, [heavy], Retelling())
+    assert windows.of("a", 2) is None
+    assert windows.of("b", 1) == [heavy]

@@ -19,17 +19,25 @@ PRICE = Price(input=1_000.0, output=2_000.0, cached_input=100.0)
 
 
 class HandClock(SystemClock):
+    """The time of day and the time that passes count from different points, as those of a machine do."""
+
     def __init__(self) -> None:
-        self._now_ns = 1_790_000_000 * SECOND
+        self._wall_ns = 1_790_000_000 * SECOND
+        self._passed_ns = 7 * SECOND
 
     def now_us(self) -> int:
-        return self._now_ns // 1_000
+        return self._wall_ns // 1_000
 
     def now_ns(self) -> int:
-        return self._now_ns
+        return self._passed_ns
 
     def advance(self, seconds: float) -> None:
-        self._now_ns += round(seconds * SECOND)
+        self._wall_ns += round(seconds * SECOND)
+        self._passed_ns += round(seconds * SECOND)
+
+    def set_wall(self, seconds: float) -> None:
+        """The time of day is corrected by so much; no time passes."""
+        self._wall_ns += round(seconds * SECOND)
 
 
 class TimedCatalog(ModelCatalog):

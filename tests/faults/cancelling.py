@@ -70,6 +70,15 @@ class SeamDatabase:
         await self._seams.passing("before a read")
         return await self._inner.read(job)
 
+    async def write_lease(self, job: Job[T]) -> T:
+        return await self._inner.write_lease(job)
+
+    async def check(self) -> int:
+        return await self._inner.check()
+
+    async def read_long(self, job: Job[T]) -> T:
+        return await self._inner.read_long(job)
+
     async def now_us(self) -> int:
         return await self._inner.now_us()
 
@@ -141,6 +150,15 @@ class Announcing:
 
     async def read(self, job: Job[T]) -> T:
         return await self._inner.read(job)
+
+    async def write_lease(self, job: Job[T]) -> T:
+        return await self._inner.write_lease(job)
+
+    async def check(self) -> int:
+        return await self._inner.check()
+
+    async def read_long(self, job: Job[T]) -> T:
+        return await self._inner.read_long(job)
 
     async def now_us(self) -> int:
         return await self._inner.now_us()

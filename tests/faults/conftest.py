@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import os
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from .. import postgres
+from ..postgres import PostgresServer
+from . import clocks
 from .templates import PostgresTemplate, SqliteTemplate, Template, postgres_template, sqlite_template
 
 
@@ -15,16 +18,41 @@ def on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> SqliteTemplate:
 
 
 @pytest.fixture(scope="session")
-def on_postgres() -> Iterator[PostgresTemplate]:
-    with postgres.running_server() as uri:
-        asyncio.run(postgres.make_template(uri))
-        yield asyncio.run(postgres_template(asyncio.run(postgres.create_database(uri))))
+def postgres_server() -> Iterator[PostgresServer]:
+    with postgres.server_with_faults() as server:
+        asyncio.run(postgres.make_template(server.uri))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def on_postgres(postgres_server: PostgresServer) -> PostgresTemplate:
+    return asyncio.run(postgres_template(asyncio.run(postgres.create_database(postgres_server.uri))))
+
+
+@pytest.fixture
+async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
+    """A database for the servers of one test. PostgreSQL is well again after it, whatever the test did to it."""
+    url = await postgres.create_database(postgres_server.uri)
+    yield url
+    postgres_server.resume()
+    postgres_server.start()
+    await postgres.drop_database(postgres_server.uri, url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_database(request: pytest.FixtureRequest) -> str | None:
+    """None is SQLite in the data directory of the one server."""
+    return request.getfixturevalue("postgres_url") if request.param == "postgresql" else None
 
 
 @pytest.fixture
 def template(request: pytest.FixtureRequest) -> Template:
     """SQLite's, unless a test is parametrised with the name of a database."""
     return request.getfixturevalue(f"on_{getattr(request, 'param', 'sqlite')}")
+
+
+# Skewed clocks are tried in process everywhere, and with real servers where libfaketime is. CI must have it.
+collect_ignore = [] if clocks.library() or "CI" in os.environ else ["test_clock_skew.py"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.egress import entries
 from holdfast.core.messages import ToolReturn
 from holdfast.core.rows import DENIED_BY_CANCEL
 from holdfast.core.run import OpenCall
@@ -50,7 +51,7 @@ def stubborn(port: int) -> str:
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncGenerator[ServedClient]:
-    async with served(tmp_path) as made:
+    async with served(tmp_path, tool_egress="allow-list", tool_egress_allow=entries("127.0.0.1")) as made:
         yield made
 
 

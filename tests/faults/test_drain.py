@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from holdfast.core.rows import OUTCOME_UNKNOWN
 from holdfast.store.database import open_database
@@ -17,6 +18,7 @@ from tests.invariants import assert_invariants
 from tests.served import served
 from tests.serving import ServerProcess
 
+from . import fleet
 from .load import TALLY, Tally
 
 SLOW = "Hello [[no_reasoning]] [[tokens:60]] [[delay:0.02]]"
@@ -136,6 +138,22 @@ async def test_a_tool_cut_off_by_the_shutdown_is_not_run_again_and_the_model_is_
         assert returned == [OUTCOME_UNKNOWN]
     assert tally.marks == {"once": 1}
     await check_database(tmp_path, idle=True)
+
+
+@pytest.mark.parametrize("drain_s", [0.2, 1.0])
+async def test_a_blocking_request_that_the_shutdown_cuts_short_is_answered_503(tmp_path: Path, drain_s: float) -> None:
+    """Not by a bare 500 of the web server, whose own time for open requests must not run out first."""
+    async with running_server(tmp_path, drain_s=drain_s) as (server, http):
+        agents = [await make_agent(http) for _ in range(4)]
+        asking = [
+            asyncio.create_task(http.post(f"/v1/agents/{agent_id}/messages", json={"input": TOO_SLOW}))
+            for agent_id in agents
+        ]
+        await fleet.wait_until_busy(server.url, len(agents))
+        await asyncio.to_thread(server.stop)
+        answers = await asyncio.gather(*asking)
+        assert [answer.status_code for answer in answers] == [503] * len(agents), answers[0].text
+        assert "Traceback" not in server.read_log()
 
 
 async def test_a_server_that_is_stopping_refuses_new_work_with_a_sentence(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ async def test_a_message_that_does_not_fit_is_refused_whole_and_says_why(client:
 
 
 @pytest.mark.parametrize("path", ["", "/stream"])
-async def test_a_run_that_runs_out_of_room_says_so_and_the_next_one_works(
+async def test_a_run_that_runs_out_of_room_keeps_its_reply_until_there_is_some(
     client: ServedClient, model: Held, path: str
 ) -> None:
     agent = await client.agent()
@@ -125,12 +125,33 @@ async def test_a_run_that_runs_out_of_room_says_so_and_the_next_one_works(
     await fill_up(client)
     model.let_go.set()
     answer = await asking
-    assert answer.status_code == (200 if path else 500)
-    assert "disk is full" in answer.text
+    assert answer.status_code == (200 if path else 503)
+    assert "carried on" in answer.text
+    assert '"stop_reason"' not in answer.text, "an end that nobody could write down is not told"
     (run,) = await client.ask("GET", "/v1/runs/")
-    assert (run["status"], run["stop_reason"]) == ("failed", "error")
-    assert "disk is full" in run["metadata"]["error"]["detail"]
+    assert run["status"] == "running"
+    model.gates.clear()
+    model.let_go.clear()  # asked again, it would say nothing: what is stored in the end is the reply that it gave
     await check_that_all_is_well_again(client, agent.id)
+    assert (await client.ask("GET", f"/v1/runs/{run['id']}"))["stop_reason"] == "end_turn"
+    assert len(await history(client, agent.id, "assistant_message")) == 2
+
+
+@pytest.mark.parametrize("trouble", ["full", "read-only"])
+async def test_a_server_that_cannot_write_says_that_it_is_not_ready(client: ServedClient, trouble: str) -> None:
+    assert (await client.http.get("/v1/ready/")).status_code == 200
+    if trouble == "full":
+        await fill_up(client)
+        await client.http.post("/v1/agents/", json={"name": "x", "system": BIG, "model": "holdfast/offline"})
+    refuse_writes(client, refused=True)
+    assert isinstance(client.deps.database, SQLiteDatabase)
+    client.deps.database._check_again_at = 0.0  # an answer is good for a second
+    answer = await client.http.get("/v1/ready/")
+    assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
+    assert answer.json()["detail"]
+    refuse_writes(client, refused=False)
+    await make_room(client)
+    assert (await client.http.get("/v1/ready/")).status_code == 200
 
 
 async def test_a_run_whose_very_failure_finds_no_room_is_carried_on_when_there_is_some(

@@ -302,8 +302,7 @@ class Machine(RuleBasedStateMachine):
     def give_back(self, call: ToolCall, status: Status) -> None:
         row_id, answer = f"t{self.runs}-{self.step()}", ToolReturn(call.id, call.name, status, "out")
         known = next((row for row in self.window if row.id == row_id), None)
-        order = [each.call.id for each in self.state.calls]
-        row = rows.tool_row(self.origin(), row_id, known.returns if known else (), [answer], order)
+        row = rows.tool_row(self.origin(), row_id, known.returns if known else (), [answer], self.state.calls.places)
         if known is None:
             self.window.append(row)
         else:

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from holdfast import ids
+from holdfast.core.hold import Hold
 from holdfast.core.records import Agent, CompactionSettings, ModelChoice, Thread
 from holdfast.core.tool_rules import ChildArguments, Children, RequiresApproval, RunFirst
 from holdfast.errors import NotFound
 from holdfast.store import agents, endings, holds, threads
-from holdfast.store.agents import AgentFilter, SealedSecret
+from holdfast.store.agents import AgentFilter, PendingRequest, SealedSecret
 from holdfast.store.database import Database, Transaction
 from holdfast.store.paging import Page
 from holdfast.store.statements import insert_into
@@ -185,7 +186,7 @@ async def test_only_an_open_hold_of_the_default_thread_is_pending(database: Data
     run = await add_run(database, agent.id)
     assert await look(database, agents.pending_approvals_of, (agent.id,)) == {}
     await call(database, _hold, run.id, agent.id, request.id)
-    assert await look(database, agents.pending_approvals_of, (agent.id,)) == {agent.id: request}
+    assert await look(database, agents.pending_approvals_of, (agent.id,)) == {agent.id: PendingRequest(request, ())}
     await call(database, holds.decide, run.id, NOW + 1, None)
     assert await look(database, agents.pending_approvals_of, (agent.id,)) == {}
 
@@ -205,7 +206,7 @@ async def _hold(tx: Transaction, run_id: str, agent_id: str, request_id: str) ->
         "thread_id": agent_id,
         "agent_id": agent_id,
         "request_id": request_id,
-        "hold": "{}",
+        "hold": msgspec.json.encode(Hold(request_id, "step-1", ())).decode(),
         "asked_us": NOW,
     }
     await tx.execute(INSERT_HOLD, from_row)

@@ -20,7 +20,7 @@ from holdfast.store import frames, holds, journal, messages, runs, steps, thread
 from holdfast.store.database import Row
 from holdfast.store.paging import Page
 from holdfast.store.run_filters import RunFilter
-from holdfast.store.sqlite import COMPILER, drive, migrate
+from holdfast.store.sqlite import COMPILER, connect, drive, migrate
 from holdfast.store.statements import Statement
 from holdfast.store.steps import StepFilter
 
@@ -32,7 +32,7 @@ MAY_SCAN = {"_RECENTLY_DECIDED"}
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     migrate(tmp_path / "plans.db")
-    with closing(sqlite3.connect(tmp_path / "plans.db")) as opened:
+    with closing(connect(tmp_path / "plans.db", read_only=True)) as opened:
         yield opened
 
 

@@ -153,9 +153,11 @@ async def test_renewing_extends_all_runs_of_the_owner_and_tells_of_cancels(datab
     await call(database, runs.claim, other.id, "you", NOW, SECOND)
     await call(database, runs.ask_cancel, mine[1].id, NOW + 7)
     await end_run(database, msgspec.structs.replace(mine[2], lease=1))
-    renewed = await call(database, runs.renew, "me", NOW + SECOND, 5 * SECOND)
+    before_us = await database.now_us()
+    renewed = await call(database, runs.renew, "me", 5 * SECOND)
     assert sorted(renewed) == sorted([(mine[0].id, 1, None), (mine[1].id, 1, NOW + 7)])
-    assert (await stored(database, mine[0])).lease_expires_us == NOW + 6 * SECOND
+    until_us = (await stored(database, mine[0])).lease_expires_us
+    assert before_us + 5 * SECOND <= until_us <= await database.now_us() + 5 * SECOND, "by the database's clock"
     assert (await stored(database, other)).lease_expires_us == NOW + SECOND
 
 
@@ -171,13 +173,14 @@ async def test_a_released_run_is_free_at_once_but_only_its_holder_can_release_it
 async def test_a_checkpoint_changes_what_it_names_and_nothing_else(database: Database) -> None:
     run = await add_run(database, await add_agent(database), metadata={"kept": 1, "error": "old"})
     await call(
-        database, runs.checkpoint, run.id, 0, status="running", started_us=NOW + 1, ttft_ns=5, unless_cancelling=True
+        database, runs.checkpoint, run.id, 0, 1, status="running", started_us=NOW + 1, ttft_ns=5, unless_cancelling=True
     )
     await call(
         database,
         runs.checkpoint,
         run.id,
         0,
+        2,
         status="failed",
         stop_reason="error",
         completed_us=NOW + 9,
@@ -187,6 +190,7 @@ async def test_a_checkpoint_changes_what_it_names_and_nothing_else(database: Dat
     )
     expected = msgspec.structs.replace(
         run,
+        checkpoints=2,
         status="failed",
         stop_reason="error",
         started_us=NOW + 1,
@@ -203,7 +207,7 @@ async def test_a_checkpoint_under_an_old_lease_is_fenced_and_changes_nothing(dat
     await call(database, runs.claim, run.id, "me", NOW, SECOND)
     taken = await call(database, runs.claim, run.id, "you", NOW + SECOND, SECOND)
     outcome = await call(
-        database, runs.checkpoint, run.id, 1, status="completed", metadata_merge={"x": 1}, unless_cancelling=False
+        database, runs.checkpoint, run.id, 1, 1, status="completed", metadata_merge={"x": 1}, unless_cancelling=False
     )
     assert outcome == "fenced"
     assert await stored(database, run) == taken
@@ -213,11 +217,24 @@ async def test_a_run_ends_once(database: Database) -> None:
     run = await add_run(database, await add_agent(database))
 
     async def end(status: str) -> str:
-        return await call(database, runs.checkpoint, run.id, 0, status=status, unless_cancelling=False)
+        return await call(database, runs.checkpoint, run.id, 0, 1, status=status, unless_cancelling=False)
 
     outcomes = await asyncio.gather(*(end(status) for status in ("completed", "failed", "cancelled") * 5))
-    assert Counter(outcomes) == {"ok": 1, "fenced": 14}
-    assert await call(database, runs.checkpoint, "run-none", 0, unless_cancelling=False) == "fenced"
+    assert Counter(outcomes) == {"ok": 1, "repeated": 14}
+    assert await call(database, runs.checkpoint, run.id, 0, 2, status="failed", unless_cancelling=False) == "fenced"
+    assert await call(database, runs.checkpoint, "run-none", 0, 1, unless_cancelling=False) == "fenced"
+
+
+async def test_a_checkpoint_that_was_written_already_is_told_as_repeated_and_changes_nothing(
+    database: Database,
+) -> None:
+    run = await add_run(database, await add_agent(database))
+    assert await call(database, runs.checkpoint, run.id, 0, 1, status="running", unless_cancelling=True) == "ok"
+    await call(database, runs.ask_cancel, run.id, NOW)
+    before = await stored(database, run)
+    again = await call(database, runs.checkpoint, run.id, 0, 1, status="completed", unless_cancelling=True)
+    assert (again, await stored(database, run)) == ("repeated", before)
+    assert await call(database, runs.checkpoint, run.id, 0, 2, unless_cancelling=True) == "cancelling"
 
 
 async def test_a_cancel_on_record_stops_every_checkpoint_but_the_one_that_carries_it_out(database: Database) -> None:
@@ -225,9 +242,10 @@ async def test_a_cancel_on_record_stops_every_checkpoint_but_the_one_that_carrie
     asked = await call(database, runs.ask_cancel, run.id, NOW + 1)
     assert asked.cancel_asked_us == NOW + 1
     assert (await call(database, runs.ask_cancel, run.id, NOW + 2)).cancel_asked_us == NOW + 1
-    assert await call(database, runs.checkpoint, run.id, 0, status="completed", unless_cancelling=True) == "cancelling"
+    refused = await call(database, runs.checkpoint, run.id, 0, 1, status="completed", unless_cancelling=True)
+    assert refused == "cancelling"
     assert (await stored(database, run)).status == "created"
-    assert await call(database, runs.checkpoint, run.id, 0, status="cancelled", unless_cancelling=False) == "ok"
+    assert await call(database, runs.checkpoint, run.id, 0, 1, status="cancelled", unless_cancelling=False) == "ok"
     assert await call(database, runs.ask_cancel, run.id, NOW + 3) is None
 
 
@@ -235,7 +253,7 @@ async def test_a_cancel_and_an_end_at_the_same_moment_are_ordered_by_the_databas
     for _ in range(10):
         run = await add_run(database, await add_agent(database))
         ended, asked = await asyncio.gather(
-            call(database, runs.checkpoint, run.id, 0, status="completed", unless_cancelling=True),
+            call(database, runs.checkpoint, run.id, 0, 1, status="completed", unless_cancelling=True),
             call(database, runs.ask_cancel, run.id, NOW),
         )
         assert (ended, asked is None) in {("ok", True), ("cancelling", False)}

@@ -198,3 +198,9 @@ class TestConversationSearch:
 def _exact_us(text: str) -> int:
     moment = datetime.fromisoformat(text)
     return int(moment.replace(microsecond=0).timestamp()) * 1_000_000 + moment.microsecond
+
+
+async def test_a_search_for_a_text_longer_than_a_pattern_may_be_is_an_error_that_the_model_hears() -> None:
+    with pytest.raises(ToolFailed, match="query has 60000 characters; search for at most 5000"):
+        await search(Rows(), query="a" * 60_000)
+    assert (await search(Rows(), query="a" * 5_000))["results"] == []

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.tools.sandbox.contract import Limits
+from holdfast.core.egress import Egress
+from holdfast.tools.sandbox.contract import EgressConfig, Limits
 from tests.tools.modes import MODES, job, opened, text_of
 
 MB = 1 << 20
@@ -119,7 +120,7 @@ async def test_a_call_with_too_many_processes_is_stopped_and_told_the_limit(mode
 
 @IN_EVERY_MODE
 async def test_a_process_that_is_always_another_one_is_dead_when_the_call_ends(mode: str) -> None:
-    async with opened(mode) as sandbox:
+    async with opened(mode, egress=EgressConfig(policy=Egress("all"))) as sandbox:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             outcome = await sandbox.run(job(RUNNER, timeout_s=1, port=listener.getsockname()[1]))
             assert "TimeoutError" in text_of(outcome)

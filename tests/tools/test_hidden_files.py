@@ -79,7 +79,7 @@ async def test_a_data_directory_below_the_interpreter_is_hidden_however_it_is_sp
         for path in {str(shown_directory), str(data_dir.absolute())}:
             found = await sandbox.run(job(PEEK, directory=path, names=names))
             assert found.content == '["","","","","","","",""]'
-        assert "REFUSED" not in await sandbox.standing()
+        assert "REFUSED" not in (await sandbox.standing()).tools
         assert (await sandbox.run(job("import sqlite3, json, pydantic\ndef f():\n    return 'works'\n"))).content
     assert {(shown_directory / name).read_text() for name in names} == {SECRET}
 
@@ -122,7 +122,7 @@ async def test_tools_are_refused_where_nothing_hides_the_data_directory(
         assert outcome.status == "error"
         assert "refused" in text_of(outcome)
         assert "data directory" in text_of(outcome)
-        assert (await sandbox.standing()).startswith("REFUSED")
+        assert (await sandbox.standing()).tools.startswith("REFUSED")
         assert "CUSTOM TOOLS ARE REFUSED" in caplog.text
         assert "HOLDFAST_UNSAFE_TOOLS=1" in caplog.text
     finally:
@@ -147,7 +147,7 @@ async def test_the_operator_can_run_tools_nevertheless_and_is_warned(
     sandbox = ForkServerSandbox(walls=walls, hidden=[tmp_path], unsafe=True)
     try:
         assert (await sandbox.run(job("def f():\n    return 'ran'\n"))).content == "ran"
-        assert (await sandbox.standing()).startswith("NOT SAFE")
+        assert (await sandbox.standing()).tools.startswith("NOT SAFE")
         assert "CUSTOM TOOLS ARE NOT SAFE" in caplog.text
     finally:
         await sandbox.aclose()
@@ -156,7 +156,7 @@ async def test_the_operator_can_run_tools_nevertheless_and_is_warned(
 async def test_a_bubblewrap_that_does_not_work_is_told_with_what_stands_instead() -> None:
     sandbox = ForkServerSandbox(bubblewrap="/bin/false")
     try:
-        standing = await sandbox.standing()
+        standing = (await sandbox.standing()).tools
     finally:
         await sandbox.aclose()
     assert standing.startswith("isolated by process, namespaces")

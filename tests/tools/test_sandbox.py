@@ -19,9 +19,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from holdfast.core.egress import Egress, entries
 from holdfast.core.messages import Image, Text
 from holdfast.tools.base import Job, Outcome
-from holdfast.tools.sandbox.contract import Limits, Walls
+from holdfast.tools.sandbox.contract import EgressConfig, Limits, Walls
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -36,6 +37,9 @@ MODES = {
     "namespaces": Walls(bubblewrap=False),
     "process": Walls(bubblewrap=False, namespaces=False),
 }
+
+# These tests watch a tool through a connection to the machine it runs on.
+LOOPBACK = EgressConfig(policy=Egress("allow-list", entries("127.0.0.1")))
 
 # Runs in the tool: a connection that stays open for as long as any process of the call lives.
 CONNECT = """
@@ -53,7 +57,7 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[ForkServerSan
     if request.param == "bubblewrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
     os.environ.update(SECRETS)
-    made = ForkServerSandbox(walls=MODES[request.param], limits=Limits(memory_bytes=1 << 30))
+    made = ForkServerSandbox(egress=LOOPBACK, walls=MODES[request.param], limits=Limits(memory_bytes=1 << 30))
     try:
         standing = (await made.warm()).split("+")
         wanted = ["landlock", "seccomp", *(["namespaces"] if request.param != "process" else [])]
@@ -207,7 +211,7 @@ async def test_return_values_become_text(sandbox: ForkServerSandbox, expression:
 
 
 async def test_images_in_a_return_become_parts(sandbox: ForkServerSandbox) -> None:
-    data = base64.b64encode(b"png").decode()
+    data = base64.b64encode(b"\x89PNG").decode()
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
     outcome = await sandbox.run(
         job("def f(parts: list):\n    return parts\n", parts=[{"type": "text", "text": "see"}, image])
@@ -593,8 +597,8 @@ def rebel(port: int):
     while True:
         time.sleep(1)
 """
-    bare = Walls(bubblewrap=False, namespaces=False, landlock=False, seccomp=False, own_users=False)
-    sandbox = ForkServerSandbox(walls=bare, unsafe=True)
+    bare = Walls(bubblewrap=False, namespaces=False, landlock=False, seccomp=False, own_users=False, egress=False)
+    sandbox = ForkServerSandbox(egress=EgressConfig(policy=Egress("all")), walls=bare, unsafe=True)
     try:
         outcome = await sandbox.run(job(source, port=port_of(listener)))
         assert outcome.isolation == "process"
@@ -607,7 +611,7 @@ def rebel(port: int):
 
 async def test_no_more_calls_run_than_allowed(listener: socket.socket) -> None:
     source = f"{CONNECT}\ndef wait(port: int):\n    return connect(port).recv(1).decode()\n"
-    sandbox = ForkServerSandbox(concurrency=2, walls=MODES["namespaces"])
+    sandbox = ForkServerSandbox(egress=LOOPBACK, concurrency=2, walls=MODES["namespaces"])
     try:
         calls = [asyncio.create_task(sandbox.run(job(source, port=port_of(listener)))) for _ in range(3)]
         first, second = await arrival(listener), await arrival(listener)
@@ -626,7 +630,7 @@ async def test_no_more_calls_run_than_allowed(listener: socket.socket) -> None:
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 async def test_bubblewrap_without_namespaces_of_its_own_still_contains_a_tool(listener: socket.socket) -> None:
-    sandbox = ForkServerSandbox(walls=Walls(namespaces=False))
+    sandbox = ForkServerSandbox(egress=LOOPBACK, walls=Walls(namespaces=False))
     source = f"{CONNECT}\ndef spin(port: int):\n    line = connect(port)\n    open('f', 'w').close()\n{LOOPS['daemon']}"
     try:
         assert "namespaces" not in await sandbox.warm()
@@ -643,7 +647,7 @@ async def test_bubblewrap_without_namespaces_of_its_own_still_contains_a_tool(li
 
 
 async def test_without_bubblewrap_a_loud_warning_is_given_once(caplog: pytest.LogCaptureFixture) -> None:
-    sandbox = ForkServerSandbox(walls=MODES["namespaces"])
+    sandbox = ForkServerSandbox(egress=LOOPBACK, walls=MODES["namespaces"])
     try:
         assert (await sandbox.warm()).startswith("process")
         await sandbox.warm()
@@ -653,7 +657,7 @@ async def test_without_bubblewrap_a_loud_warning_is_given_once(caplog: pytest.Lo
 
 
 async def test_a_bubblewrap_that_fails_is_reported_and_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    sandbox = ForkServerSandbox(bubblewrap="/bin/false")
+    sandbox = ForkServerSandbox(egress=LOOPBACK, bubblewrap="/bin/false")
     try:
         assert (await sandbox.warm()).startswith("process")
     finally:
@@ -662,7 +666,7 @@ async def test_a_bubblewrap_that_fails_is_reported_and_replaced(caplog: pytest.L
 
 
 async def test_a_closed_sandbox_refuses_calls_and_leaves_no_files() -> None:
-    sandbox = ForkServerSandbox(walls=MODES["process"])
+    sandbox = ForkServerSandbox(egress=LOOPBACK, walls=MODES["process"])
     await sandbox.warm()
     scratch = sandbox._scratch
     assert scratch is not None
@@ -680,11 +684,13 @@ async def test_tools_die_when_the_server_is_killed(listener: socket.socket, mode
     source = f"{CONNECT}\ndef spin(port: int):\n    line = connect(port)\n{LOOPS['daemon']}"
     server = f"""
 import asyncio
+from holdfast.core.egress import Egress
 from holdfast.tools.base import Job
-from holdfast.tools.sandbox.contract import Walls
+from holdfast.tools.sandbox.contract import EgressConfig, Walls
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 async def main():
-    sandbox = ForkServerSandbox(walls=Walls(bubblewrap={MODES[mode].bubblewrap}, namespaces={MODES[mode].namespaces}))
+    walls = Walls(bubblewrap={MODES[mode].bubblewrap}, namespaces={MODES[mode].namespaces})
+    sandbox = ForkServerSandbox(walls=walls, egress=EgressConfig(policy=Egress("all")))
     arguments = {{"port": {port_of(listener)}}}
     await sandbox.run(Job(call_id="c", tool_name="spin", source_code={source!r}, arguments=arguments))
 asyncio.run(main())

@@ -20,7 +20,7 @@ Result = Literal["cancelled", "failed", "already_finished"]
 # An owner in this process needs milliseconds; one elsewhere learns of it when it renews its leases.
 _WAIT_S = 30.0
 _POLL_S = 0.05
-_AT_MOST = 100
+_EVERY = Page(limit=None)
 
 
 class CancelRuns:
@@ -45,7 +45,7 @@ class CancelRuns:
 
     async def before_deleting_agent(self, agent_id: str) -> None:
         """What is deleted must not go on working, nor leave a stream without its end."""
-        await self._all(await self._database.read(lambda tx: _stoppable_of_agent(tx, agent_id)))
+        await self._all(await self._database.read(lambda tx: _all_of_agent(tx, agent_id)))
 
     async def before_deleting_thread(self, thread_id: str) -> None:
         await self._all(await self._database.read(lambda tx: _stoppable_of_thread(tx, thread_id)))
@@ -74,8 +74,8 @@ class CancelRuns:
         return await self._database.read(lambda tx: runs.get(tx, run.id))
 
     async def _ended(self, run_id: str) -> None:
-        deadline = self._clock.now_us() + int(_WAIT_S * 1_000_000)
-        while self._clock.now_us() < deadline:
+        deadline_ns = self._clock.now_ns() + int(_WAIT_S * 1_000_000_000)
+        while self._clock.now_ns() < deadline_ns:
             # Pushed anew each time: this worker may have begun to drive it, or taken it over, since the last.
             self._worker.cancel(run_id)
             if self._worker.owns(run_id):
@@ -84,14 +84,25 @@ class CancelRuns:
             run = await self._database.read(lambda tx: runs.get(tx, run_id))
             if not run.is_active:
                 return
-            await self._worker.recover(alone=False)
+            if not self._worker.draining:
+                await self._worker.recover(alone=False)
             await asyncio.sleep(_POLL_S)
 
 
 async def _stoppable_of_agent(tx: Transaction, agent_id: str) -> list[str]:
+    return await _with_parked(tx, agent_id, await _active_of_agent(tx, agent_id))
+
+
+async def _all_of_agent(tx: Transaction, agent_id: str) -> list[str]:
+    """Also the runs that wait for a decision in its conversations, which a cancel of the agent's runs leaves alone."""
+    active = await _active_of_agent(tx, agent_id)
+    parked = await holds.list_open(tx, agent_id, _EVERY)
+    return [*(run.id for run in active), *(hold.run_id for hold in parked)]
+
+
+async def _active_of_agent(tx: Transaction, agent_id: str) -> list[Run]:
     await agents.require(tx, agent_id)
-    active = await runs.list_runs(tx, RunFilter(agent_ids=(agent_id,), active=True), Page(limit=_AT_MOST))
-    return await _with_parked(tx, agent_id, active)
+    return await runs.list_runs(tx, RunFilter(agent_ids=(agent_id,), active=True), _EVERY)
 
 
 async def _stoppable_of_thread(tx: Transaction, thread_id: str) -> list[str]:

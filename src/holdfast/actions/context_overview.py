@@ -17,7 +17,7 @@ from holdfast.wire.context import Contents, ContextOverview, context_overview
 async def read_context(
     database: Database, catalog: Catalog, ratios: TokenRatios, agent_id: str, thread_id: str, now_us: int
 ) -> ContextOverview:
-    contents = await database.read(lambda tx: _look(tx, agent_id, thread_id, now_us))
+    contents = await database.read_long(lambda tx: _look(tx, agent_id, thread_id, now_us))
     model = await effective_model(catalog, contents.agent, contents.thread, None)
     return context_overview(contents, model.context_window, await ratios.of(model.handle))
 

@@ -27,7 +27,7 @@ from holdfast.store import threads as thread_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.agent_requests import AgentFields, CompactionRequestSettings, CreateAgentRequest
-from holdfast.wire.agents import AgentState, Relations, Secret, agent_state
+from holdfast.wire.agents import MASKED, AgentState, Relations, Secret, agent_state
 from holdfast.wire.blocks import new_block, unique_tags
 from holdfast.wire.model_settings import sent_settings
 from holdfast.wire.tool_rules import rules_of
@@ -113,6 +113,11 @@ def compaction_of(sent: CompactionRequestSettings, known: CompactionSettings) ->
 
 
 def seal_secrets(values: dict[str, str], secretbox: SecretBox) -> list[agent_rows.SealedSecret]:
+    if masked := sorted(key for key, value in values.items() if value == MASKED):
+        raise Invalid(
+            f"Hidden secrets are read as {MASKED!r}, which cannot be stored as a value: send the values of "
+            f"{', '.join(masked)} themselves."
+        )
     return [
         agent_rows.SealedSecret(ids.new("agent-env"), key, secretbox.seal(value))
         for key, value in sorted(values.items())
@@ -190,8 +195,7 @@ async def _write(
     agent = _with_default_rules(draft, request, tools)
     await agent_rows.insert(tx, agent)
     await block_rows.insert_many(tx, new_blocks)
-    for block in blocks:
-        await block_rows.attach(tx, agent.id, block)
+    await block_rows.attach_many(tx, agent.id, blocks)
     await tool_rows.attach_many(tx, agent.id, [tool.id for tool in tools])
     await agent_rows.add_tags(tx, agent.id, request.tags or ())
     await agent_rows.add_secrets(tx, agent.id, secrets)

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core.records import Provider
-from holdfast.errors import Conflict, Invalid, ModelUnavailable, Rejected, Unsupported, WrongKey
+from holdfast.errors import AddressRefused, Conflict, Invalid, ModelUnavailable, Rejected, Unsupported, WrongKey
 from holdfast.llm.addresses import base_url
 from holdfast.llm.base import Catalog
 from holdfast.llm.discovery import can_list
@@ -190,6 +190,8 @@ def _blaming_the_address_of(provider: Provider) -> Generator[None]:
     """Whoever wrote an address can mend it: that it leads nowhere is their answer, and no failure of the server."""
     try:
         yield
+    except AddressRefused as error:
+        raise Invalid(error.message) from error
     except (ModelUnavailable, Rejected) as error:
         # A vendor that says itself that it is out of order has been found; what a network did wrong has a cause.
         found = isinstance(error, ModelUnavailable) and error.__cause__ is None
@@ -205,8 +207,8 @@ async def _require_usable(around: Surroundings, provider: Provider) -> None:
     if provider.provider_type in _UNUSABLE:
         raise Invalid(f"Providers of type {provider.provider_type} cannot be used with this server.")
     address = _address(provider)
-    # Of a server that others can reach, anybody with its key could otherwise look around its private network.
-    if provider.base_url and address and not around.settings.is_local:
+    # Judged again at every connection; here so that its writer is told at once.
+    if provider.base_url and address and around.settings.guards_providers:
         await check_url(address, around.settings.allowed_hosts)
 
 

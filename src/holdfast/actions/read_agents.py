@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from holdfast.core.records import Agent
@@ -18,9 +18,14 @@ EVERYTHING: Final = frozenset({"agent.blocks", "agent.tools", "agent.tags", "age
 
 
 async def agent_states(
-    tx: Transaction, agents: Sequence[Agent], include: frozenset[str], reveal: SecretBox | None
+    tx: Transaction,
+    agents: Sequence[Agent],
+    include: frozenset[str],
+    reveal: SecretBox | None,
+    sent: Mapping[str, str] = {},
 ) -> list[AgentState]:
-    """`reveal` opens the secrets that are included; without it they are masked."""
+    """`reveal` opens the secrets that are included; without it they are masked, but for those that the caller has just
+    `sent`."""
     if not agents:
         return []
     agent_ids = [agent.id for agent in agents]
@@ -38,18 +43,21 @@ async def agent_states(
                 blocks=blocks.get(agent.id, ()),
                 tools=tools.get(agent.id, ()),
                 tags=tags.get(agent.id, ()),
-                secrets=[_shown(secret, reveal) for secret in secrets.get(agent.id, ())],
-                pending_approval=waiting.get(agent.id),
+                secrets=[_shown(secret, reveal, sent) for secret in secrets.get(agent.id, ())],
+                pending_approval=waiting[agent.id].request if agent.id in waiting else None,
+                changed_secrets=waiting[agent.id].changed_secrets if agent.id in waiting else (),
             ),
         )
         for agent in agents
     ]
 
 
-async def whole_state(tx: Transaction, agent_id: str, reveal: SecretBox | None = None) -> AgentState:
+async def whole_state(tx: Transaction, agent_id: str, sent: Mapping[str, str] = {}) -> AgentState:
+    """With every secret masked, but for those that the caller has just `sent`."""
     agent = await agent_rows.get(tx, agent_id)
-    return (await agent_states(tx, (agent,), EVERYTHING, reveal))[0]
+    return (await agent_states(tx, (agent,), EVERYTHING, None, sent))[0]
 
 
-def _shown(secret: agent_rows.SealedSecret, reveal: SecretBox | None) -> Secret:
-    return Secret(secret.id, secret.key, reveal.open(secret.sealed) if reveal else None, secret.description)
+def _shown(secret: agent_rows.SealedSecret, reveal: SecretBox | None, sent: Mapping[str, str]) -> Secret:
+    value = reveal.open(secret.sealed) if reveal else sent.get(secret.key)
+    return Secret(secret.id, secret.key, value, secret.description)

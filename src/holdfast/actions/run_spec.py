@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -25,13 +25,15 @@ async def freeze(
     *,
     stream_tokens: bool,
     retries: int = 0,
+    kept: Collection[str] = (),
 ) -> RunSpec:
+    """`kept`: names of attached tools whose place no client tool takes, because an approval lets them run."""
     return RunSpec(
         agent_id=agent.id,
         agent_name=agent.name,
         thread_id=thread.id,
         model=await effective_model(catalog, agent, thread, request.override_model),
-        tools=tool_specs(tools, request.client_tools or ()),
+        tools=tool_specs(tools, request.client_tools or (), kept),
         rules=agent.tool_rules,
         max_steps=request.max_steps,
         retries=retries,
@@ -84,9 +86,12 @@ def _with_settings(choice: ModelChoice, settings: dict[str, Any]) -> ModelChoice
     )
 
 
-def tool_specs(tools: Sequence[Tool], client_tools: Sequence[ClientTool] = ()) -> tuple[ToolSpec, ...]:
-    """A client tool takes the place of an attached tool of the same name, for this run."""
-    client = {tool.name: _client_tool(tool) for tool in client_tools}
+def tool_specs(
+    tools: Sequence[Tool], client_tools: Sequence[ClientTool] = (), kept: Collection[str] = ()
+) -> tuple[ToolSpec, ...]:
+    """A client tool takes the place of an attached tool of the same name, for this run, unless that one is kept."""
+    keeping = {tool.name for tool in tools if tool.name in kept} if kept else frozenset[str]()
+    client = {tool.name: _client_tool(tool) for tool in client_tools if tool.name not in keeping}
     attached = [_server_tool(tool) for tool in tools if tool.name not in client]
     return (*attached, *client.values())
 

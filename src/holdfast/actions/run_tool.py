@@ -77,6 +77,7 @@ async def run_attached(
         environment={secret.key: secretbox.open(secret.sealed) for secret in secrets},
         timeout_s=timeout_s,
         return_char_limit=tool.return_char_limit,
+        egress=tool.egress,
     )
     outcome = await sandbox.run(job)
     return execution_view(outcome.status, outcome.content, outcome.stdout, outcome.stderr, outcome.isolation)

@@ -7,6 +7,7 @@ refused request leaves nothing behind.
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,7 +18,8 @@ from holdfast import ids
 from holdfast.actions.run_spec import freeze
 from holdfast.core.context import return_char_limit
 from holdfast.core.events import AnyEvent, Resumed, RunStarted
-from holdfast.core.hold import answers_same_calls, check_answer, cut_answer
+from holdfast.core.fingerprint import identity_of
+from holdfast.core.hold import answers_same_calls, check_answer, cut_answer, run_names
 from holdfast.core.judgement import resume
 from holdfast.core.messages import Decision, Message, Text
 from holdfast.core.records import Agent, Block, Run, Step, Thread, Tool
@@ -41,7 +43,10 @@ KEEP_ALIVE: Final = (
     "<system-alert>Automated keep-alive ping. Ignore this message and continue from where you stopped.</system-alert>"
 )
 _POLL_S: Final = 0.02
+_POLL_ELSEWHERE_S: Final = 0.1
+_LONGEST_WINDOW: Final = 500  # messages that are read on the event loop: about 5 ms
 _encode = msgspec.json.Encoder().encode
+log = logging.getLogger(__name__)
 
 
 class Sending(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +85,7 @@ class Scene(msgspec.Struct, frozen=True):
     repeated: Run | None
     hold: HoldRow | None
     answered: HoldRow | None  # the decided hold that this answer answers again
+    secret_names: frozenset[str] = frozenset()  # of the agent; read only for an answer
 
 
 class _Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +101,10 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Overtaken(HoldfastError):
     """Rolls the acceptance back: it was decided on a thread that has moved on."""
+
+
+class _LongWindow(HoldfastError):
+    """Ends a read on the event loop: it would take too long there."""
 
 
 class SendMessage:
@@ -114,33 +124,56 @@ class SendMessage:
         self._streams = streams
         self._clock = clock
         self._retries = retries
+        self._accepting: set[asyncio.Task[Accepted | None]] = set()
 
     async def __call__(self, sending: Sending) -> Accepted:
         self._worker.refuse_if_draining()
+        deadline = asyncio.get_running_loop().time() + sending.wait_s
         if sending.wait_s <= 0:
-            return await self._try_until(sending, self._clock.now_us())
-        deadline = self._clock.now_us() + int(sending.wait_s * 1_000_000)
+            return await self._try_until(sending, deadline)
         async with self._worker.in_line(sending.thread_id):
             return await self._try_until(sending, deadline)
 
-    async def _try_until(self, sending: Sending, deadline_us: int) -> Accepted:
+    async def _try_until(self, sending: Sending, deadline: float) -> Accepted:
         while True:
-            scene = await self._database.read(lambda tx: look(tx, sending, self._worker.windows))
+            scene = await self._look(sending)
             if scene.repeated is not None:
                 return Accepted(scene.repeated, None, scene.agent)
             if scene.active is not None:
-                await self._wait(scene.active, deadline_us)
+                await self._wait(scene.active, deadline)
                 continue
-            accepted = await self._accept(sending, scene)
+            accepted = await self._accept_in_own_task(sending, scene)
             if accepted is not None:
                 return accepted
 
-    async def _wait(self, active: Run, deadline_us: int) -> None:
-        left_s = (deadline_us - self._clock.now_us()) / 1_000_000
-        if left_s <= 0 or active.lease_owner != self._worker.owner:
+    async def _look(self, sending: Sending) -> Scene:
+        """A long window that is not in memory is read where it holds up nobody."""
+        windows = self._worker.windows
+        try:
+            return await self._database.read(lambda tx: look(tx, sending, windows, longest=_LONGEST_WINDOW))
+        except _LongWindow:
+            return await self._database.read_long(lambda tx: look(tx, sending, windows))
+
+    async def _accept_in_own_task(self, sending: Sending, scene: Scene) -> Accepted | None:
+        """Carried through though the request is cancelled: a run that has begun must learn whether it is stored."""
+        task = asyncio.create_task(self._accept(sending, scene))
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_report_unseen)
+            raise
+
+    async def _wait(self, active: Run, deadline: float) -> None:
+        left_s = deadline - asyncio.get_running_loop().time()
+        if left_s <= 0:
             raise Busy(active.id)
         if not self._worker.owns(active.id):
-            await asyncio.sleep(_POLL_S)  # on record, and about to be driven here
+            # Driven by another server, whose end only the record tells; or on record, and about to be driven here.
+            elsewhere = active.lease_owner != self._worker.owner
+            await asyncio.sleep(min(left_s, _POLL_ELSEWHERE_S if elsewhere else _POLL_S))
+            return
         try:
             async with asyncio.timeout(left_s):
                 await self._worker.stopped(active.id)
@@ -160,18 +193,26 @@ class SendMessage:
                 self._worker.start(begun[0])
 
         try:
-            await self._database.write(lambda tx: _write(tx, accepting, sending, now_us), begin)
+            ttl_us = self._worker.lease_ttl_us
+            await self._database.write(lambda tx: _write(tx, accepting, sending, now_us, ttl_us), begin)
         except _Overtaken:
             return None
         except DatabaseError:
             if begun:
                 self._worker.lose(accepting.run.id)
                 begun[0].arrived(None)
-            raise
+                raise
+            if not await self._is_stored(accepting.run.id):
+                raise
+            begin(_started(accepting, _places(accepting)[1]))
         if not begun:
             return None
         begun[0].arrived(_places(accepting)[0][-1] + 1)
         return Accepted(accepting.run, begun[0].stream, scene.agent)
+
+    async def _is_stored(self, run_id: str) -> bool:
+        """After a commit that was cut off. Were it denied wrongly, the client would send the same message again."""
+        return await self._database.read(lambda tx: runs.find(tx, run_id)) is not None
 
     async def _prepare(self, sending: Sending, scene: Scene) -> _Plan:
         run_id, now_us = ids.new("run"), self._clock.now_us()
@@ -183,6 +224,7 @@ class SendMessage:
             sending.request,
             stream_tokens=sending.stream_tokens,
             retries=self._retries,
+            kept=_kept_tools(scene, sending.parsed),
         )
         parsed = sending.parsed
         run = Run(
@@ -199,7 +241,6 @@ class SendMessage:
             started_us=None if sending.background else now_us,
             lease=1,
             lease_owner=self._worker.owner,
-            lease_expires_us=now_us + self._worker.lease_ttl_us,
         )
         if parsed.decisions is None:
             refuse_while_pending(scene)
@@ -224,9 +265,13 @@ class SendMessage:
         )
 
 
-async def look(tx: Transaction, sending: Sending, windows: Windows | None = None) -> Scene:
+async def look(tx: Transaction, sending: Sending, windows: Windows | None = None, longest: int | None = None) -> Scene:
+    """Raises _LongWindow when the window may have more than `longest` messages that are not in memory."""
     standing = await threads.standing(tx, sending.thread_id)
     thread, parsed = standing.thread, sending.parsed
+    window = windows.of(thread.id, standing.end) if windows else None
+    if window is None and longest is not None and standing.end > longest:
+        raise _LongWindow("a long window is to be read")
     repeated = await runs.by_request_key(tx, thread.id, parsed.request_key) if parsed.request_key else None
     hold = await holds.open_of_thread(tx, thread.id) if standing.is_held else None
     answered = None
@@ -238,19 +283,24 @@ async def look(tx: Transaction, sending: Sending, windows: Windows | None = None
         thread=thread,
         tools=await tools.of_agent(tx, thread.agent_id),
         blocks=await blocks_in_view(tx, thread),
-        window=(windows and windows.of(thread.id, standing.end)) or await threads.window(tx, thread.id),
+        window=window or await threads.window(tx, thread.id),
         end=standing.end,
         system_digest=standing.system_digest,
         active=await runs.active_of_thread(tx, thread.id) if standing.is_busy else None,
         repeated=repeated,
         hold=hold,
         answered=answered,
+        secret_names=frozenset(await agents.secret_ids_of(tx, thread.agent_id))
+        if parsed.decisions and hold is not None
+        else frozenset(),
     )
 
 
-async def _write(tx: Transaction, accepting: _Plan, sending: Sending, now_us: int) -> RunStarted | None:
+async def _write(
+    tx: Transaction, accepting: _Plan, sending: Sending, now_us: int, lease_ttl_us: int
+) -> RunStarted | None:
     run, rows = accepting.run, accepting.rows
-    if not await runs.insert(tx, run):
+    if not await runs.insert(tx, run, lease_ttl_us):
         return None
     places, return_position = _places(accepting)
     if not await threads.extend(tx, run.thread_id, accepting.end, places[-1] + 1 - accepting.end, now_us):
@@ -313,6 +363,11 @@ def refuse_while_pending(scene: Scene) -> None:
         raise PendingApproval(scene.hold.request_id)
 
 
+def _kept_tools(scene: Scene, parsed: ParsedInput) -> frozenset[str]:
+    """The tools that an answer lets run: no client tool takes their place."""
+    return run_names(scene.hold.hold, parsed.decisions) if scene.hold and parsed.decisions else frozenset()
+
+
 def _answer(run: Run, spec: RunSpec, scene: Scene, parsed: ParsedInput) -> _Plan:
     decisions = parsed.decisions or ()
     if scene.hold is None:
@@ -324,16 +379,18 @@ def _answer(run: Run, spec: RunSpec, scene: Scene, parsed: ParsedInput) -> _Plan
         # The same answer again: the first one stands, and the turn goes on from where it is.
         again = parsed.messages or (NewMessage(role="user", parts=(Text(KEEP_ALIVE),)),)
         return _Plan(run=run, spec=spec, rows=input_rows(run, again), end=scene.end)
-    versions = {tool.name: tool.version for tool in scene.tools}
+    hold = scene.hold.hold
+    asked = {held.call.name for held in hold.calls if held.asks}
+    current = {tool.name: identity_of(tool, scene.secret_names) for tool in scene.tools if tool.name in asked}
     limit = return_char_limit(spec.model.context_window)
-    checked = tuple(cut_answer(each, limit) for each in check_answer(scene.hold.hold, decisions, versions))
+    checked = tuple(cut_answer(each, limit) for each in check_answer(hold, decisions, current))
     answer = Message(
         id=ids.new("message"),
         role="approval",
         parts=checked,
         created_us=run.created_us,
         run_id=run.id,
-        step_id=scene.hold.hold.step_id,
+        step_id=hold.step_id,
         otid=parsed.decision_otid,
     )
     rows = (answer, *input_rows(run, parsed.messages))
@@ -356,6 +413,11 @@ def input_rows(run: Run, new: Sequence[NewMessage]) -> tuple[Message, ...]:
         )
         for each in new
     )
+
+
+def _report_unseen(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("a message was refused after its sender had left: %s", error)
 
 
 def _event(event: AnyEvent) -> str:

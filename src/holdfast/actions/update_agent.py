@@ -25,7 +25,7 @@ from holdfast.store import blocks as block_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.agent_requests import UpdateAgent
-from holdfast.wire.agents import AgentState
+from holdfast.wire.agents import MASKED, AgentState
 from holdfast.wire.tool_rules import rules_of
 
 _CLEARABLE: Final = frozenset(
@@ -70,7 +70,7 @@ async def update_agent(
         agent = _changed(known, request, resolved, defaults, now_us)
         await agent_rows.update_agent(tx, agent)
         await _replace_relations(tx, agent, request, secretbox, now_us)
-        return await whole_state(tx, agent_id, secretbox if request.given_secrets is not None else None)
+        return await whole_state(tx, agent_id, request.given_secrets or {})
 
     return await database.write(write)
 
@@ -128,17 +128,19 @@ async def _replace_relations(
     if request.block_ids is not None:
         blocks = await creation.asked_blocks(tx, request.block_ids)
         await block_rows.detach_all(tx, agent.id)
-        for block in blocks:
-            await block_rows.attach(tx, agent.id, block)
+        await block_rows.attach_many(tx, agent.id, blocks)
     if request.given_secrets is not None:
         await _replace_secrets(tx, agent.id, request.given_secrets, secretbox)
 
 
 async def _replace_secrets(tx: Transaction, agent_id: str, values: dict[str, str], secretbox: SecretBox) -> None:
-    """A value that did not change keeps its ciphertext and its id."""
+    """A value that did not change keeps its ciphertext and its id. One that comes back masked, as it was read, did not
+    change."""
     known = {secret.key: secret for secret in (await agent_rows.secrets_of(tx, (agent_id,))).get(agent_id, ())}
     kept = {
-        key: secret for key, secret in known.items() if key in values and secretbox.open(secret.sealed) == values[key]
+        key: secret
+        for key, secret in known.items()
+        if key in values and (values[key] == MASKED or secretbox.open(secret.sealed) == values[key])
     }
     sealed = creation.seal_secrets({key: value for key, value in values.items() if key not in kept}, secretbox)
     await agent_rows.set_secrets(tx, agent_id, [*kept.values(), *sealed])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
 from holdfast import ids
 from holdfast.actions.base_tools import is_base_tool
+from holdfast.core import egress
 from holdfast.core.records import Tool
 from holdfast.errors import Invalid, Unprocessable
 from holdfast.store import tools as tool_rows
@@ -88,7 +90,7 @@ def described_tool(request: ToolCreate, project_id: str | None, now_us: int) -> 
         source_code=request.source_code,
         source_type=request.source_type,
         args_json_schema=request.args_json_schema,
-        tags=tuple(dict.fromkeys(request.tags or ())),
+        tags=_tags(request.tags or ()),
         return_char_limit=request.return_char_limit,
         pip_requirements=_requirements(request.pip_requirements),
         npm_requirements=_requirements(request.npm_requirements),
@@ -149,11 +151,20 @@ def _sent(request: ToolUpdate) -> dict[str, Any]:
     sent: dict[str, Any] = {field.removesuffix("_"): getattr(request, field) for field in request.model_fields_set}
     changes = {name: value for name, value in sent.items() if value is not None or name in _NULLABLE}
     if request.tags is not None:
-        changes["tags"] = tuple(dict.fromkeys(request.tags))
+        changes["tags"] = _tags(request.tags)
     for name in ("pip_requirements", "npm_requirements"):
         if name in changes:
             changes[name] = _requirements(changes[name])
     return changes
+
+
+def _tags(given: Iterable[str]) -> tuple[str, ...]:
+    tags = tuple(dict.fromkeys(given))
+    try:
+        egress.of_tags(tags)
+    except egress.UnknownEgress as error:
+        raise Unprocessable(str(error)) from error
+    return tags
 
 
 def _checked_schema(schema: dict[str, Any]) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from fastapi import Depends, Request
+from starlette.types import Scope
 
 from holdfast import ids
 from holdfast.actions.cancel_runs import CancelRuns
@@ -20,6 +21,8 @@ from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.store.transaction import Database
 from holdfast.tools.base import Sandbox
+
+READS_SECRETS: Final = "holdfast.reads_secrets"  # in the scope of a request that may
 
 
 class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +41,7 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     cancel: CancelRuns
 
 
-# Both are `async` because FastAPI runs plain functions in a thread, which costs more than they do.
+# These are `async` because FastAPI runs plain functions in a thread, which costs more than they do.
 async def _assembled(request: Request) -> Holdfast:
     return request.app.state.holdfast
 
@@ -55,5 +58,15 @@ def actor_named(header: str | None) -> str:
     return header
 
 
+async def _opener(request: Request) -> SecretBox | None:
+    return opener_for(request.scope)
+
+
+def opener_for(scope: Scope) -> SecretBox | None:
+    """Opens secrets for a request that came with the key for it."""
+    return scope["app"].state.holdfast.secretbox if scope.get(READS_SECRETS) else None
+
+
 Deps = Annotated[Holdfast, Depends(_assembled)]
+Opener = Annotated[SecretBox | None, Depends(_opener)]
 Actor = Annotated[str, Depends(_actor)]

@@ -18,7 +18,8 @@ from pydantic import BaseModel, ValidationError, create_model
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from holdfast.api.deps import Deps
+from holdfast.api.deps import Deps, Opener, opener_for
+from holdfast.api.json import is_json_type
 
 Endpoint = Callable[..., Awaitable[Response]]
 # Gives None when it has answered, and otherwise what the framework is to read instead of what is used up.
@@ -37,6 +38,7 @@ def direct_way(endpoint: Callable[..., Any]) -> Direct | None:
 class _Arguments:
     def __init__(self) -> None:
         self.server: list[str] = []
+        self.openers: list[str] = []
         self.ids: dict[str, re.Pattern[str]] = {}
         self.body: tuple[str, type[BaseModel]] | None = None
         self.query: dict[str, Any] = {}
@@ -46,6 +48,8 @@ class _Arguments:
         wanted = parameter.annotation
         if wanted == Deps:
             self.server.append(name)
+        elif wanted == Opener:
+            self.openers.append(name)
         elif (pattern := _id_pattern(wanted)) is not None:
             self.ids[name] = pattern
         elif inspect.isclass(wanted) and issubclass(wanted, BaseModel) and self.body is None:
@@ -61,7 +65,7 @@ class _Arguments:
 
 
 def _way(endpoint: Endpoint, arguments: _Arguments) -> Direct:
-    ids, server, lists = arguments.ids, arguments.server, arguments.lists
+    ids, server, openers, lists = arguments.ids, arguments.server, arguments.openers, arguments.lists
     body_name, model = arguments.body or ("", None)
     read_body = model.__pydantic_validator__.validate_json if model else None
     query = create_model("Query", **arguments.query) if arguments.query else None
@@ -84,6 +88,8 @@ def _way(endpoint: Endpoint, arguments: _Arguments) -> Direct:
             return unread
         for name in server:
             given[name] = scope["app"].state.holdfast
+        for name in openers:
+            given[name] = opener_for(scope)
         response = await endpoint(**given)
         await response(scope, receive, send)
         return None
@@ -139,7 +145,7 @@ def _asked(scope: Scope, lists: set[str]) -> dict[str, Any]:
 
 
 def _is_json(scope: Scope) -> bool:
-    return any(name == b"content-type" and value.startswith(b"application/json") for name, value in scope["headers"])
+    return any(name == b"content-type" and is_json_type(value) for name, value in scope["headers"])
 
 
 def _again(first: Message, receive: Receive) -> Receive:

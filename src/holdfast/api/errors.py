@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -23,6 +23,15 @@ _MAX_PROBLEMS_SHOWN: Final = 10
 # letta-client repeats every 408, 409, 429 and 5xx by itself unless told not to. A repeated POST of a message that was
 # already stored would put it into the history twice.
 _NO_RETRY: Final = {"x-should-retry": "false"}
+
+# What a client is told whose run goes on without it, in an answer or at the end of a stream.
+HANDED_OVER: Final[dict[str, Any]] = {
+    "error_type": "internal_error",
+    "message": "The run was interrupted and will be carried on. It can be read with GET /v1/runs/{run_id}.",
+    "detail": "The server had to let go of the run, because it stops or cannot write now. The run will be carried on.",
+    "http_status": 503,
+    "http_type": None,
+}
 
 _log = logging.getLogger(__name__)
 
@@ -134,6 +143,8 @@ def _sentence(problem: Mapping[str, Any]) -> str:
     message = str(problem.get("msg", "is not valid")).removeprefix("Value error, ")  # pydantic's, before our own words
     if pattern := problem.get("ctx", {}).get("pattern"):
         message = f"String should match pattern '{readable_pattern(pattern)}'"
+    if problem.get("type") == "too_long" and isinstance(given := problem.get("input"), Sized):
+        message = f"holds {len(given)} items; at most {problem['ctx']['max_length']} are accepted"
     return f"{where}: {message}" if where else message
 
 

@@ -7,15 +7,21 @@ Whichever of the first and the last ends first ends the response.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from holdfast.api.errors import HANDED_OVER
+from holdfast.core.frames import ErrorFrame
 from holdfast.engine.streams import Numbered
+from holdfast.errors import HandedOver
+from holdfast.store.transaction import DatabaseError
 from holdfast.wire.sse import DONE, FrameEncoder
 
+_log = logging.getLogger(__name__)
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -69,6 +75,10 @@ class EventStream(Response):
                 shown = self._encoder.encode_all(batch)
                 if shown:
                     await self._send(send, shown)
+        except (HandedOver, DatabaseError) as error:
+            # Half an answer must not look like a whole one. It takes no number: the run's own frames go on after it.
+            _log.warning("a stream ends before its run: %s", error)
+            await self._send(send, self._encoder.encode_all([(self._last_seq, ErrorFrame(HANDED_OVER))]))
         finally:
             await self._batches.aclose()
         await send({"type": "http.response.body", "body": DONE, "more_body": False})

@@ -16,6 +16,14 @@ def _encode_foreign(value: object) -> Any:
     raise NotImplementedError(f"{type(value).__name__} has no JSON form")
 
 
+def is_json_type(content_type: bytes) -> bool:
+    """The one judgement of a Content-Type header: what it takes for JSON is checked and read as JSON, nothing else."""
+    media_type = content_type.partition(b";")[0].strip().lower()
+    return media_type == b"application/json" or (
+        media_type.startswith(b"application/") and media_type.endswith(b"+json")
+    )
+
+
 _encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
 
 

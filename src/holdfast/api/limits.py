@@ -6,17 +6,24 @@ before any route sees it; the caller gets a sentence, not a failure from deep in
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, cast
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api.errors import request_error_answer
+from holdfast.api.json import is_json_type
 from holdfast.errors import HoldfastError, RequestError, TooLarge, Unprocessable
 
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+MAX_QUERY_FIELDS: Final = 1_000
+# Of one body. Each costs a microsecond or two of the event loop, whatever it says; text may be as long as the body.
+MAX_VALUES: Final = 200_000
+_LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
+_SEARCH_COSTS: Final = 32  # bytes that are searched in the time in which one decoded value is looked at
 
 
 class Limits:
@@ -101,14 +108,34 @@ class _ClientLeft(HoldfastError):
 
 def check_json(body: bytes) -> Any:
     """The decoded body, or Unprocessable with what is wrong and where."""
+    values = _count_values(body)
+    if values > MAX_VALUES:
+        raise Unprocessable(f"The body holds more than {MAX_VALUES} JSON values, the most that is accepted. Split it.")
     try:
         value = msgspec.json.decode(body)
     except RecursionError as error:
         raise Unprocessable("The body is nested too deeply.") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unprocessable(f"The body is not valid JSON in UTF-8: {error}") from error
-    check_storable(value)
+    # Many short values are looked at in the body itself first: it hardly ever holds what could be wrong with one.
+    if values * _SEARCH_COSTS < len(body) or b"\\u0000" in body or _LONG_NUMBER.search(body):
+        check_storable(value)
     return value
+
+
+def _count_values(body: bytes) -> int:
+    """About how many values a JSON text holds, without decoding it. Never too few; too many only below the limit."""
+    values = _separators(body)
+    if values <= MAX_VALUES:
+        return values
+    # Commas and brackets in texts do not count.
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    texts = plain.count(b'"') // 2
+    return texts if texts > 2 * MAX_VALUES else _separators(b"".join(plain.split(b'"')[::2]))
+
+
+def _separators(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{") + 1
 
 
 def check_storable(value: object, where: str = "body") -> None:
@@ -153,6 +180,8 @@ def _locate(value: Any, where: str) -> str:
 def _check_address(scope: Scope) -> None:
     if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
         raise Unprocessable("The address must not hold NUL characters.")
+    if (fields := scope["query_string"].count(b"&") + 1) > MAX_QUERY_FIELDS:
+        raise Unprocessable(f"The query has {fields} parameters; at most {MAX_QUERY_FIELDS} are accepted.")
 
 
 def _body_headers(scope: Scope) -> tuple[int | None, bool]:
@@ -165,8 +194,7 @@ def _body_headers(scope: Scope) -> tuple[int | None, bool]:
         elif name == b"transfer-encoding":
             length = None
         elif name == b"content-type":
-            media_type = value.partition(b";")[0].strip().lower()
-            is_json = media_type == b"application/json" or media_type.endswith(b"+json")
+            is_json = is_json_type(value)
     return length, is_json
 
 

@@ -6,6 +6,8 @@ from typing import Annotated, Final, Literal
 
 from fastapi import Query
 
+from holdfast.wire.bounds import MAX_QUERY
+
 MAX_LIMIT: Final = 1000
 INT64_MAX: Final = 2**63 - 1
 
@@ -13,6 +15,7 @@ INT64_MAX: Final = 2**63 - 1
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many items a page may hold.")]
 Before = Annotated[str | None, Query(description="Only items before this id, in the order asked for.")]
 After = Annotated[str | None, Query(description="Only items after this id, in the order asked for.")]
+SearchQuery = Annotated[str | None, Query(max_length=MAX_QUERY)]
 Order = Annotated[Literal["asc", "desc"], Query(description="`asc` is oldest first, `desc` newest first.")]
 OrderBy = Annotated[Literal["created_at"], Query(description="The field that decides the order.")]
 

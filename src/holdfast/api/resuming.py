@@ -10,7 +10,7 @@ from holdfast.api.deps import Holdfast
 from holdfast.core.frames import TERMINAL, ErrorFrame, Frame, StopFrame, UsageFrame
 from holdfast.core.records import FAILED_WITH_ANSWER, Run
 from holdfast.engine.streams import PACKET_GAP_S, Numbered
-from holdfast.errors import Gone, Invalid
+from holdfast.errors import Gone, HandedOver, Invalid
 from holdfast.store import frames, runs
 
 # Another process drives the run, or will take it over: its frames are read from the database as they arrive there.
@@ -40,7 +40,7 @@ async def resumed(deps: Holdfast, run: Run, after: int) -> AsyncGenerator[Sequen
         if ended:  # asked before the frames were read, so these were all
             break
         if deps.worker.draining:
-            return  # whoever takes the run over can be asked for the rest
+            raise HandedOver(f"the server stops before run {run.id} does")
         await asyncio.sleep(_POLL_S)
     closing = await _missing_end(deps, run.id)
     if remaining := [numbered for numbered in closing if numbered[0] > position]:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from holdfast.actions.send_message import Accepted, Sending
 from holdfast.api.deps import Holdfast
-from holdfast.api.errors import failed_run_answer
+from holdfast.api.errors import HANDED_OVER, failed_run_answer
 from holdfast.api.event_stream import EventStream
 from holdfast.api.json import json_response
 from holdfast.api.resuming import require_replayable, resumed
@@ -18,7 +18,8 @@ from holdfast.core.frames import CompactionFrame, ErrorFrame, MessageFrame, Stop
 from holdfast.core.messages import Image, Message, image_of
 from holdfast.core.records import FAILED_WITH_ANSWER, Run
 from holdfast.engine.streams import PACKET_GAP_S, Numbered, RunStream
-from holdfast.errors import Invalid
+from holdfast.errors import HandedOver, Invalid
+from holdfast.netguard import Unresolved, check_url
 from holdfast.store import messages, runs
 from holdfast.store.paging import Page
 from holdfast.wire.inputs import ParsedInput, input_of, resolve_images
@@ -44,12 +45,22 @@ async def parse(deps: Holdfast, request: LettaRequest) -> ParsedInput:
 
     fetched: dict[str, Image] = {}
     for url in parsed.image_urls:
-        media_type, content = await outgoing.fetch_image(url, deps.settings.allowed_hosts)
+        media_type, content = await outgoing.fetch_image(url, deps.settings.reachable_hosts)
         image = image_of(media_type, content)
         if image is None:
-            raise Invalid(f"The image at {url} is empty.")
+            raise Invalid(f"The image at {url} is empty, or is not the {media_type} that its server calls it.")
         fetched[url] = image
     return resolve_images(parsed, fetched)
+
+
+async def require_callable(deps: Holdfast, callback_url: str) -> None:
+    """Raises Invalid for a callback that would be refused when the run is over, while its caller can still mend it."""
+    try:
+        await check_url(callback_url, deps.settings.reachable_hosts)
+    except Unresolved:
+        pass  # the name server may answer again by then; the address is judged before it is called
+    except Invalid as error:
+        raise Invalid(f"callback_url cannot be called: {error.message}") from error
 
 
 def request_config(request: LettaRequest) -> dict[str, Any]:
@@ -87,7 +98,7 @@ async def send_and_answer(
 
 
 def follow_accepted(deps: Holdfast, accepted: Accepted, request: LettaStreamingRequest) -> EventStream:
-    batches = accepted.stream.follow(gap_s=PACKET_GAP_S) if accepted.stream else replayed(deps, accepted.run)
+    batches = accepted.stream.follow_to_end(PACKET_GAP_S) if accepted.stream else replayed(deps, accepted.run)
     return event_stream(deps, accepted.run, batches, request, include_pings=request.include_pings)
 
 
@@ -115,15 +126,17 @@ def resumed_stream(deps: Holdfast, run: Run, request: RetrieveStreamRequest) -> 
     return event_stream(deps, run, batches, None, include_pings=request.include_pings is not False)
 
 
-async def replayed(deps: Holdfast, run: Run, after: int = 0) -> AsyncGenerator[Sequence[Numbered]]:
+async def replayed(deps: Holdfast, run: Run) -> AsyncGenerator[Sequence[Numbered]]:
     """The frames of a run that this request did not start: stored, live, or made from its messages."""
-    if run.background or deps.streams.live(run.id) is not None:
-        live = deps.streams.follow(run.id, after, PACKET_GAP_S)
-        async for batch in resumed(deps, run, after) if run.background else live:
+    live = deps.streams.live(run.id)
+    if run.background or live is not None:
+        async for batch in live.follow_to_end(PACKET_GAP_S) if live and not run.background else resumed(deps, run, 0):
             yield batch
         return
-    told = await _told(deps, await _stopped(deps, run.id))
-    yield list(enumerate(told, 1))[after:]
+    stopped = await _stopped(deps, run.id)
+    yield list(enumerate(await _told(deps, stopped), 1))
+    if stopped.is_active:
+        raise HandedOver(f"the server stops before run {run.id} does")
 
 
 async def collected(deps: Holdfast, accepted: Accepted, request: LettaRequest) -> Response:
@@ -165,7 +178,7 @@ def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Respon
         return failed_run_answer(last.error)
     stop = next((frame for frame in reversed(frames) if isinstance(frame, StopFrame)), None)
     if stop is None or not isinstance(last, UsageFrame):
-        return failed_run_answer(_HANDED_OVER)
+        return failed_run_answer(HANDED_OVER)
     return json_response(
         letta_response(
             made,
@@ -178,15 +191,6 @@ def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Respon
             run_id=run_id,
         )
     )
-
-
-_HANDED_OVER = {
-    "error_type": "internal_error",
-    "message": "The run was interrupted and will be carried on. It can be read with GET /v1/runs/{run_id}.",
-    "detail": "The server had to let go of the run, because it stops or cannot write now. The run will be carried on.",
-    "http_status": 503,
-    "http_type": None,
-}
 
 
 async def _told(deps: Holdfast, run: Run) -> list[Any]:

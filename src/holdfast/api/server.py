@@ -109,7 +109,7 @@ def _layers(settings: Settings, slashed: frozenset[str]) -> list[Middleware]:
             allow_credentials=True,
         ),
         Middleware(CanonicalPaths, slashed=slashed),
-        Middleware(Auth, api_key=settings.api_key),
+        Middleware(Auth, api_key=settings.api_key, secrets_key=settings.secrets_key),
         Middleware(Limits, max_body_bytes=settings.max_body_bytes),
         Middleware(TraceContext),
     ]

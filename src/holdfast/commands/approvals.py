@@ -24,4 +24,6 @@ def _paragraph(waiting: dict[str, Any]) -> str:
     lines = [f"{waiting.get('agent_id')}, run {waiting.get('run_id')}, asked {waiting.get('asked_at')}"]
     calls: list[dict[str, Any]] = waiting.get("tool_calls", [])
     lines += [f"  {call.get('name')} {call.get('arguments')}  ({call.get('tool_call_id')})" for call in calls]
+    if changed := waiting.get("changed_secrets"):
+        lines.append(f"  secrets changed since it was asked: {', '.join(changed)}")
     return "\n".join(lines)

@@ -8,10 +8,14 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import FrameType
+from typing import Any, Final
 
+import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -19,6 +23,7 @@ from holdfast import telemetry
 from holdfast.api.browsers import LocalPagesOnly
 from holdfast.api.deps import Holdfast
 from holdfast.api.server import create_app
+from holdfast.commands.connections import Connections, GuardedHttp, Limits, most_connections
 from holdfast.errors import ConfigError
 from holdfast.settings import OFFLINE_MODEL, Settings
 from holdfast.version import VERSION
@@ -30,6 +35,9 @@ if os.name == "posix":
 else:
     _new_loop = asyncio.new_event_loop
 
+
+_STOP_GRACE_S: Final = 10.0  # to hand over runs, end the sandbox and close the database, in that order
+_log = logging.getLogger(__name__)
 
 Build = Callable[[Settings], AbstractAsyncContextManager[Holdfast]]
 
@@ -45,7 +53,9 @@ def serve(settings: Settings, build: Build) -> None:
         telemetry.exporting(settings),
         asyncio.Runner(loop_factory=_new_loop) as runner,
     ):
-        runner.run(_serve(settings, build, listener))
+        # The port that is really listened on, also when any free one was asked for: no tool may connect to it.
+        bound = msgspec.structs.replace(settings, port=listener.getsockname()[1])
+        runner.run(_serve(bound, build, listener))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -95,10 +105,21 @@ def _model_line(settings: Settings) -> str:
     return settings.default_model or "none by default; each agent names its own"
 
 
+def _protocol(settings: Settings) -> Any:
+    """What uvicorn calls for each connection."""
+    limits = Limits(
+        header_timeout_s=settings.header_timeout_s,
+        body_timeout_s=settings.body_timeout_s,
+        max_connections=most_connections(),
+        max_per_peer=settings.max_connections_per_peer or None,
+    )
+    return partial(GuardedHttp, Connections(limits))
+
+
 def _uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=_protocol(settings),
         ws="none",
         lifespan="off",  # everything is opened and closed around the server, not inside it
         access_log=False,
@@ -111,6 +132,20 @@ def _uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     )
 
 
+def _end_after(drain_s: float) -> None:
+    """Whatever hangs, a blocked event loop included, the process ends. Nothing is lost by that: what was accepted is
+    stored, and its leases run out."""
+
+    def end() -> None:
+        _log.critical("the server did not stop in time and is ended; its runs will be carried on by the next one")
+        logging.shutdown()
+        os._exit(1)
+
+    timer = threading.Timer(drain_s + _STOP_GRACE_S, end)
+    timer.daemon = True
+    timer.start()
+
+
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, deps: Holdfast) -> None:
         super().__init__(config)
@@ -121,6 +156,8 @@ class _Server(uvicorn.Server):
         # The parent remembers the signal and raises it again at the end, which would kill us before we have closed.
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
+        if not self.should_exit:
+            _end_after(self.config.timeout_graceful_shutdown or 0)
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -131,8 +168,9 @@ class _Server(uvicorn.Server):
         self._tools = asyncio.create_task(self._tell_walls())
 
     async def _tell_walls(self) -> None:
-        """On a line of its own: the walls are known only once they were tried, and nobody should wait for that."""
-        print(_line("Tools", await self._deps.sandbox.standing()), flush=True)
+        """On lines of their own: the walls are known only once they were tried, and nobody should wait for that."""
+        standing = await self._deps.sandbox.standing()
+        print(_line("Tools", standing.tools), _line("Egress", standing.egress), sep="\n", flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Runs are let go while the last requests finish, because a stream ends only when its run is released."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -23,8 +24,18 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
     "null": (type(None),),
 }
+
+
+def _finite(text: str) -> float:
+    """Python also reads NaN and Infinity, which JSON does not have; encoded again, they would be null."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a finite number")
+    return number
+
+
 # Models put raw line breaks into JSON strings; what they meant is not in doubt.
-_lenient = json.JSONDecoder(strict=False)
+_lenient = json.JSONDecoder(strict=False, parse_float=_finite, parse_constant=_finite)
 
 
 def arguments_of(text: str) -> dict[str, Any]:
@@ -72,6 +83,8 @@ def _read(text: str) -> Any:
 
 def _mismatch(value: Any, schema: Schema, root: Schema) -> str | None:
     """Why the value does not fit the schema, or None. Knows what tool schemas use, and lets the rest pass."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "must be a finite number"
     schema = _resolved(schema, root)
     alternatives: list[Schema] = schema.get("anyOf") or schema.get("oneOf") or []
     if alternatives and all(_mismatch(value, one, root) for one in alternatives):

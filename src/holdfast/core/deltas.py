@@ -8,7 +8,10 @@ import msgspec
 
 from holdfast.core.messages import OmittedReasoning, Parts, Reasoning, RedactedReasoning, Text, ToolCall
 from holdfast.core.usage import Usage
+from holdfast.errors import BadReply
 
+MAX_CALLS: Final = 256  # in one reply
+MAX_REPLY_CHARS: Final = 16_000_000  # of one reply: text, reasoning, arguments, and one for each delta
 FinishReason = Literal["stop", "tool_calls", "length"]
 
 
@@ -72,7 +75,11 @@ NOTHING_SAID: Final = Reply((), None, None)
 
 
 class ReplyFolder:
-    """Order of parts is the order in which they began; calls come last, in index order."""
+    """Order of parts is the order in which they began; calls come last, in index order.
+
+    A reply without bounds would fill the memory. One that passes them is a BadReply as a whole: the half of it that
+    fits must not be taken for what the model wanted.
+    """
 
     def __init__(self) -> None:
         self._spoken: list[list[str] | RedactedReasoning | OmittedReasoning] = []
@@ -81,19 +88,27 @@ class ReplyFolder:
         self._calls: dict[int, _Call] = {}
         self._finish: FinishReason | None = None
         self._usage: Usage | None = None
+        self._size = 0
 
     def add(self, delta: Delta) -> None:
+        """Raises BadReply when the reply has grown beyond all bounds; what was added before can still be read."""
+        self._size += 1
         match delta:
             case TextDelta(text, signature):
+                self._grow(text, signature)
                 self._append("text", text, signature)
             case ReasoningDelta(text, signature):
+                self._grow(text, signature)
                 self._append("reasoning", text, signature)
             case RedactedDelta(data):
+                self._grow(data, None)
                 self._place(RedactedReasoning(data))
             case OmittedDelta(signature):
+                self._grow("", signature)
                 self._place(OmittedReasoning(signature))
             case CallDelta():
-                self._calls.setdefault(delta.index, _Call()).add(delta)
+                self._grow(delta.arguments, delta.signature)
+                self._call(delta)
             case UsageDelta(usage):
                 self._usage = usage
             case Finish(reason):  # pragma: no branch - there is no other delta
@@ -103,6 +118,16 @@ class ReplyFolder:
         spoken = tuple(self._part(index) for index in range(len(self._spoken)))
         calls = tuple(self._calls[index].whole() for index in sorted(self._calls))
         return Reply(spoken + calls, self._finish, self._usage)
+
+    def _grow(self, text: str, signature: str | None) -> None:
+        self._size += len(text) + (len(signature) if signature else 0)
+        if self._size > MAX_REPLY_CHARS:
+            raise BadReply(f"The reply is longer than {MAX_REPLY_CHARS} characters, the most that is accepted.")
+
+    def _call(self, delta: CallDelta) -> None:
+        if delta.index not in self._calls and len(self._calls) >= MAX_CALLS:
+            raise BadReply(f"The reply makes more than {MAX_CALLS} tool calls, the most that is accepted.")
+        self._calls.setdefault(delta.index, _Call()).add(delta)
 
     def _append(self, kind: Literal["text", "reasoning"], text: str, signature: str | None) -> None:
         last = self._spoken[-1] if self._spoken else None

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.fingerprint import ToolIdentity
 from holdfast.core.hold import Hold
 from holdfast.core.messages import Status, ToolCall
 from holdfast.core.records import StopReason
@@ -24,12 +25,13 @@ class JudgedCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """A call the model made, and what the rules say of it.
 
     held: waits for a decision. refused: never runs; `note` is its return. fatal: refused, and ends the run.
-    denied and answered: decided by the human or the client.
+    denied and answered: decided by the human or the client. `approved` is the only tool that an approved call may run.
     """
 
     call: ToolCall
     verdict: Literal["allowed", "held", "refused", "fatal", "denied", "answered"]
     note: str | None = None
+    approved: ToolIdentity | None = None
 
 
 class RunStarted(Event, frozen=True, tag="run_started"):

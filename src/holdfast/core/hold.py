@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from holdfast.core.context import cut_content
+from holdfast.core.fingerprint import ToolIdentity
 from holdfast.core.messages import Approve, ClientReturn, Decision, ToolCall
 from holdfast.errors import Conflict, Invalid
 
@@ -19,22 +21,47 @@ class HeldCall(msgspec.Struct, frozen=True, omit_defaults=True):
     client: bool = False  # only the client can run it
     version: int = 0  # of the tool, when it was asked
     note: str | None = None
+    # None for a client tool, a sibling, and in a hold that was stored before tools were identified by more than these.
+    tool: ToolIdentity | None = None
 
 
-class Hold(msgspec.Struct, frozen=True):
+class Hold(msgspec.Struct, frozen=True, omit_defaults=True):
     request_id: str  # the approval request message
     step_id: str
     calls: tuple[HeldCall, ...]  # in the order of the reply
+    # The agent's secrets when it was asked, by name: the id of each, which changes when its value does. None when no
+    # tool that asks gets any, and in a hold that was stored before this was remembered.
+    secrets: dict[str, str] | None = None
 
     @property
     def asked_ids(self) -> tuple[str, ...]:
         return tuple(held.call.id for held in self.calls if held.asks)
 
 
-def check_answer(hold: Hold, decisions: Sequence[Decision], versions: dict[str, int]) -> tuple[Decision, ...]:
+class HeldTools(msgspec.Struct, frozen=True):
+    """What is known of the tools that a hold asks about, when it is made."""
+
+    identities: dict[str, ToolIdentity] = {}  # by the name that they were called by
+    secrets: dict[str, str] | None = None  # as the hold remembers them
+
+    def remembered_in(self, hold: Hold) -> Hold:
+        calls = tuple(self._identified(held) for held in hold.calls)
+        return msgspec.structs.replace(hold, calls=calls, secrets=self.secrets)
+
+    def _identified(self, held: HeldCall) -> HeldCall:
+        """A sibling that asks for nothing is held to no tool: it needs no approval."""
+        identity = self.identities.get(held.call.name) if held.asks and not held.client else None
+        return msgspec.structs.replace(held, tool=identity)
+
+
+NO_TOOLS: Final = HeldTools()
+
+
+def check_answer(hold: Hold, decisions: Sequence[Decision], tools: Mapping[str, ToolIdentity]) -> tuple[Decision, ...]:
     """The decisions in the order of the calls; raises when they do not answer exactly what was asked.
 
-    `versions` are the current versions of the tools by name: an approval is for the tool as it was when asked.
+    `tools` are those that the agent has now, by name: an approval is for the tool as it was when asked. A tool that is
+    gone may be approved: nothing runs, and the model is told that it was not found.
     """
     if not decisions:
         raise Invalid("Invalid approval response. Approval response message does not contain any approvals.")
@@ -47,8 +74,24 @@ def check_answer(hold: Hold, decisions: Sequence[Decision], versions: dict[str, 
     for held in hold.calls:
         decision = by_id.get(held.call.id)
         if isinstance(decision, Approve):
-            _check_approvable(held, versions)
+            _check_approvable(held, tools)
     return tuple(by_id[call_id] for call_id in hold.asked_ids)
+
+
+def changed_secrets(hold: Hold, current: Mapping[str, str]) -> list[str]:
+    """The names of the secrets that were changed, added or removed since it was asked. `current`: their ids by name."""
+    if hold.secrets is None:
+        return []
+    names = hold.secrets.keys() | current.keys()
+    return sorted(name for name in names if hold.secrets.get(name) != current.get(name))
+
+
+def run_names(hold: Hold, decisions: Sequence[Decision]) -> frozenset[str]:
+    """The names of the tools that an answer lets the server run: those approved, and siblings that ask for nothing."""
+    approved = {decision.call_id for decision in decisions if isinstance(decision, Approve)}
+    return frozenset(
+        held.call.name for held in hold.calls if not held.client and (not held.asks or held.call.id in approved)
+    )
 
 
 def answers_same_calls(hold: Hold, decisions: Sequence[Decision]) -> bool:
@@ -68,15 +111,24 @@ def client_answers(decisions: Sequence[Decision]) -> dict[str, ClientReturn]:
     return {decision.call_id: decision for decision in decisions if isinstance(decision, ClientReturn)}
 
 
-def _check_approvable(held: HeldCall, versions: dict[str, int]) -> None:
+def _check_approvable(held: HeldCall, tools: Mapping[str, ToolIdentity]) -> None:
     name = held.call.name
     if held.client:
         raise Invalid(
             f"The client tool '{name}' must be answered with a tool return: the server cannot execute it. "
             f'Send {{"type": "tool", "tool_call_id": "{held.call.id}", "tool_return": …, "status": "success"}}.'
         )
-    if name in versions and versions[name] != held.version:
+    current = tools.get(name)
+    if current is None:
+        return
+    instead = "Deny the call, or cancel the run, and let the agent ask again."
+    if held.tool is not None and held.tool.tool_id != current.tool_id:
         raise Conflict(
-            f"CONFLICT: The tool '{name}' was changed after approval was asked for call {held.call.id}. "
-            "Deny the call, or cancel the run, and let the agent ask again."
+            f"CONFLICT: The name '{name}' belongs to another tool now than when approval was asked for call "
+            f"{held.call.id}. {instead}"
+        )
+    if current.version != held.version or (held.tool is not None and held.tool != current):
+        raise Conflict(
+            f"CONFLICT: The tool '{name}' was changed after approval was asked for call {held.call.id}: its code, its "
+            f"schema, its requirements, its tags or the names of the secrets that it gets. {instead}"
         )

@@ -24,7 +24,8 @@ def judge(spec: RunSpec, choice: Choice, calls: Sequence[ToolCall], *, parallel:
     distinct: dict[str, ToolCall] = {}
     for call in calls if parallel else calls[:1]:
         distinct.setdefault(call.id, call)
-    return tuple(_judge_one(spec, choice, call) for call in distinct.values())
+    allowed, approval = frozenset(choice.allowed), tool_rules.approval_names(spec.rules)
+    return tuple(_judge_one(spec, choice, call, allowed, approval) for call in distinct.values())
 
 
 def resume(hold: Hold, decisions: Sequence[Decision]) -> tuple[JudgedCall, ...]:
@@ -37,7 +38,7 @@ def resume(hold: Hold, decisions: Sequence[Decision]) -> tuple[JudgedCall, ...]:
             case None:
                 return JudgedCall(held.call, "refused" if held.note else "allowed", held.note)
             case Approve():
-                return JudgedCall(held.call, "allowed")
+                return JudgedCall(held.call, "allowed", approved=held.tool)
             case Deny(_, reason):
                 return JudgedCall(held.call, "denied", reason)
             case _:
@@ -46,9 +47,11 @@ def resume(hold: Hold, decisions: Sequence[Decision]) -> tuple[JudgedCall, ...]:
     return tuple(judged(index) for index in range(len(hold.calls)))
 
 
-def _judge_one(spec: RunSpec, choice: Choice, call: ToolCall) -> JudgedCall:
+def _judge_one(
+    spec: RunSpec, choice: Choice, call: ToolCall, allowed: frozenset[str], approval: frozenset[str]
+) -> JudgedCall:
     tool = spec.tool(call.name)
-    if tool is None or call.name not in choice.allowed:
+    if tool is None or call.name not in allowed:
         return JudgedCall(call, "refused", _violation(spec, choice, call.name))
     try:
         arguments = arguments_of(call.arguments)
@@ -59,7 +62,7 @@ def _judge_one(spec: RunSpec, choice: Choice, call: ToolCall) -> JudgedCall:
     except ToolFailed as failed:
         return JudgedCall(call, "fatal", failed.message)
     cleaned = msgspec.structs.replace(call, arguments=msgspec.json.encode(merged).decode())
-    asks = tool.effect == "client" or tool_rules.needs_approval(spec.rules, call.name)
+    asks = tool.effect == "client" or call.name in approval
     return JudgedCall(cleaned, "held" if asks else "allowed")
 
 

@@ -12,8 +12,10 @@ import msgspec
 Role = Literal["system", "user", "assistant", "tool", "approval", "summary"]
 Status = Literal["success", "error"]
 
-_BEGINNINGS: Final = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+_BEGINNINGS: Final = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 _MISSPELT: Final = {"image/jpg": "image/jpeg"}
+# What is called one of these and does not begin like any of them is not an image.
+_RECOGNISED: Final = frozenset({*_BEGINNINGS.values(), "image/webp"})
 
 
 class Part(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
@@ -44,14 +46,20 @@ def readable_image(media_type: str, data: str, detail: str | None = None) -> Ima
 
 
 def image_of(media_type: str, content: bytes, detail: str | None = None) -> Image | None:
-    """Its first bytes say what it is, where they are of a known type: vendors refuse what is called otherwise."""
+    """Its first bytes say what it is, where they are of a known type: vendors refuse what is called otherwise.
+
+    None for what is empty or only called an image.
+    """
     spelled = media_type.strip().lower()
     if not content or not spelled.startswith("image/"):
         return None
     seen = next((name for beginning, name in _BEGINNINGS.items() if content.startswith(beginning)), None)
     if content.startswith(b"RIFF") and content[8:12] == b"WEBP":
         seen = "image/webp"
-    return Image(seen or _MISSPELT.get(spelled, spelled), base64.b64encode(content).decode(), detail)
+    called = _MISSPELT.get(spelled, spelled)
+    if seen is None and called in _RECOGNISED:
+        return None
+    return Image(seen or called, base64.b64encode(content).decode(), detail)
 
 
 class Reasoning(Part, frozen=True, tag="reasoning"):

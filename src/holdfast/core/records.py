@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core import egress
+from holdfast.core.egress import Egress
 from holdfast.core.tool_rules import Rule
 from holdfast.core.usage import Usage
 
@@ -66,6 +68,11 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     def retry_safe(self) -> bool:
         """Whether a call that a crash cut off may be run again, with the same call id. Its owner says so with a tag."""
         return RETRY_SAFE_TAG in self.tags
+
+    @property
+    def egress(self) -> Egress | None:
+        """What its owner lets it connect to, said with tags such as `egress:none`; None leaves it to the server."""
+        return egress.of_tags(self.tags)
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +194,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     lease_owner: str | None = None
     lease_expires_us: int | None = None
     cancel_asked_us: int | None = None
+    checkpoints: int = 0  # how many have been written
 
     @property
     def conversation_id(self) -> str | None:

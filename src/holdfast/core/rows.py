@@ -57,11 +57,19 @@ def partial_rows(origin: Origin, reply_id: str, reply: Reply) -> list[Message]:
 
 
 def tool_row(
-    origin: Origin, row_id: str, known: Sequence[ToolReturn], new: Sequence[ToolReturn], order: Sequence[str]
+    origin: Origin, row_id: str, known: Sequence[ToolReturn], new: Sequence[ToolReturn], places: Mapping[str, int]
 ) -> Message:
-    """All returns of a step in one row, in the order of its calls."""
-    by_id = {part.call_id: part for part in (*known, *new)}
-    parts = tuple(by_id[call_id] for call_id in order if call_id in by_id)
+    """All returns of a step in one row, in the order of its calls: `places` says where each id belongs.
+
+    Tools that run one after another return in order; then `known` is not looked through again.
+    """
+    latest = {part.call_id: part for part in new if part.call_id in places}
+    added = sorted(latest.values(), key=lambda part: places[part.call_id])
+    if known and added and places[added[0].call_id] <= places[known[-1].call_id]:
+        together = {part.call_id: part for part in known} | latest
+        parts = tuple(sorted(together.values(), key=lambda part: places[part.call_id]))
+    else:
+        parts = (*known, *added)
     return msgspec.structs.replace(_row(origin, row_id, "tool", parts), name=parts[0].name if parts else None)
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.core import tool_rules
+from holdfast.core.calls import Calls, CallStatus, OpenCall
 from holdfast.core.compaction import should_compact
 from holdfast.core.events import (
     AnyEvent,
@@ -34,7 +35,6 @@ from holdfast.core.events import (
     ToolsStarted,
 )
 from holdfast.core.hold import HeldCall, Hold
-from holdfast.core.messages import ToolCall
 from holdfast.core.records import StopReason
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import Called, Choice
@@ -80,17 +80,6 @@ TRANSITIONS: Final[dict[tuple[Phase, type[AnyEvent]], frozenset[Phase]]] = {
     (Phase.DONE, CancelAsked): frozenset({Phase.DONE}),
 }
 
-CallStatus = Literal["held", "allowed", "started", "refused", "denied", "answered", "returned"]
-
-
-class OpenCall(msgspec.Struct, frozen=True):
-    """A call of the current step. It stays in the list once returned, so that order and siblings are known."""
-
-    call: ToolCall
-    status: CallStatus
-    note: str | None = None
-    ran: bool = False  # returned because a tool was run here, not because it was refused, denied or answered
-
 
 class RunState(msgspec.Struct, frozen=True):
     phase: Phase
@@ -98,7 +87,7 @@ class RunState(msgspec.Struct, frozen=True):
     iterations: int = 0  # of the loop; limited by max_steps
     model_calls: int = 0
     step_id: str | None = None  # the paused step that an approval resumes; None: the newest model call's own
-    calls: tuple[OpenCall, ...] = ()
+    calls: Calls = Calls()
     fatal: bool = False  # a call of this step ends the run
     return_position: int | None = None
     hold: Hold | None = None
@@ -123,7 +112,7 @@ class RunState(msgspec.Struct, frozen=True):
 
     @property
     def open_calls(self) -> tuple[OpenCall, ...]:
-        return tuple(call for call in self.calls if call.status != "returned")
+        return self.calls.still_open
 
 
 class CallModel(msgspec.Struct, frozen=True):
@@ -188,7 +177,7 @@ def plan(state: RunState) -> Intent:
         case Phase.ACTING:
             return _next_action(state)
         case Phase.PARKING:
-            return Park(state.calls)
+            return Park(tuple(state.calls))
         case Phase.PARKED if state.hold is not None:
             return Wait(state.hold)
         case Phase.DONE if state.stop_reason is not None:
@@ -289,29 +278,31 @@ def _compaction_failed(state: RunState, event: CompactionFailed) -> RunState:
     return _done(after, after.stop_after_compaction, after.error) if after.stop_after_compaction else after
 
 
-def _tools_started(state: RunState, call_ids: Iterable[str]) -> RunState:
-    startable = {call.call.id for call in state.open_calls if _may_run(state, call) and not state.ending}
+def _tools_started(state: RunState, call_ids: Sequence[str]) -> RunState:
     for call_id in call_ids:
-        if call_id not in startable:
+        call = state.calls.find_open(call_id)
+        if call is None or state.ending or not _may_run(state, call):
             raise IllegalEvent(f"call {call_id} may not be started")
-    return _mark(state, call_ids, "started")
+    return _change(state, calls=state.calls.start(call_ids))
 
 
 def _parked(state: RunState, hold: Hold) -> RunState:
-    if hold.calls != held_calls(state):
+    # Which tools these are is read from the database; the state knows only what was asked of them.
+    if tuple(msgspec.structs.replace(held, tool=None) for held in hold.calls) != held_calls(state):
         raise IllegalEvent("the hold is not about the calls of this run")
     return _change(state, phase=Phase.PARKED, hold=hold)
 
 
 def _returned(state: RunState, event: ToolReturned) -> RunState:
-    returned = next((call for call in state.open_calls if call.call.id == event.call_id), None)
+    returned = state.calls.find_open(event.call_id)
     if returned is None:
         raise IllegalEvent(f"call {event.call_id} is not open, so it cannot return")
     ran = returned.status == "started"
-    after = _mark(state, (event.call_id,), "returned", ran=ran)
+    history = state.history
     if ran or returned.status == "answered":
-        after = _change(after, history=(*after.history, Called(returned.call.name, event.returned)))
-    return after if after.open_calls else _after_calls(after)
+        history += (Called(returned.call.name, event.returned),)
+    after = _change(state, calls=state.calls.take_return(event.call_id, ran=ran), history=history)
+    return _after_calls(after) if after.calls.all_returned else after
 
 
 def _after_calls(state: RunState) -> RunState:
@@ -320,7 +311,7 @@ def _after_calls(state: RunState) -> RunState:
     if state.fatal:
         return _finish(_change(state, error=_invalid_call_error(state)), "invalid_tool_call")
     spec = state.frozen_spec
-    ends = any(call.ran and tool_rules.ends_turn(spec.rules, call.call.name) for call in state.calls)
+    ends = tool_rules.any_ends_turn(spec.rules, (call.call.name for call in state.calls if call.ran))
     if (
         ends
         and state.return_position is None
@@ -395,22 +386,14 @@ def held_calls(state: RunState) -> tuple[HeldCall, ...]:
     return tuple(held(call) for call in state.calls)
 
 
-def _open(calls: Sequence[JudgedCall]) -> tuple[OpenCall, ...]:
+def _open(calls: Sequence[JudgedCall]) -> Calls:
     if len({call.call.id for call in calls}) != len(calls):
         raise IllegalEvent("two calls of one reply have the same id")
 
     def status(call: JudgedCall) -> CallStatus:
         return "refused" if call.verdict == "fatal" else call.verdict
 
-    return tuple(OpenCall(call.call, status(call), call.note) for call in calls)
-
-
-def _mark(state: RunState, call_ids: Iterable[str], status: CallStatus, *, ran: bool = False) -> RunState:
-    ids = set(call_ids)
-    marked = tuple(
-        msgspec.structs.replace(call, status=status, ran=ran) if call.call.id in ids else call for call in state.calls
-    )
-    return _change(state, calls=marked)
+    return Calls.of(OpenCall(call.call, status(call), call.note, approved=call.approved) for call in calls)
 
 
 def _invalid_call_error(state: RunState) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -26,7 +27,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     return_char_limit: int = 50_000
 
 
-class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     agent_id: str
     agent_name: str = ""
     thread_id: str
@@ -48,4 +49,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(tool.name for tool in self.tools)
 
     def tool(self, name: str) -> ToolSpec | None:
-        return next((tool for tool in self.tools if tool.name == name), None)
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> dict[str, ToolSpec]:
+        """Asked for with every call of every reply. Of two tools with one name the first counts."""
+        return {tool.name: tool for tool in reversed(self.tools)}

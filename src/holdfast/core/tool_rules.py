@@ -6,7 +6,8 @@ rules intersect; if nothing is left, nothing is offered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -88,30 +89,33 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def choose(rules: Sequence[Rule], attached: Sequence[str], history: Sequence[Called]) -> Choice:
-    allowed, forced, prefilled = list(attached), False, dict[str, dict[str, Any]]()
+    """The rules narrow down one set, which is put into the order of `attached` once: rules and tools may be many."""
+    allowed, forced, prefilled = set(attached), False, dict[str, dict[str, Any]]()
     firsts = [rule for rule in rules if isinstance(rule, RunFirst)]
     if firsts and not history:
-        allowed = _keep(allowed, [rule.tool_name for rule in firsts])
+        allowed.intersection_update(rule.tool_name for rule in firsts)
         forced = True
         prefilled |= {rule.tool_name: rule.args for rule in firsts if rule.args}
+    counts = Counter(call.name for call in history)
     for rule in rules:
         only = _only_next(rule, history)
         if only is not None:
-            allowed = _keep(allowed, only)
+            allowed.intersection_update(only)
             forced = True
             if isinstance(rule, Children):
                 prefilled |= {node.name: node.args for node in rule.child_arg_nodes or () if node.args}
-        hidden = _hidden(rule, history)
-        allowed = [name for name in allowed if name not in hidden]
-    return Choice(tuple(allowed), forced and bool(allowed), prefilled)
+        allowed.difference_update(_hidden(rule, history, counts))
+    return Choice(tuple(name for name in attached if name in allowed), forced and bool(allowed), prefilled)
 
 
-def needs_approval(rules: Iterable[Rule], tool_name: str) -> bool:
-    return any(isinstance(rule, RequiresApproval) and rule.tool_name == tool_name for rule in rules)
+def approval_names(rules: Iterable[Rule]) -> frozenset[str]:
+    """The tools of which each call needs an approval."""
+    return frozenset(rule.tool_name for rule in rules if isinstance(rule, RequiresApproval))
 
 
-def ends_turn(rules: Iterable[Rule], tool_name: str) -> bool:
-    return any(isinstance(rule, ExitLoop) and rule.tool_name == tool_name for rule in rules)
+def any_ends_turn(rules: Iterable[Rule], tool_names: Iterable[str]) -> bool:
+    ending = {rule.tool_name for rule in rules if isinstance(rule, ExitLoop)}
+    return any(name in ending for name in tool_names)
 
 
 def uncalled_required(rules: Iterable[Rule], attached: Iterable[str], history: Iterable[Called]) -> tuple[str, ...]:
@@ -154,11 +158,11 @@ def _conditional_children(rule: Conditional, returned: str) -> Sequence[str] | N
     return (rule.default_child,) if rule.default_child else None
 
 
-def _hidden(rule: Rule, history: Sequence[Called]) -> Sequence[str]:
+def _hidden(rule: Rule, history: Sequence[Called], counts: Mapping[str, int]) -> Sequence[str]:
     match rule:
         case Parent() if not history or history[-1].name != rule.tool_name:
             return rule.children
-        case MaxCount() if sum(call.name == rule.tool_name for call in history) >= rule.max_count_limit:
+        case MaxCount() if counts.get(rule.tool_name, 0) >= rule.max_count_limit:
             return (rule.tool_name,)
         case _:
             return ()
@@ -174,10 +178,6 @@ def _same_value(key: str, returned: str) -> bool:
         return float(key) == float(returned)
     except ValueError:
         return False
-
-
-def _keep(allowed: Iterable[str], only: Sequence[str]) -> list[str]:
-    return [name for name in allowed if name in only]
 
 
 def _sentence(rule: Rule) -> str | None:

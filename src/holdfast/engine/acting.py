@@ -10,6 +10,7 @@ from typing import Protocol
 from holdfast.core.messages import ToolReturn
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
+from holdfast.engine.waiting import until_database_answers
 
 # Runs one call outside this process. Cancelling it kills the tool before CancelledError comes back.
 Execute = Callable[[], Awaitable[ToolReturn]]
@@ -95,7 +96,8 @@ async def _run_all(
     may_run: asyncio.Event,
 ) -> None:
     async def run_one(call: OpenCall) -> None:
-        execute = await executor.prepare(spec, call)
+        # Waits here: by now its start is in the draft, and a read that fails must not look like a tool that did.
+        execute = await until_database_answers(lambda: executor.prepare(spec, call), f"call {call.call.id}")
         await may_run.wait()
         reports.put_nowait(await execute())
 

@@ -6,6 +6,8 @@ not itself carry it out, writes nothing and raises CancelPending: the database o
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 import msgspec
 
 from holdfast.core.frames import ErrorFrame, Frame, StopFrame, UsageFrame
@@ -13,8 +15,10 @@ from holdfast.core.records import FAILED_WITH_ANSWER, STATUS_OF_STOP, Run, StopR
 from holdfast.core.run import Phase, RunState
 from holdfast.engine.failures import Failure
 from holdfast.engine.ratios import store_ratio
+from holdfast.engine.scope import CancelScope
 from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, store_frames
+from holdfast.engine.waiting import until_database_answers
 from holdfast.errors import BugError, LeaseLost, RunInterrupted
 from holdfast.store import endings, holds, journal, memory_edits, messages, runs, steps, threads, traces
 from holdfast.store import frames as frame_rows
@@ -31,12 +35,30 @@ class BlockChanged(RunInterrupted):
     """A memory block was edited by somebody else since the edit in the draft was computed."""
 
 
-async def checkpoint(database: Database, session: Session) -> None:
-    """Writes the draft; the run's end too when its state says so. Frames reach listeners after the commit."""
+async def checkpoint(
+    database: Database, session: Session, scope: CancelScope | None = None, listeners_wait_s: float = 0.0
+) -> None:
+    """Writes the draft; the run's end too when its state says so. Frames reach listeners after the commit.
+
+    With a scope, it is tried until the database has done it, the lease is lost or the server stops; the run keeps what
+    it has, a reply that was paid for above all. Those who listen are let go after `listeners_wait_s`.
+    """
     closing = closing_frames(session.state)
     frames = [*session.draft.frames, *closing]
+
+    def write() -> Awaitable[int | None]:
+        return database.write(lambda tx: _write(tx, session, frames))
+
+    def waiting(for_s: float) -> None:
+        if for_s >= listeners_wait_s:
+            session.stream.finish()
+
+    # Locked over all tries: were the frames stored by one that only seemed to fail, nobody else may store them.
     async with session.stream.storing:
-        session.thread_end = await database.write(lambda tx: _write(tx, session, frames))
+        if scope is None:
+            session.thread_end = await write()
+        else:
+            session.thread_end = await until_database_answers(write, f"run {session.run.id}", scope.pause, waiting)
         # Published only now: what a listener has seen, a replay can show.
         session.stream.publish(*frames)
         session.stream.stored = session.stream.last
@@ -69,10 +91,11 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
         tx,
         run.id,
         run.lease,
+        run.checkpoints + 1,
         status="failed",
         stop_reason=failure.stop_reason,
         completed_us=now_us,
-        total_duration_ns=(now_us - run.created_us) * 1_000,
+        total_duration_ns=max(0, now_us - run.created_us) * 1_000,
         callback_due_us=now_us if run.callback_url else None,
         metadata_merge={"error": failure.error},
         unless_cancelling=False,
@@ -82,7 +105,7 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
     ended = {"status": "failed", "stop_reason": failure.stop_reason, "error_type": failure.kind}
     for step in await steps.list_of_run(tx, run.id):
         if step.status == "pending":
-            took_ns = now_us * 1_000 - (step.step_start_ns or now_us * 1_000)
+            took_ns = max(0, now_us * 1_000 - (step.step_start_ns or now_us * 1_000))
             await steps.save(tx, msgspec.structs.replace(step, error_data=failure.data(), step_ns=took_ns, **ended))
     await endings.record(tx, run, failure.stop_reason, now_us)
     if run.background:
@@ -94,7 +117,8 @@ async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> int 
     """Where the thread's history ends now; None when that is not known without asking."""
     run, draft, state = session.run, session.draft, session.state
     stop = stop_reason_now(state)
-    await _fence(tx, session, stop)
+    if not await _fence(tx, session, stop):
+        return None
     await write_events(tx, session)
     for step in draft.steps.values():
         await steps.save(tx, step)
@@ -111,19 +135,21 @@ async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> int 
     if draft.hold is not None and not await holds.insert(tx, run, draft.hold, session.clock.now_us()):
         raise BugError(f"thread {run.thread_id} waits for a decision already")
     if stop is not None:
-        await endings.record(tx, run, stop, session.clock.now_us())
+        await endings.record(tx, run, stop, session.clock.now_us(), session.clock.now_ns() - session.received_ns)
     if run.background:
         await store_frames(tx, session.stream, frames)
     return end
 
 
-async def _fence(tx: Transaction, session: Session, stop: StopReason | None) -> None:
+async def _fence(tx: Transaction, session: Session, stop: StopReason | None) -> bool:
+    """False when an earlier try has written this very checkpoint, though its commit was not confirmed."""
     state, now_us = session.state, session.clock.now_us()
     cancelling = "cancelled" in (state.ending, state.stop_reason)
     outcome = await runs.checkpoint(
         tx,
         session.run.id,
         session.lease,
+        session.checkpoints + 1,
         status=STATUS_OF_STOP.get(stop, "failed") if stop else "running",
         stop_reason=stop,
         started_us=session.run.started_us or now_us,
@@ -138,6 +164,7 @@ async def _fence(tx: Transaction, session: Session, stop: StopReason | None) -> 
         raise LeaseLost(f"run {session.run.id} is driven by another worker")
     if outcome == "cancelling":
         raise CancelPending(f"run {session.run.id} was asked to stop")
+    return outcome == "ok"
 
 
 async def write_events(tx: Transaction, session: Session) -> None:
@@ -161,7 +188,10 @@ async def write_rows(tx: Transaction, session: Session) -> int | None:
         await threads.append(tx, thread_id, appended)
         moves += len(appended)
     if draft.positions:
-        await threads.place(tx, thread_id, [(position, row_id) for row_id, position in draft.positions.items()])
+        await threads.place_reserved(
+            tx, thread_id, [(position, row_id) for row_id, position in draft.positions.items()]
+        )
+        moves += 1
     for row in draft.changed.values():
         await messages.replace_parts(tx, row.id, row.parts)
     if draft.system_digest is not None:

@@ -8,11 +8,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_us(self) -> int:
-        """Microseconds since the epoch."""
+        """Microseconds since the epoch: the time of day, for timestamps. It can be set back or forward."""
         ...
 
     def now_ns(self) -> int:
-        """Nanoseconds since the epoch; differences of two readings are durations."""
+        """Nanoseconds of a monotonic clock, for durations: it says how much time lies between two readings."""
         ...
 
 
@@ -33,4 +33,10 @@ class SystemClock:
         return time.time_ns() // 1_000
 
     def now_ns(self) -> int:
-        return time.time_ns()
+        return time.monotonic_ns()
+
+
+def reading_at(clock: Clock, at_us: int) -> int:
+    """What `now_ns` would have given at a time of day that was recorded before, perhaps by another machine. A time
+    that seems to lie in the future is taken for now."""
+    return clock.now_ns() - max(0, clock.now_us() - at_us) * 1_000

@@ -28,7 +28,9 @@ class Emitter:
         self._index = -1
         self._kind: type[Delta] | None = None
         self._text_before_calls = -1
+        self._approval = tool_rules.approval_names(spec.rules)
         self._call_ids: dict[int, str] = {}  # by the delta's index; of the calls that are kept
+        self._kept_ids: set[str] = set()
         self._dropped: set[int] = set()
         self._waiting: dict[int, list[CallDelta]] = {}
         self._others_made = False
@@ -94,10 +96,11 @@ class Emitter:
     def _begin(self, delta: CallDelta) -> bool:
         """False for a call that will not be kept: the second of a reply that may have one, or of an id."""
         call_id, name = delta.id or "", delta.name or ""
-        if call_id in self._call_ids.values() or (self._call_ids and not self._intent.parallel):
+        if call_id in self._kept_ids or (self._call_ids and not self._intent.parallel):
             self._dropped.add(delta.index)
             return False
         self._call_ids[delta.index] = call_id
+        self._kept_ids.add(call_id)
         if self._may_ask(name):
             self._waiting[delta.index] = []
         else:
@@ -113,7 +116,7 @@ class Emitter:
 
     def _may_ask(self, name: str) -> bool:
         tool = self._spec.tool(name)
-        return tool is not None and (tool.effect == "client" or tool_rules.needs_approval(self._spec.rules, name))
+        return tool is not None and (tool.effect == "client" or name in self._approval)
 
     def _call_frame(self, message_id: str, index: int, delta: CallDelta, *, held: bool) -> CallFrame:
         at, call_id = self._clock.now_us(), self._call_ids[delta.index]

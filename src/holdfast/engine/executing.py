@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
+from holdfast.core.fingerprint import identity_of
 from holdfast.core.messages import ToolReturn
 from holdfast.core.records import Tool
 from holdfast.core.run import OpenCall
@@ -15,6 +17,8 @@ from holdfast.errors import NotFound
 from holdfast.store import agents, tools
 from holdfast.store.transaction import Database, Transaction
 from holdfast.tools.base import Job, Sandbox
+
+_NOT_FOUND: Final = "Tool not found"
 
 
 class SandboxExecutor:
@@ -30,8 +34,8 @@ class SandboxExecutor:
         job = await self._job(spec, call)
 
         async def execute() -> ToolReturn:
-            if job is None:
-                return ToolReturn(call.call.id, call.call.name, "error", "Tool not found")
+            if isinstance(job, str):
+                return ToolReturn(call.call.id, call.call.name, "error", job)
             outcome = await self._sandbox.run(job)
             return ToolReturn(
                 call.call.id, job.tool_name, outcome.status, outcome.content, outcome.stdout or (), outcome.stderr or ()
@@ -39,15 +43,19 @@ class SandboxExecutor:
 
         return execute
 
-    async def _job(self, spec: RunSpec, call: OpenCall) -> Job | None:
+    async def _job(self, spec: RunSpec, call: OpenCall) -> Job | str:
+        """What is to be run, or why nothing is."""
         tool = spec.tool(call.call.name)
         if tool is None or tool.tool_id is None:
-            return None
+            return _NOT_FOUND
         tool_id = tool.tool_id
         found = await self._database.read(lambda tx: self._look_up(tx, tool_id, spec.agent_id))
         if found is None:
-            return None
+            return _NOT_FOUND
         stored, environment = found
+        # What was read here is what runs: the database is not asked again.
+        if call.approved is not None and identity_of(stored, environment) != call.approved:
+            return changed_text(stored.name, again=call.status == "started")
         return Job(
             call_id=call.call.id,
             tool_name=stored.name,
@@ -59,6 +67,7 @@ class SandboxExecutor:
             environment=environment,
             timeout_s=self._timeout_s,
             return_char_limit=stored.return_char_limit,
+            egress=stored.egress,
         )
 
     async def _look_up(self, tx: Transaction, tool_id: str, agent_id: str) -> tuple[Tool, dict[str, str]] | None:
@@ -68,3 +77,11 @@ class SandboxExecutor:
             return None
         secrets = (await agents.secrets_of(tx, [agent_id])).get(agent_id, [])
         return tool, {secret.key: self._open_secret(secret.sealed) for secret in secrets}
+
+
+def changed_text(name: str, *, again: bool) -> str:
+    """`again`: a crash cut off a first try of the call."""
+    text = f"Error: the tool '{name}' was changed after it was approved; it was not run"
+    if again:
+        return f"{text} again. Its first try was cut off: check whether it took effect."
+    return f"{text}. Call it again to ask for approval of the tool as it is now."

@@ -130,7 +130,7 @@ class InlineTools:
             )
 
     async def _search(self, agent_id: str, query: history.Query, limit: int) -> list[Message]:
-        return await self._database.read(
+        return await self._database.read_long(
             lambda tx: messages.search(
                 tx,
                 agent_id,

@@ -76,7 +76,7 @@ async def reopen(database: Database, streams: Streams, clock: Clock, run: Run, *
 
     An owner that handed the run over had stored all it had shown; one that died may have shown more.
     """
-    stored = await database.read(lambda tx: read(tx, run))
+    stored = await database.read_long(lambda tx: read(tx, run))
     if not stored.events:
         raise BugError(f"run {run.id} has no journal")
     stream = streams.open(run.id, stored.last_seq + (SKIPPED_AFTER_DEATH if owner_died else 0), run.lease)

@@ -17,20 +17,22 @@ from holdfast.llm.base import ModelInfo
 
 class Measured(msgspec.Struct):
     step_id: str
+    began_ns: int = 0  # when the step began, by the monotonic clock of this process
     serving: dict[str, Any] = {}  # columns of the step that tell who answers
     price: Price | None = None
     prompt_guess: int = 0  # tokens of the request at hand, for when nobody will tell how many they were
-    llm_request_start_ns: int | None = None
+    llm_request_start_ns: int | None = None  # a time of day
     llm_request_ns: int | None = None
     ttft_ns: int | None = None
     tool_execution_ns: int | None = None
     failed_tries: list[dict[str, Any]] = []  # what traced tries before the present one ended with
 
     @classmethod
-    def of(cls, step: Step) -> Measured:
+    def of(cls, step: Step, began_ns: int) -> Measured:
         """Carries on where an earlier process, or an earlier try, has stopped."""
         return cls(
             step.id,
+            began_ns,
             llm_request_start_ns=step.llm_request_start_ns,
             llm_request_ns=step.llm_request_ns,
             ttft_ns=step.ttft_ns,
@@ -45,10 +47,12 @@ class Measured(msgspec.Struct):
             "model_endpoint": info.endpoint,
         }
 
+    def asking_model(self, at_us: int) -> None:
+        if self.llm_request_start_ns is None:
+            self.llm_request_start_ns = at_us * 1_000
+
     def asked_model(self, started_ns: int, first_ns: int | None, ended_ns: int) -> None:
         """One try. Pauses between tries are not the model's; the first content is that of the last try that had any."""
-        if self.llm_request_start_ns is None:
-            self.llm_request_start_ns = started_ns
         self.llm_request_ns = (self.llm_request_ns or 0) + ended_ns - started_ns
         if first_ns is not None:
             self.ttft_ns = first_ns - started_ns

@@ -23,18 +23,21 @@ from holdfast.engine.checkpoint import BlockChanged, CancelPending, checkpoint
 from holdfast.engine.clock import Clock, Lap
 from holdfast.engine.compacting import Compactor, Wanted, system_too_long
 from holdfast.engine.failures import classify
+from holdfast.engine.held_tools import find_held_tools
 from holdfast.engine.inline import InlineTools
 from holdfast.engine.models import find_model
 from holdfast.engine.scope import CancelScope, Interrupted
 from holdfast.engine.session import Session
 from holdfast.engine.spans import SpannedExecutor, Spans
 from holdfast.engine.thinking import ModelCall, Observers
+from holdfast.engine.waiting import until_database_answers
 from holdfast.errors import ContextTooLong, ModelError, RunInterrupted
 from holdfast.llm.base import Catalog, ModelRequest
 from holdfast.store import threads
-from holdfast.store.transaction import Database
+from holdfast.store.transaction import Database, DatabaseError
 
 log = logging.getLogger(__name__)
+_DATABASE_PAUSE_S = 0.5
 
 
 class Runner:
@@ -48,8 +51,12 @@ class Runner:
         compactor: Compactor,
         patience: Patience,
         observers: Observers | None = None,
+        listeners_wait_s: float = 15.0,
     ) -> None:
-        """Of `patience` only the pauses count here; how many tries a run has, it was told at its start."""
+        """Of `patience` only the pauses count here; how many tries a run has, it was told at its start.
+
+        `listeners_wait_s`: how long clients wait with a run for a database that does not answer.
+        """
         self._database = database
         self._catalog = catalog
         self._observers = observers or Observers(Spans())
@@ -59,6 +66,7 @@ class Runner:
         self._ratios = compactor.ratios
         self._clock = clock
         self._patience = patience
+        self._listeners_wait_s = listeners_wait_s
 
     async def drive(self, session: Session, scope: CancelScope) -> None:
         """Returns when the run is over or waits for a decision. Raises RunInterrupted when it is to be handed over."""
@@ -84,6 +92,10 @@ class Runner:
             session.forget_memory(await self._inline.current_blocks(session))
         except RunInterrupted:
             raise
+        except DatabaseError as error:
+            # A read before anything was done: the same intention is performed again. Checkpoints wait by themselves.
+            log.warning("run %s waits for the database: %s", session.run.id, error)
+            await scope.pause(_DATABASE_PAUSE_S)
         except Exception as exception:
             # The worker's per-run boundary: recorded on the run, and loud in the log.
             log.exception("run %s failed", session.run.id)
@@ -91,6 +103,9 @@ class Runner:
                 raise
             session.failed(classify(exception, session.run.id))
         return False
+
+    async def _checkpoint(self, session: Session, scope: CancelScope) -> None:
+        await checkpoint(self._database, session, scope, self._listeners_wait_s)
 
     async def _perform(self, session: Session, scope: CancelScope) -> bool:
         intent = plan(session.state)
@@ -106,14 +121,14 @@ class Runner:
             case Compact(trigger):
                 await self._compact(session, trigger, scope)
             case Park():
-                session.park()
+                session.park(await find_held_tools(self._database, session.spec, session.state.calls))
             case Wait():
                 session.end_step("requires_approval")
-                await checkpoint(self._database, session)
+                await self._checkpoint(session, scope)
                 return True
             case Done(stop_reason):
                 session.end_step(stop_reason)
-                await checkpoint(self._database, session)
+                await self._checkpoint(session, scope)
                 return True
         return False
 
@@ -130,7 +145,7 @@ class Runner:
         self._begin_step(session, intent, info.provider_name, info.endpoint)
         session.measured.served_by(info)
         if session.draft.has_facts or session.run.status == "created":
-            await checkpoint(self._database, session)
+            await self._checkpoint(session, scope)
             scope.check()
         await self._refresh_system(session, scope)
         request = requests.build(session.spec, intent, session.window, session.run.id, session.retelling)
@@ -155,7 +170,7 @@ class Runner:
         waits."""
         if intent.pause_ms:
             if session.draft.has_facts:
-                await checkpoint(self._database, session)
+                await self._checkpoint(session, scope)
             left = left_ms(intent.pause_ms, session.waits_since_us, self._clock.now_us())
             await scope.run(asyncio.sleep(left / 1_000))
 
@@ -194,31 +209,31 @@ class Runner:
         scope.check()
         inline = [call for call in calls if self._is_inline(session, call)]
         for call in inline:
-            await self._run_inline(session, call)
-        outside = next_batch(session.spec, [call for call in calls if call not in inline])
+            await self._run_inline(session, call, scope)
+        outside = next_batch(session.spec, [call for call in calls if not self._is_inline(session, call)])
         if outside:
             session.tools_started(outside)
             await self._run_tools(session, outside, scope)
 
-    async def _run_inline(self, session: Session, call: OpenCall) -> None:
+    async def _run_inline(self, session: Session, call: OpenCall, scope: CancelScope) -> None:
         lap = Lap(self._clock)
         with self._observers.spans.tool(call.call) as work:
-            answer, write = await self._inline.call(session, call)
+            answer, write = await scope.run(self._inline.call(session, call))
             work.returned(answer)
         session.ran_tools(lap())
         session.memory_returned(call, answer, write)
 
     async def _run_tools(self, session: Session, calls: Sequence[OpenCall], scope: CancelScope) -> None:
         async with preparing(self._executor, session.spec, calls) as batch:
-            await checkpoint(self._database, session)  # their start: before it is on the disk, none of them is run
+            await self._checkpoint(session, scope)  # their start: before it is on the disk, none of them is run
             batch.run()
             lap = Lap(self._clock)
             try:
                 while answers := await scope.run(batch.next()):
                     session.ran_tools(lap())
                     self._take(session, answers)
-                    if any(call.status == "started" for call in session.state.open_calls):
-                        await checkpoint(self._database, session)  # else the next one's start, or the next step, does
+                    if session.state.calls.any_running:
+                        await self._checkpoint(session, scope)  # else the next one's start, or the next step, does
             finally:
                 await batch.stop()
                 session.ran_tools(lap())
@@ -233,7 +248,7 @@ class Runner:
     async def _compact(self, session: Session, trigger: str, scope: CancelScope) -> None:
         scope.check()
         if session.draft.has_facts:
-            await checkpoint(self._database, session)
+            await self._checkpoint(session, scope)
         wanted = self._wanted(session, trigger)
         if session.spec.include_compaction:
             session.stream.publish(self._announcement(session, trigger))
@@ -244,7 +259,7 @@ class Runner:
             session.compaction_failed(classify(_with_overflow(error, session.overflow), session.run.id))
         else:
             session.compacted(made.summary, made.evicted, made.tokens_after)
-            await self._recompile(session)
+            await self._recompile(session, scope)
 
     def _wanted(self, session: Session, trigger: str) -> Wanted:
         spec = session.spec
@@ -274,7 +289,7 @@ class Runner:
             session.blocks = await self._inline.current_blocks(session)
         if prompt.digest(session.agent, session.blocks, session.run.conversation_id) != session.system_digest:
             await self._on_record(session, scope)
-            await self._recompile(session)
+            await self._recompile(session, scope)
 
     @staticmethod
     async def _on_record(session: Session, scope: CancelScope) -> None:
@@ -282,9 +297,14 @@ class Runner:
         if not session.is_on_record:
             await scope.run(session.on_record())
 
-    async def _recompile(self, session: Session) -> None:
+    async def _recompile(self, session: Session, scope: CancelScope) -> None:
         digest = prompt.digest(session.agent, session.blocks, session.run.conversation_id)
-        stored = await self._database.read(lambda tx: threads.count_messages(tx, session.run.thread_id))
+        # Waits here, because a summary that was paid for may be in the draft.
+        stored = await until_database_answers(
+            lambda: self._database.read(lambda tx: threads.count_messages(tx, session.run.thread_id)),
+            f"run {session.run.id}",
+            scope.pause,
+        )
         message = requests.system_message(
             session.window[0],
             session.agent,

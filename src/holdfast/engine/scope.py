@@ -26,11 +26,14 @@ class CancelScope:
     def __init__(self) -> None:
         self.reason: Reason | None = None
         self._inside: asyncio.Task[Any] | None = None
+        self._let_go = asyncio.Event()  # the run may not go on here
 
     def cancel(self, reason: Reason) -> None:
         """A later reason replaces an earlier one only if it is the stronger: losing the lease forbids all writes."""
         if self.reason is None or reason == "lease_lost":
             self.reason = reason
+        if reason != "user":
+            self._let_go.set()
         if self._inside is not None:
             self._inside.cancel()
 
@@ -42,6 +45,16 @@ class CancelScope:
         """The cancel has been recorded in the state; what is left to do is to write it down."""
         if self.reason == "user":
             self.reason = None
+
+    async def pause(self, seconds: float) -> None:
+        """For a checkpoint that is to be tried again. A user's cancel does not end it: what has been written must be
+        known first, and the checkpoint itself finds the cancel on record."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._let_go.wait()
+        except TimeoutError:
+            return
+        raise Interrupted("lease_lost" if self.reason == "lease_lost" else "shutdown")
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Finishes the work, or raises Interrupted after the work has cleaned up after itself."""

@@ -7,7 +7,7 @@ go with them. `cancel` starts over from the last checkpoint and keeps of the dra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -30,14 +30,14 @@ from holdfast.core.events import (
     ToolsStarted,
 )
 from holdfast.core.frames import AbandonedFrame, RetryFrame, message_frames
-from holdfast.core.hold import Hold, client_answers
+from holdfast.core.hold import NO_TOOLS, HeldTools, Hold, client_answers
 from holdfast.core.judgement import judge
 from holdfast.core.messages import Message, Reasoning, Text, ToolReturn, content_text
 from holdfast.core.records import Agent, Block, ProviderTrace, Run, Step, StopReason, Thread
 from holdfast.core.run import CallModel, OpenCall, Phase, RunState, apply, held_calls
 from holdfast.core.spec import RunSpec
 from holdfast.core.usage import Usage, cost, estimate_tokens
-from holdfast.engine.clock import Clock
+from holdfast.engine.clock import Clock, reading_at
 from holdfast.engine.draft import Attempt, Draft, MemoryWrite, Replied, WindowCut
 from holdfast.engine.failures import Failure
 from holdfast.engine.measuring import Measured
@@ -76,18 +76,21 @@ class Session:
         self.stream = stream
         self.clock = clock
         self.draft = Draft()
+        self.checkpoints = run.checkpoints
         self.attempts = 0
         self.attempt: Attempt | None = None
         self.step = step
         self.failing = False
         self.waits_since_us = waits_since_us  # when the try failed that another is to follow
         self.ttft_ns: int | None = run.ttft_ns
-        self.received_ns = run.created_us * 1_000
+        self.received_ns = reading_at(clock, run.created_us)
         self.retelling = Retelling()  # replaced by the one that the thread's last run has left, if there is one
         self.thread_end: int | None = None  # as of the last checkpoint; None when it is not known
         self._arrival = asyncio.Event() if arriving else None
         # These outlive starting over: they tell of what has happened, not of what was decided.
-        self.measured = Measured.of(step) if step is not None else Measured("")
+        self.measured = Measured("")
+        if step is not None:
+            self.measured = Measured.of(step, self._began_ns(step))
         self.late_tool_ns: dict[
             str, int
         ] = {}  # by the parked step of an earlier run that tools belong to; not yet stored
@@ -131,6 +134,7 @@ class Session:
     def committed(self) -> None:
         """The draft is in the database."""
         self.journalled += len(self.draft.events)
+        self.checkpoints += 1
         if self.draft.system_digest is not None:
             self.system_digest = self.draft.system_digest
         self._committed = self.state, list(self.window), self.blocks, self.step
@@ -146,7 +150,7 @@ class Session:
         return self.state.step_id or ids.derive("step", self.run.id, max(1, self.state.model_calls))
 
     def begin_step(self, intent: CallModel, provider_name: str, endpoint: str | None) -> Step:
-        now_ns = self.clock.now_ns()
+        now_us = self.clock.now_us()
         self.step = Step(
             id=ids.derive("step", self.run.id, intent.number),
             run_id=self.run.id,
@@ -158,12 +162,12 @@ class Session:
             provider_name=provider_name,
             provider_category=self.spec.model.provider_category,
             model_endpoint=endpoint,
-            created_us=now_ns // 1_000,
-            step_start_ns=now_ns,
+            created_us=now_us,
+            step_start_ns=now_us * 1_000,
         )
         self.draft.steps[self.step.id] = self.step
         if self.measured.step_id != self.step.id:
-            self.measured = Measured(self.step.id)
+            self.measured = Measured(self.step.id, self.clock.now_ns())
         return self.step
 
     def begin_attempt(self, step: Step) -> Attempt:
@@ -246,14 +250,14 @@ class Session:
         hold = self.state.hold
         if hold is not None:
             self._add_rows([rows.denial_row(self._origin(), ids.derive("message", self.run.id, "withdrawn"), hold)])
-            self._add_returns([rows.withdrawal(call) for call in calls], order=_asked_first(hold))
+            self._add_returns([rows.withdrawal(call) for call in calls], places=_asked_first(hold))
             return
         answers = client_answers([d for row in self.window if row.run_id == self.run.id for d in row.decisions])
         self._add_returns([rows.settlement(call, self.state.ending, answers) for call in calls])
 
-    def park(self) -> None:
+    def park(self, found: HeldTools = NO_TOOLS) -> None:
         request = next(row for row in reversed(self.window) if row.is_approval_request)
-        hold = Hold(request.id, self.step_id(), held_calls(self.state))
+        hold = found.remembered_in(Hold(request.id, self.step_id(), held_calls(self.state)))
         self.draft.hold = hold
         self._record(Parked(hold))
 
@@ -406,14 +410,14 @@ class Session:
         if new:
             self.first_content()
 
-    def _add_returns(self, returns: Sequence[ToolReturn], order: Sequence[str] | None = None) -> None:
+    def _add_returns(self, returns: Sequence[ToolReturn], places: Mapping[str, int] | None = None) -> None:
         row_id = ids.derive("message", self.run.id, self.step_id(), "returns")
         before = next((row for row in reversed(self.window) if row.id == row_id), None)
         origin = self._origin()
-        if order is None:
-            order = [call.call.id for call in self.state.calls]
+        if places is None:
+            places = self.state.calls.places
         position = self.state.return_position
-        row = rows.tool_row(origin, row_id, before.returns if before else (), returns, order)
+        row = rows.tool_row(origin, row_id, before.returns if before else (), returns, places)
         if before is not None:
             row = msgspec.structs.replace(before, parts=row.parts)  # all that a stored row can change
         for answer in returns:
@@ -458,11 +462,16 @@ class Session:
             changes["cost_usd"] = self._cost(self.step.usage + usage)
         if self.measured.step_id == self.step.id:
             changes = self.measured.columns() | changes
-        now_ns = self.clock.now_ns()
-        started = self.step.step_start_ns or now_ns
+        took_ns = self.clock.now_ns() - self._began_ns(self.step)
         trace_id = self.step.trace_id or self.trace_id
-        self.step = msgspec.structs.replace(self.step, step_ns=now_ns - started, trace_id=trace_id, **changes)
+        self.step = msgspec.structs.replace(self.step, step_ns=took_ns, trace_id=trace_id, **changes)
         self.draft.steps[self.step.id] = self.step
+
+    def _began_ns(self, step: Step) -> int:
+        """By the monotonic clock. Of a step that this session did not begin, only the time of day is known."""
+        if self.measured.step_id == step.id:
+            return self.measured.began_ns
+        return reading_at(self.clock, (step.step_start_ns or self.clock.now_us() * 1_000) // 1_000)
 
     def _estimated(self, reply: Reply) -> Usage:
         """What went in is paid for too, though nothing may have come out."""
@@ -480,6 +489,7 @@ class Session:
         )
 
 
-def _asked_first(hold: Hold) -> list[str]:
-    asked = list(hold.asked_ids)
-    return asked + [held.call.id for held in hold.calls if not held.asks]
+def _asked_first(hold: Hold) -> dict[str, int]:
+    """Where the return of each call belongs."""
+    others = (held.call.id for held in hold.calls if not held.asks)
+    return {call_id: place for place, call_id in enumerate((*hold.asked_ids, *others))}

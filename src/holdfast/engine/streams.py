@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 
 import msgspec
 
@@ -21,6 +21,7 @@ from holdfast.core.frames import (
     ReasoningFrame,
     TextFrame,
 )
+from holdfast.errors import HandedOver
 from holdfast.store import frames as frame_rows
 from holdfast.store import runs
 from holdfast.store.transaction import Database, Transaction
@@ -60,8 +61,20 @@ class RunStream:
         for rest in self._resting:
             _resolve(rest)
 
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.frames) and isinstance(self.frames[-1], TERMINAL)
+
+    async def follow_to_end(self, gap_s: float = 0.0) -> AsyncGenerator[Sequence[Numbered]]:
+        """As `follow`, of everything. Raises HandedOver when the run is let go before it has ended."""
+        async with aclosing(self.follow(gap_s=gap_s)) as batches:
+            async for batch in batches:
+                yield batch
+        if not self.has_ended:
+            raise HandedOver(f"run {self.run_id} was let go")
+
     async def follow(self, after: int = 0, gap_s: float = 0.0) -> AsyncGenerator[Sequence[Numbered]]:
-        """Batches of frames numbered above `after`, until the run's last one.
+        """Batches of frames numbered above `after`, until the run's last one, or until it is let go.
 
         No two batches come within `gap_s` of each other unless the run ends, so that a model that is faster than any
         reader does not cost a packet for every token.
@@ -142,16 +155,28 @@ class Streams:
             stream.finish()
 
     async def flush(self, run_ids: Sequence[str]) -> None:
-        """Stores what has piled up for these runs since their last checkpoint, in one transaction."""
-        waiting = [stream for run_id in run_ids if (stream := self._live.get(run_id)) and stream.unstored()]
+        """Stores what has piled up for these runs since their last checkpoint, in one transaction.
+
+        A run that is being checkpointed stores its own: one whose checkpoint is stuck must not keep the others waiting.
+        """
+        streams = [stream for run_id in run_ids if (stream := self._live.get(run_id))]
+        free = [stream for stream in streams if stream.unstored() and not stream.storing.locked()]
+        await self._store(free, wait=False)
+
+    async def flush_last(self, run_id: str) -> None:
+        """Stores what is left of a run that is driven here no more."""
+        if (stream := self._live.get(run_id)) is not None:
+            await self._store([stream], wait=True)
+
+    async def _store(self, streams: Sequence[RunStream], *, wait: bool) -> None:
         async with AsyncExitStack() as locks:
-            for stream in waiting:
+            for stream in streams:
                 await locks.enter_async_context(stream.storing)
             # A checkpoint may have stored them while we waited for its lock.
-            batches = [(stream, batch) for stream in waiting if (batch := list(stream.unstored()))]
+            batches = [(stream, batch) for stream in streams if (batch := list(stream.unstored()))]
             if not batches:
                 return
-            stored = await self._database.write(lambda tx: _store_batches(tx, batches))
+            stored = await self._database.write(lambda tx: _store_batches(tx, batches, wait=wait))
             for stream, batch in batches:
                 stream.stored += len(batch) if stream.run_id in stored else 0
 
@@ -194,11 +219,14 @@ async def store_frames(tx: Transaction, stream: RunStream, frames: Sequence[Fram
         await frame_rows.append(tx, stream.run_id, first, first + len(batch) - 1, encode(batch))
 
 
-async def _store_batches(tx: Transaction, batches: Sequence[tuple[RunStream, Sequence[Frame]]]) -> set[str]:
-    """The runs whose frames were stored. One that another worker has taken over is none of ours any more."""
+async def _store_batches(
+    tx: Transaction, batches: Sequence[tuple[RunStream, Sequence[Frame]]], *, wait: bool
+) -> set[str]:
+    """The runs whose frames were stored. Not those of one that another worker has taken over, nor of one whose row is
+    being changed: they are stored the next time."""
     held: set[str] = set()
     for stream, batch in batches:
-        if await runs.is_held(tx, stream.run_id, stream.lease):
+        if await runs.is_held(tx, stream.run_id, stream.lease, wait=wait):
             first = stream.stored + 1
             await frame_rows.append(tx, stream.run_id, first, first + len(batch) - 1, encode(batch))
             held.add(stream.run_id)

@@ -73,6 +73,10 @@ class ModelCall:
         if recording is not None:
             recording.end(self.so_far, error)
 
+    def started(self) -> int:
+        self._session.measured.asking_model(self._session.clock.now_us())
+        return self.now_ns()
+
     def now_ns(self) -> int:
         return self._session.clock.now_ns()
 
@@ -123,7 +127,7 @@ class _Account:
         self._started_ns = 0
 
     def __enter__(self) -> None:
-        self._started_ns = self._call.now_ns()
+        self._started_ns = self._call.started()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

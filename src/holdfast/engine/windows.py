@@ -14,27 +14,38 @@ import msgspec
 from holdfast.core.context import Retelling
 from holdfast.core.messages import Message
 
+_encode = msgspec.json.Encoder().encode
 MOST_MESSAGES: Final = 20_000
+MOST_BYTES: Final = 64 * 1024 * 1024
+_MESSAGE_BYTES: Final = 1_000  # of a message beside its text, about
 
 
 class _Kept(msgspec.Struct, frozen=True):
     end: int
     window: list[Message]
     retelling: Retelling
+    bytes: int
 
 
 class Windows:
-    def __init__(self, most_messages: int = MOST_MESSAGES) -> None:
+    """Bounded by the number of messages and by what they weigh: one message may hold an image of many megabytes."""
+
+    def __init__(self, most_messages: int = MOST_MESSAGES, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_messages
+        self._most_bytes = most_bytes
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._messages = 0
+        self._bytes = 0
 
     def keep(self, thread_id: str, end: int, window: list[Message], retelling: Retelling) -> None:
         """Those that were not used for longest make room."""
+        before = self._kept.get(thread_id)
+        weight = _weight(window, before)
         self._forget(thread_id)
-        self._kept[thread_id] = _Kept(end, window, retelling)
+        self._kept[thread_id] = _Kept(end, window, retelling, weight)
         self._messages += len(window)
-        while self._messages > self._most:
+        self._bytes += weight
+        while self._messages > self._most or self._bytes > self._most_bytes:
             self._forget(next(iter(self._kept)))
 
     def of(self, thread_id: str, end: int) -> list[Message] | None:
@@ -53,3 +64,17 @@ class Windows:
         known = self._kept.pop(thread_id, None)
         if known is not None:
             self._messages -= len(known.window)
+            self._bytes -= known.bytes
+
+
+def _weight(window: list[Message], before: _Kept | None) -> int:
+    """Estimated bytes. Usually a window has only grown since: then the messages that were weighed are not again."""
+    if before is not None and 0 < len(before.window) <= len(window):
+        known = len(before.window)
+        if window[known - 1] is before.window[-1] and window[0] is before.window[0]:
+            return before.bytes + sum(_bytes_of(message) for message in window[known:])
+    return sum(_bytes_of(message) for message in window)
+
+
+def _bytes_of(message: Message) -> int:
+    return _MESSAGE_BYTES + len(_encode(message.parts))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -21,13 +23,19 @@ from holdfast.engine.session import Session
 from holdfast.engine.streams import Streams
 from holdfast.engine.windows import Windows
 from holdfast.errors import HoldfastError, RunInterrupted, ShuttingDown
-from holdfast.store import frames, runs, traces
-from holdfast.store.transaction import Database, DatabaseError
+from holdfast.store import retention, runs, traces
+from holdfast.store.retention import Place, Swept
+from holdfast.store.transaction import Database, DatabaseError, Transaction
 
 log = logging.getLogger(__name__)
 _EVER = 2**62
 _CLAIMS_AT_ONCE = 64
 _ALL = 1_000_000
+SKEW_LIMIT_S = 5.0
+_HAND_OVER_S = 6.0  # a sandbox that hangs is given five seconds to end its tools
+_BETWEEN_SWEEPS_S = 0.01
+_SWEPT_AGAIN_US = 600_000_000
+_Sweep = Callable[[Transaction, int, Place], Coroutine[Any, Any, Swept]]
 _AFTER_FAILURE_S = 0.5  # beside the usual pause, which for frames is too short to fill a log with
 
 
@@ -38,11 +46,18 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     tidy_s: float = 60.0
     frame_retention_s: float = 3 * 3600.0
     trace_retention_s: float = 86_400.0
+    run_retention_s: float = 0.0  # 0: journals are kept for ever
     drain_s: float = 10.0
 
 
 def _nothing(_: Run) -> None:
     pass
+
+
+def skew_of(clock: Clock, database_us: int) -> float | None:
+    """By how many seconds this process's clock is ahead of the database's, if by more than a slow answer explains."""
+    skew_s = (clock.now_us() - database_us) / 1_000_000
+    return skew_s if abs(skew_s) > SKEW_LIMIT_S else None
 
 
 class _Owned:
@@ -74,7 +89,10 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._lines: dict[str, _Line] = {}
         self._recovering = asyncio.Lock()
+        self._frames_swept = Place()
+        self._journals_swept = Place()
         self._draining = False
+        self._skewed = False
         self.on_end: Callable[[Run], None] = _nothing  # called when a run has stopped here, whatever stopped it
 
     @property
@@ -133,6 +151,7 @@ class Worker:
         """Carries on runs whose owner is gone. `alone`: nobody else can own any, so no lease need expire first."""
         async with self._recovering:  # two at once would claim the same run twice
             now_us = await self._database.now_us()
+            self._notice_skew(now_us)
             deadline = _EVER if alone else now_us
             limit = _ALL if alone else _CLAIMS_AT_ONCE
             lost = await self._database.read(lambda tx: runs.expired(tx, deadline, limit))
@@ -170,6 +189,7 @@ class Worker:
             group.create_task(self._every(self._pace.sweep_s, self._sweep))
             group.create_task(self._every(self._pace.tidy_s, self.forget_old_frames))
             group.create_task(self._every(self._pace.tidy_s, self.forget_old_traces))
+            group.create_task(self._every(self._pace.tidy_s, self.forget_old_journals))
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[object]]) -> None:
         """A database that cannot be written now, because its disk is full, may be writable the next time."""
@@ -194,7 +214,11 @@ class Worker:
         for owned in list(self._owned.values()):
             owned.scope.cancel("shutdown")
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(self._tasks, timeout=_HAND_OVER_S)
+        for task in self._tasks:
+            # It hangs, in a database that does not answer say. Its lease runs out, and another server carries it on.
+            log.error("run %s could not be handed over in time", task.get_name())
+            task.cancel()
 
     async def _drive(self, session: Session, owned: _Owned) -> None:
         try:
@@ -214,9 +238,12 @@ class Worker:
             self.on_end(session.run)
 
     async def _let_go(self, session: Session) -> None:
-        if session.run.background:
-            await self._streams.flush([session.run.id])
-        await self._database.write(lambda tx: runs.release(tx, session.run.id, session.lease))
+        try:
+            if session.run.background:
+                await self._streams.flush_last(session.run.id)
+            await self._database.write(lambda tx: runs.release(tx, session.run.id, session.lease))
+        except DatabaseError as error:
+            log.warning("run %s keeps its lease until it runs out: %s", session.run.id, error)
 
     async def _flush(self) -> None:
         background = [owned.run_id for owned in self._owned.values() if owned.background]
@@ -229,11 +256,8 @@ class Worker:
 
     async def renew_leases(self) -> None:
         """One statement for all runs; it also tells of cancels whose push was lost, and of leases that are gone."""
-        now_us = await self._database.now_us()
         before = dict(self._owned)
-        held = await self._database.write(
-            lambda tx: runs.renew(tx, self.owner, now_us, self.lease_ttl_us, list(before))
-        )
+        held = await self._database.write_lease(lambda tx: runs.renew(tx, self.owner, self.lease_ttl_us, list(before)))
         alive = {run_id for run_id, _, _ in held}
         for run_id, owned in before.items():
             if run_id not in alive and run_id in self._owned:
@@ -242,6 +266,15 @@ class Worker:
             if cancel_asked_us is not None:
                 self.cancel(run_id)
 
+    def _notice_skew(self, database_us: int) -> None:
+        """Leases go by the database's clock alone, so a wrong one here costs no run; but everything that is dated is
+        dated wrongly."""
+        skew_s = skew_of(self._clock, database_us)
+        if (skew_s is not None) != self._skewed:
+            self._skewed = skew_s is not None
+            if skew_s is not None:
+                log.warning("this machine's clock is %+.1f s off the database's: correct one of them", skew_s)
+
     async def _sweep(self) -> None:
         if not self._draining:
             await self.recover(alone=False)
@@ -249,9 +282,29 @@ class Worker:
     async def forget_old_frames(self) -> None:
         """Streams can be read again for a while after their run has ended; messages stay for ever."""
         before_us = self._clock.now_us() - int(self._pace.frame_retention_s * 1_000_000)
-        await self._database.write(lambda tx: frames.delete_older(tx, before_us))
+        self._frames_swept = await self._sweep_runs(retention.sweep_frames, before_us, self._frames_swept)
+
+    async def forget_old_journals(self) -> None:
+        if self._pace.run_retention_s > 0:
+            before_us = self._clock.now_us() - int(self._pace.run_retention_s * 1_000_000)
+            self._journals_swept = await self._sweep_runs(retention.sweep_journals, before_us, self._journals_swept)
+
+    async def _sweep_runs(self, sweep: _Sweep, before_us: int, place: Place) -> Place:
+        """A short transaction at a time; whatever else is to be written goes between them. Clocks may have been set
+        back, or differ: it begins a little before where the last one ended."""
+        place = Place(max(0, place.us - _SWEPT_AGAIN_US))
+        while True:
+            swept = await self._database.write(partial(_step, sweep, before_us, place))
+            place = swept.place
+            if swept.done:
+                return place
+            await asyncio.sleep(_BETWEEN_SWEEPS_S)
 
     async def forget_old_traces(self) -> None:
         """Also while tracing is off: they may be from before."""
         before_us = self._clock.now_us() - int(self._pace.trace_retention_s * 1_000_000)
         await self._database.write(lambda tx: traces.delete_older(tx, before_us))
+
+
+async def _step(sweep: _Sweep, before_us: int, place: Place, tx: Transaction) -> Swept:
+    return await sweep(tx, before_us, place)

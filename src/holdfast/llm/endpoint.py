@@ -7,6 +7,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from holdfast.llm.addresses import is_official
+
 _ANTHROPIC_VERSION: Final = "2023-06-01"
 
 
@@ -22,6 +24,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         # Endpoints end up in logs and tracebacks; keys must not.
         return f"Endpoint({self.provider_name!r}, {self.provider_type!r}, {self.base_url!r})"
+
+
+def is_written_by_user(endpoint: Endpoint) -> bool:
+    """Whether a user had a say in where it leads. The official address of a vendor is known and is nobody's to choose;
+    a region is a part of the address."""
+    return endpoint.category == "byok" and not is_official(endpoint.provider_type, endpoint.base_url)
 
 
 def headers_of(endpoint: Endpoint) -> dict[str, str]:

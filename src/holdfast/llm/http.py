@@ -9,46 +9,59 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
-from holdfast.errors import BadReply, ModelError, ModelTimedOut, ModelUnavailable
+from holdfast.errors import AddressRefused, BadReply, ModelError, ModelTimedOut, ModelUnavailable
 from holdfast.llm import failures
 from holdfast.llm.call_arguments import NOT_JSON
-from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.endpoint import Endpoint, is_written_by_user
 from holdfast.llm.sse import Event, SseReader
+from holdfast.netguard import Guard
+from holdfast.outgoing import guarded_connector, refused_by_guard
 from holdfast.settings import is_loopback
 
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _MAX_LIST_BYTES: Final = 16 * 1024 * 1024
+# Of a reply as it is sent, with what vendors wrap around each token: some keep parts of it until they are whole.
+MAX_STREAM_BYTES: Final = 256 * 1024 * 1024
 _SHOWN_CHARS: Final = 200
 _SHORTEST_KEY: Final = 8  # a shorter one, such as `none` or `ollama`, is no secret, and could be any word
 # How long a vendor that has said its last word may take to end the reply, which frees the connection for the next.
 _LAST_BYTES_S: Final = 0.1
 IsLast = Callable[[Event], bool]
+# How a server is reached. A connection of one kind never serves another: each has a pool of its own.
+Way = Literal["direct", "proxied", "guarded"]
 
 
 class Http:
-    """`first_byte_s`: how long a vendor may stay silent before it answers. `total_s`: how long a reply may take."""
+    """`first_byte_s`: how long a vendor may stay silent before it answers. `total_s`: how long a reply may take.
 
-    def __init__(self, *, first_byte_s: float = 60.0, total_s: float = 600.0) -> None:
+    `guard` judges every connection to an address that a user wrote; without one, users are trusted.
+    """
+
+    def __init__(self, *, first_byte_s: float = 60.0, total_s: float = 600.0, guard: Guard | None = None) -> None:
+        self._guard = guard
         self._first_byte_s = first_byte_s
         self._total_s = total_s
-        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._sessions: dict[Way, aiohttp.ClientSession] = {}
 
     async def events(
         self, endpoint: Endpoint, path: str, body: bytes, headers: Mapping[str, str], *, is_last: IsLast | None = None
     ) -> AsyncGenerator[list[Event]]:
         """The events of a reply, in the groups in which they arrived, up to the last. Raises a ModelError."""
         reader, opening = SseReader(), bytearray()
-        none_yet = True
+        none_yet, received = True, 0
         answer = await self._answer(endpoint, "POST", path, body, headers)
         try:
             with _named_failures(endpoint, self._total_s):
                 async for chunk in answer.content.iter_any():
+                    received += len(chunk)
+                    if received > MAX_STREAM_BYTES:
+                        raise BadReply(f"{endpoint.provider_name} sent a reply of more than {MAX_STREAM_BYTES} bytes.")
                     events = reader.feed(chunk)
                     if events:
                         none_yet = False
@@ -91,7 +104,8 @@ class Http:
         sent = {"content-type": "application/json", **headers, **endpoint.headers}
         with _named_failures(endpoint, self._first_byte_s):
             async with asyncio.timeout(self._first_byte_s):
-                answer = await self._session(url).request(method, url, data=body, headers=sent, allow_redirects=False)
+                session = self._session(endpoint, url)
+                answer = await session.request(method, url, data=body, headers=sent, allow_redirects=False)
         if answer.status == 200:
             return answer
         said = await self._read_and_close(endpoint, answer, _MAX_ERROR_BYTES)
@@ -110,19 +124,29 @@ class Http:
             answer.close()
         return bytes(data[:limit])
 
-    def _session(self, url: str) -> aiohttp.ClientSession:
-        """The environment's proxy is honoured, but never stands between us and a server on this machine."""
-        proxied = not _is_on_this_machine(url)
-        known = self._sessions.get(proxied)
+    def _session(self, endpoint: Endpoint, url: str) -> aiohttp.ClientSession:
+        """The environment's proxy is honoured, but never stands between us and a server on this machine.
+
+        Nor is it given what a user wrote: it would look the name up by itself, and connect to whatever it finds.
+        """
+        way: Way = "direct" if _is_on_this_machine(url) else "proxied"
+        if self._guard is not None and is_written_by_user(endpoint):
+            way = "guarded"
+        known = self._sessions.get(way)
         if known is None:
-            known = self._sessions[proxied] = aiohttp.ClientSession(
-                # The limit is on runs, not on connections: a run must not wait for another one's silence.
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+            known = self._sessions[way] = aiohttp.ClientSession(
+                connector=self._connector(way),
                 timeout=aiohttp.ClientTimeout(total=self._total_s, sock_connect=self._first_byte_s),
                 cookie_jar=aiohttp.DummyCookieJar(),  # nobody's requests are to be told by those of others
-                trust_env=proxied,
+                trust_env=way == "proxied",
             )
         return known
+
+    def _connector(self, way: Way) -> aiohttp.TCPConnector:
+        # The limit is on runs, not on connections: a run must not wait for another one's silence.
+        if way == "guarded" and self._guard is not None:
+            return guarded_connector(self._guard, limit=0, keepalive_timeout=60)
+        return aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
 
 
 @lru_cache(maxsize=1_000)
@@ -174,6 +198,8 @@ class _named_failures:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, TimeoutError):
             raise ModelTimedOut(f"{self._vendor} did not answer within {self._waited_s:g} seconds.") from error
+        if isinstance(error, aiohttp.ClientError) and (refusal := refused_by_guard(error)) is not None:
+            raise AddressRefused(f"{self._vendor} is not called: {refusal.strerror}") from error
         if isinstance(error, aiohttp.ClientConnectorError):
             raise ModelUnavailable(f"{self._vendor} cannot be reached: {error.os_error.strerror or error}.") from error
         if isinstance(error, aiohttp.ClientError | OSError):

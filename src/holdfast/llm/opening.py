@@ -16,8 +16,9 @@ from holdfast.errors import Unsupported
 from holdfast.llm.addresses import is_official
 from holdfast.llm.base import Model, ModelInfo
 from holdfast.llm.dialects import thinks_only_without_tools
-from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.endpoint import Endpoint, is_written_by_user
 from holdfast.llm.specs import plain_name
+from holdfast.netguard import Guard
 
 if TYPE_CHECKING:
     from holdfast.llm.http import Http
@@ -42,11 +43,20 @@ _REASONING_AT_OPENAI: Final = re.compile(r"(?:o\d|gpt-[5-9])(?!.*-chat)")
 
 
 class Vendors:
-    """`first_byte_s` and `total_s`: how long a vendor may stay silent, and how long a reply may take."""
+    """`first_byte_s` and `total_s`: how long a vendor may stay silent, and how long a reply may take.
+
+    `guard` judges every connection to an address that a user wrote; without one, users are trusted.
+    """
 
     def __init__(
-        self, *, first_byte_s: float = 60.0, total_s: float = 600.0, openai_responses: Responses = "auto"
+        self,
+        *,
+        first_byte_s: float = 60.0,
+        total_s: float = 600.0,
+        openai_responses: Responses = "auto",
+        guard: Guard | None = None,
     ) -> None:
+        self._guard = guard
         self._first_byte_s = first_byte_s
         self._total_s = total_s
         self._openai_responses: Responses = openai_responses
@@ -57,7 +67,7 @@ class Vendors:
         if self._http is None:
             from holdfast.llm import http  # noqa: PLC0415 - aiohttp is slow to import
 
-            self._http = http.Http(first_byte_s=self._first_byte_s, total_s=self._total_s)
+            self._http = http.Http(first_byte_s=self._first_byte_s, total_s=self._total_s, guard=self._guard)
         return self._http
 
     def open(self, endpoint: Endpoint, info: ModelInfo) -> Model:
@@ -83,7 +93,10 @@ class Vendors:
             raise Unsupported(_needs_extra(endpoint))
         from holdfast.llm import pydantic_ai  # noqa: PLC0415 - optional and slow
 
-        return pydantic_ai.BridgedModel(endpoint, info, first_byte_s=self._first_byte_s, total_s=self._total_s)
+        guard = self._guard if is_written_by_user(endpoint) else None
+        return pydantic_ai.BridgedModel(
+            endpoint, info, first_byte_s=self._first_byte_s, total_s=self._total_s, guard=guard
+        )
 
     def _wants_responses(self, endpoint: Endpoint, info: ModelInfo) -> bool:
         """Reasoning models of OpenAI think on from call to call only through its newer interface."""

@@ -15,15 +15,19 @@ from holdfast.errors import Rejected
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.chat_payload import chat_payload
 from holdfast.llm.endpoint import Endpoint
+from holdfast.netguard import Guard
 
 if TYPE_CHECKING:
     from holdfast.llm.bridge.model import Bridge
 
 
 class BridgedModel:
-    """Has connections of its own, so it must be closed."""
+    """Has connections of its own, so it must be closed. `guard`, if there is one, judges each of them."""
 
-    def __init__(self, endpoint: Endpoint, info: ModelInfo, *, first_byte_s: float, total_s: float) -> None:
+    def __init__(
+        self, endpoint: Endpoint, info: ModelInfo, *, first_byte_s: float, total_s: float, guard: Guard | None = None
+    ) -> None:
+        self._guard = guard
         self._endpoint = endpoint
         self._info = info
         self._first_byte_s = first_byte_s
@@ -60,4 +64,6 @@ class BridgedModel:
                 f"Models of {self._endpoint.provider_type} need pydantic-ai, which is not installed: "
                 "pip install 'holdfast[vendors]'"
             ) from missing
-        return model.Bridge(self._endpoint, self._info, first_byte_s=self._first_byte_s, total_s=self._total_s)
+        return model.Bridge(
+            self._endpoint, self._info, first_byte_s=self._first_byte_s, total_s=self._total_s, guard=self._guard
+        )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, update
 
+from holdfast.core.hold import Hold, changed_secrets
 from holdfast.core.messages import Message
 from holdfast.core.records import Agent, CompactionSettings, ModelChoice
 from holdfast.core.tool_rules import Rule
@@ -23,6 +24,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_model = msgspec.json.Decoder(ModelChoice).decode
 _decode_rules = msgspec.json.Decoder(tuple[Rule, ...]).decode
+_decode_hold = msgspec.json.Decoder(Hold).decode
 _decode_compaction = msgspec.json.Decoder(CompactionSettings).decode
 
 OrderBy = Literal["created_at", "updated_at", "last_run_completion"]
@@ -46,6 +48,11 @@ class SealedSecret(msgspec.Struct, frozen=True):
     key: str
     sealed: bytes
     description: str | None = None
+
+
+class PendingRequest(msgspec.Struct, frozen=True):
+    request: Message
+    changed_secrets: tuple[str, ...]  # since it was asked
 
 
 _ORDERINGS: dict[OrderBy, Ordering] = {
@@ -80,8 +87,11 @@ _SECRETS = (
     .where(one_of(agent_secrets.c.agent_id, "ids"))
     .order_by(agent_secrets.c.agent_id, agent_secrets.c.key)
 )
+_SECRET_IDS = select(agent_secrets.c.agent_id, agent_secrets.c.key, agent_secrets.c.id).where(
+    one_of(agent_secrets.c.agent_id, "ids")
+)
 _FORGET = delete(agent_secrets).where(agent_secrets.c.agent_id == bindparam("of_agent"))
-_OPEN_HOLDS = select(holds.c.thread_id, holds.c.request_id).where(
+_OPEN_HOLDS = select(holds.c.thread_id, holds.c.request_id, holds.c.hold).where(
     one_of(holds.c.thread_id, "ids"), holds.c.decided_us.is_(None)
 )
 
@@ -150,6 +160,18 @@ async def secrets_of(tx: Transaction, agent_ids: Collection[str]) -> dict[str, l
     return found
 
 
+async def secret_ids_of(tx: Transaction, agent_id: str) -> dict[str, str]:
+    """By name, without the values. The id of a secret changes with its value, and only then."""
+    return (await secret_ids_of_many(tx, (agent_id,))).get(agent_id, {})
+
+
+async def secret_ids_of_many(tx: Transaction, agent_ids: Collection[str]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for row in await tx.fetch_all(_SECRET_IDS, {"ids": list(agent_ids)}):
+        found.setdefault(row["agent_id"], {})[row["key"]] = row["id"]
+    return found
+
+
 async def set_secrets(tx: Transaction, agent_id: str, secrets: Sequence[SealedSecret]) -> None:
     await tx.execute(_FORGET, {"of_agent": agent_id})
     await add_secrets(tx, agent_id, secrets)
@@ -170,12 +192,19 @@ async def add_secrets(tx: Transaction, agent_id: str, secrets: Sequence[SealedSe
         await tx.execute_many(_INSERT_SECRET, rows)
 
 
-async def pending_approvals_of(tx: Transaction, agent_ids: Collection[str]) -> dict[str, Message]:
+async def pending_approvals_of(tx: Transaction, agent_ids: Collection[str]) -> dict[str, PendingRequest]:
     """The open approval request of each agent's default thread."""
-    asked = {row["request_id"]: row["thread_id"] for row in await tx.fetch_all(_OPEN_HOLDS, {"ids": list(agent_ids)})}
+    asked = {row["request_id"]: row for row in await tx.fetch_all(_OPEN_HOLDS, {"ids": list(agent_ids)})}
     if not asked:
         return {}
-    return {asked[message.id]: message for message in await messages.find_many(tx, list(asked))}
+    secrets = await secret_ids_of_many(tx, [row["thread_id"] for row in asked.values()])
+    pending: dict[str, PendingRequest] = {}
+    for message in await messages.find_many(tx, list(asked)):
+        row = asked[message.id]
+        agent_id = row["thread_id"]
+        changed = changed_secrets(_decode_hold(row["hold"]), secrets.get(agent_id, {}))
+        pending[agent_id] = PendingRequest(message, tuple(changed))
+    return pending
 
 
 def _conditions(filters: AgentFilter) -> list[ColumnElement[bool]]:

@@ -61,8 +61,8 @@ _TAGS = (
     .order_by(block_tags.c.block_id, block_tags.c.tag)
 )
 _PAIRS = select(agent_blocks.c.agent_id, agent_blocks.c.block_id).where(one_of(agent_blocks.c.agent_id, "ids"))
-_LABEL_TAKEN = select(agent_blocks.c.block_id).where(
-    agent_blocks.c.agent_id == bindparam("agent_id"), agent_blocks.c.label == bindparam("label")
+_HOLDERS = select(agent_blocks.c.label, agent_blocks.c.block_id).where(
+    agent_blocks.c.agent_id == bindparam("agent_id"), one_of(agent_blocks.c.label, "labels")
 )
 _RENAME = update(agent_blocks).where(agent_blocks.c.block_id == bindparam("of_block")).values(label=bindparam("to"))
 _DETACH = delete(agent_blocks).where(
@@ -145,13 +145,24 @@ async def delete_block(tx: Transaction, block_id: str) -> None:
 
 
 async def attach(tx: Transaction, agent_id: str, block: Block) -> None:
-    """Attaching twice is attaching once; a second block of the same label is refused."""
-    added = await tx.execute(_ATTACH, {"agent_id": agent_id, "block_id": block.id, "label": block.label})
-    if added:
+    await attach_many(tx, agent_id, (block,))
+
+
+async def attach_many(tx: Transaction, agent_id: str, new: Sequence[Block]) -> None:
+    """Attaching twice is attaching once; a second block of the same label is refused.
+
+    Two statements for any number of blocks: what is attached now tells which of them were refused.
+    """
+    if not new:
         return
-    holder = await tx.fetch_one(_LABEL_TAKEN, {"agent_id": agent_id, "label": block.label})
-    if holder is not None and holder["block_id"] != block.id:
-        raise Conflict(f"The agent {agent_id} already has a block with the label {block.label!r}")
+    rows = [{"agent_id": agent_id, "block_id": block.id, "label": block.label} for block in new]
+    await tx.execute_many(_ATTACH, rows)
+    labels = [block.label for block in new]
+    found = await tx.fetch_all(_HOLDERS, {"agent_id": agent_id, "labels": labels})
+    holders = {row["label"]: row["block_id"] for row in found}
+    for block in new:
+        if holders.get(block.label, block.id) != block.id:
+            raise Conflict(f"The agent {agent_id} already has a block with the label {block.label!r}")
 
 
 async def detach(tx: Transaction, agent_id: str, block_id: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import Invalid
-from holdfast.store.sqlite import SQLiteDatabase, migrate
+from holdfast.store.sqlite_start import only_server, open_sqlite
 from holdfast.store.transaction import (
     Database,
     DatabaseError,
@@ -25,27 +25,29 @@ __all__ = [
     "Row",
     "Transaction",
     "flag",
+    "only_server",
     "open_database",
+    "sqlite_path",
 ]
 
 POOL_SIZE = 20
+TIMEOUT_S = 10.0
 
 
-async def open_database(url: str, *, pool_size: int = POOL_SIZE) -> Database:
-    """`sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`; migrated to the newest schema first."""
+async def open_database(url: str, *, pool_size: int = POOL_SIZE, timeout_s: float = TIMEOUT_S) -> Database:
+    """`sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`; migrated to the newest schema first.
+
+    `timeout_s` is how long PostgreSQL may take for a connection, and for a transaction.
+    """
     scheme = urlsplit(url).scheme.partition("+")[0]
     if scheme == "sqlite":
-        path = sqlite_path(url)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        migrate(path)
-        return SQLiteDatabase(path)
+        return open_sqlite(sqlite_path(url))
     if scheme in ("postgresql", "postgres"):
         # asyncpg takes a noticeable part of the start-up budget, which SQLite users should not pay.
-        from holdfast.store import postgres  # noqa: PLC0415
+        from holdfast.store.postgres_start import open_postgres  # noqa: PLC0415
 
         dsn = "postgresql" + url[url.index(":") :]
-        await postgres.migrate(dsn)
-        return postgres.PostgresDatabase(await postgres.open_pool(dsn, size=pool_size))
+        return await open_postgres(dsn, pool_size=pool_size, timeout_s=timeout_s)
     raise Invalid(f"Cannot open the database {scheme!r}: use sqlite:///path/to/file.db or postgresql://…")
 
 

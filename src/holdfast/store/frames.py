@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from sqlalchemy import bindparam, delete, func, select
+from sqlalchemy import bindparam, func, select
 
-from holdfast.store.statements import insert_into
-from holdfast.store.tables import frames, runs
+from holdfast.store.statements import insert_or_update
+from holdfast.store.tables import frames
 from holdfast.store.transaction import Transaction
 
-_APPEND = insert_into(frames)
+_APPEND = insert_or_update(frames, ["run_id", "first_seq"], ["last_seq", "frames"])
 _LOAD = (
     select(frames.c.first_seq, frames.c.last_seq, frames.c.frames)
     .where(frames.c.run_id == bindparam("run"), frames.c.last_seq > bindparam("after"))
     .order_by(frames.c.first_seq)
 )
 _LAST = select(func.max(frames.c.last_seq).label("last")).where(frames.c.run_id == bindparam("run"))
-_stored = frames.alias("stored")
-_DELETE_OLDER = delete(frames).where(
-    frames.c.run_id.in_(
-        select(_stored.c.run_id)
-        .distinct()
-        .join(runs, runs.c.id == _stored.c.run_id)
-        .where(runs.c.completed_us < bindparam("ended_before_us"))
-    )
-)
 
 
 async def append(tx: Transaction, run_id: str, first_seq: int, last_seq: int, blob: bytes) -> None:
-    """A batch that begins where another did raises IntegrityError."""
+    """A batch that begins where another did takes its place: it is the same one and what has come since, written again
+    by an owner that did not hear of its commit."""
     await tx.execute(_APPEND, {"run_id": run_id, "first_seq": first_seq, "last_seq": last_seq, "frames": blob})
 
 
@@ -41,8 +33,3 @@ async def last_seq(tx: Transaction, run_id: str) -> int:
     """0 when nothing is stored."""
     row = await tx.fetch_one(_LAST, {"run": run_id})
     return (row["last"] if row else None) or 0
-
-
-async def delete_older(tx: Transaction, ended_before_us: int) -> int:
-    """Forget the frames of runs that ended before then; frames of a run that has not ended are never old."""
-    return await tx.execute(_DELETE_OLDER, {"ended_before_us": ended_before_us})

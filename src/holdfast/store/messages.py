@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, exists, func, select, update
+from sqlalchemy import ColumnElement, bindparam, exists, func, or_, select, update
 
 from holdfast.core.messages import Message, Parts, ToolReturn, content_text, text_of
 from holdfast.errors import NotFound
@@ -21,9 +21,13 @@ from holdfast.store.transaction import Row, Transaction
 
 _encode_parts = msgspec.json.Encoder().encode
 _decode_parts = msgspec.json.Decoder(Parts).decode
+_encode_text = msgspec.json.Encoder().encode
 
 COLUMNS = tuple(messages.columns[name] for name in Message.__struct_fields__)
 _SEARCH_BATCH = 200
+_LONGEST_PIECE = 200
+# Characters that Python folds to one whose own capital is another.
+_FOLDED_TOO = {"\u00df": "\u1e9e", "\u00e5": "\u212b", "\u03c9": "\u2126", "\u03b8": "\u03f4"}
 
 _INSERT = insert_into(messages)
 _ONE = select(*COLUMNS).where(messages.c.id == bindparam("message"))
@@ -118,11 +122,12 @@ async def search(
 ) -> list[Message]:
     """Newest first; `text` is found anywhere in what a reader sees, whatever its case, and None finds everything.
 
-    SQL narrows down by owner, role, time and a plain piece of the text; the exact check is made here.
+    SQL narrows down by owner, role, time and what must be in the stored JSON; the exact check is made here, on few
+    rows. Over a long history it takes long all the same: use `read_long`.
     """
     conditions = _narrowed(agent_id, thread_id, roles, start_us, end_us)
-    if text and (piece := _plain_piece(text)):
-        conditions.append(messages.c.parts.icontains(piece, autoescape=True))
+    if text:
+        conditions.extend(_contains(text))
     needle = (text or "").lower()
     found: list[Message] = []
     below: int | None = None
@@ -210,10 +215,30 @@ def _narrowed(
     return found
 
 
+def _contains(text: str) -> list[ColumnElement[bool]]:
+    """What holds for every row in which the text can be found, and for few others."""
+    found: list[ColumnElement[bool]] = []
+    if piece := _plain_piece(text):
+        found.append(messages.c.parts.icontains(piece, autoescape=True))
+    others = [char for char in dict.fromkeys(text) if not _is_plain(char) and len(char.lower()) == 1]
+    found.extend(or_(*(messages.c.parts.contains(one, autoescape=True) for one in _forms(char))) for char in others[:3])
+    return found
+
+
+def _forms(char: str) -> list[str]:
+    """How a character, or another that Python folds to the same, is written within JSON."""
+    folded = char.lower()
+    alike = {folded, folded.upper(), folded.title(), _FOLDED_TOO.get(folded, folded)}
+    return sorted(_encode_text(one).decode()[1:-1] for one in alike if len(one) == 1)
+
+
 def _plain_piece(text: str) -> str:
-    """The longest part of the text that looks the same within JSON and that both databases fold like Python does."""
+    """The longest part of the text that looks the same within JSON and that both databases fold like Python does.
+
+    Not all of a very long one: SQLite refuses patterns of more than 50,000 bytes.
+    """
     pieces = "".join(char if _is_plain(char) else "\0" for char in text).split("\0")
-    return max(pieces, key=len)
+    return max(pieces, key=len)[:_LONGEST_PIECE]
 
 
 def _is_plain(char: str) -> bool:

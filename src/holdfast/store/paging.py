@@ -20,6 +20,7 @@ from holdfast.store.transaction import Row, Transaction
 
 # Beyond every microsecond time and every position, within the 64 bits of both databases.
 _LAST = 2**62
+_LONG_PAGE = 200
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +29,11 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     after: str | None = None
     order: Literal["asc", "desc"] = "desc"
     chronological: bool = False
+
+    @property
+    def is_long(self) -> bool:
+        """Too many rows to be read and decoded on the event loop: use `read_long`."""
+        return self.limit is None or self.limit > _LONG_PAGE
 
 
 class Ordering(msgspec.Struct, frozen=True, kw_only=True, eq=False):

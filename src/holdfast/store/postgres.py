@@ -5,27 +5,49 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import asyncpg
-from sqlalchemy import text
+from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
 from holdfast.errors import BugError, HoldfastError
+from holdfast.store import facts
 from holdfast.store.migrations import revision
-from holdfast.store.statements import Compiler, Statement
+from holdfast.store.statements import Compiler, Statement, database_now_us
 from holdfast.store.transaction import DatabaseError, IntegrityError, Job, Parameters, Row, Transaction
 
 T = TypeVar("T")
 
 COMPILER: Final = Compiler(PGDialect_asyncpg(), insert)
 ATTEMPTS: Final = 5
-_CLOCK = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint) AS now_us")
+RECONNECT_S: Final = 5.0  # how long a job waits for a database that restarts
+CLOSE_S: Final = 1.0
+LEASE_CONNECTIONS: Final = 2
+_CLOCK = select(database_now_us().label("now_us"))
 # asyncpg ships no types for its functions.
 _driver: Any = asyncpg
 _log = logging.getLogger("holdfast.store")
+_DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+_CONFLICTS: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+_MISUSED: Final = (
+    asyncpg.SyntaxOrAccessError,
+    asyncpg.DataError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+_UNREACHABLE: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    OSError,
+)
+_REFUSED: Final = (asyncpg.InsufficientResourcesError, asyncpg.ReadOnlySQLTransactionError)
 
 
 class PostgresTransaction:
@@ -56,18 +78,36 @@ class PostgresTransaction:
         return rows[0] if rows else None
 
 
-def translate(error: Exception) -> HoldfastError:
+def translate(error: Exception, *, connection_lost: bool = False) -> HoldfastError:
+    """A lost connection is a DatabaseError whatever the driver calls it: one that finds its connection closed under it
+    says InterfaceError, as it does when it is misused."""
+    if connection_lost:
+        return ConnectionLost(f"PostgreSQL: the connection was lost: {error or type(error).__name__}")
     if isinstance(error, asyncpg.IntegrityConstraintViolationError):
         return IntegrityError(getattr(error, "constraint_name", None) or str(error))
-    if isinstance(error, (asyncpg.SyntaxOrAccessError, asyncpg.DataError, asyncpg.InterfaceError)):
+    if isinstance(error, _UNREACHABLE):
+        return ConnectionLost(f"PostgreSQL cannot be reached: {error or type(error).__name__}")
+    if isinstance(error, _MISUSED):
         return BugError(f"PostgreSQL was used wrongly: {error}")
-    return DatabaseError(f"PostgreSQL: {error}")
+    return DatabaseError(f"PostgreSQL: {error or type(error).__name__}")
+
+
+class ConnectionLost(DatabaseError):
+    """The transaction was not committed, so it may be run again on another connection."""
 
 
 class PostgresDatabase:
-    def __init__(self, pool: Any) -> None:
+    """Transactions on a pool of connections. Every one has a time limit, past which its connection is cut.
+
+    `lease_pool` serves only what must not wait behind other work: the renewal of leases, and the readiness check.
+    """
+
+    def __init__(self, pool: Any, lease_pool: Any, timeout_s: float) -> None:
         self._pool = pool
+        self._lease_pool = lease_pool
+        self._timeout_s = timeout_s
         self._writes: set[asyncio.Task[Any]] = set()
+        self._refused: str | None = None  # why the last write failed, if the database refuses to store anything
         self._closed = False
 
     async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
@@ -84,57 +124,152 @@ class PostgresDatabase:
             raise
 
     async def _write(self, job: Job[T], performed: Callable[[T], None] | None) -> T:
-        for attempt in range(ATTEMPTS):
-            try:
-                written = await self._attempt(job)
-                if performed is not None:
-                    performed(written)  # no sooner: what comes next takes another connection, which would not see it
-                return written
-            except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError) as error:
-                if attempt == ATTEMPTS - 1:
-                    raise translate(error) from error
-                await asyncio.sleep(random.uniform(0, 0.01 * 2**attempt))
-        raise BugError("unreachable: the last attempt returns or raises")
-
-    async def _attempt(self, job: Job[T]) -> T:
         try:
-            async with self._pool.acquire() as connection, connection.transaction(isolation="read_committed"):
-                return await job(PostgresTransaction(connection))
-        except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
+            written = await self._retried(self._pool, job, isolation="read_committed")
+        except DatabaseError as error:
+            if isinstance(error.__cause__, _REFUSED):
+                self._refused = error.message
             raise
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            raise translate(error) from error
+        self._refused = None
+        if performed is not None:
+            performed(written)  # no sooner: what comes next takes another connection, which would not see it
+        return written
 
     async def read(self, job: Job[T]) -> T:
         self._check_open()
-        try:
-            async with (
-                self._pool.acquire() as connection,
-                connection.transaction(isolation="repeatable_read", readonly=True),
-            ):
-                return await job(PostgresTransaction(connection))
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            raise translate(error) from error
+        return await self._retried(self._pool, job, isolation="repeatable_read", readonly=True)
+
+    async def write_lease(self, job: Job[T]) -> T:
+        self._check_open()
+        return await self._retried(self._lease_pool, job, isolation="read_committed")
+
+    async def check(self) -> int:
+        if self._refused is not None:
+            # Only a write can tell whether it is over.
+            await self.write(lambda tx: facts.set_number(tx, "ready", time.time()))
+        return await self._transact(self._lease_pool, _now_us, isolation="read_committed", readonly=True)
+
+    async def read_long(self, job: Job[T]) -> T:
+        return await self.read(job)  # it waits elsewhere anyway, and asyncpg cancels the query with its caller
 
     async def now_us(self) -> int:
-        async def ask(tx: Transaction) -> int:
-            row = await tx.fetch_one(_CLOCK)
-            assert row is not None
-            return row["now_us"]
+        return await self.read(_now_us)
 
-        return await self.read(ask)
+    async def _retried(self, pool: Any, job: Job[T], **kind: Any) -> T:
+        """A job that was certainly not committed is run again: after a deadlock, and while a restarting database
+        comes back."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + min(RECONNECT_S, self._timeout_s)
+        attempt = 0
+        while True:
+            try:
+                return await self._transact(pool, job, **kind)
+            except ConnectionLost:
+                if self._closed or loop.time() >= give_up_at:
+                    raise
+            except DatabaseError as error:
+                if not isinstance(error.__cause__, _CONFLICTS) or attempt >= ATTEMPTS - 1:
+                    raise
+            await asyncio.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 5)))
+            attempt += 1
+
+    async def _transact(self, pool: Any, job: Job[T], **kind: Any) -> T:
+        try:
+            connection = await pool.acquire(timeout=self._timeout_s)
+        except TimeoutError as error:
+            raise DatabaseError(
+                f"PostgreSQL: no connection could be had within {self._timeout_s:g} s. All of them are in use, or the "
+                "database does not answer."
+            ) from error
+        except _DRIVER_ERRORS as error:
+            raise translate(error) from error
+        limit = _TimeLimit(connection, self._timeout_s)
+        committing = False
+        try:
+            transaction = connection.transaction(**kind)
+            await transaction.start()
+            try:
+                result = await job(PostgresTransaction(connection))
+            except BaseException:
+                if not _is_lost(connection):
+                    await transaction.rollback()
+                raise
+            committing = not kind.get("readonly", False)
+            await transaction.commit()
+            return result
+        except _DRIVER_ERRORS as error:
+            raise _failure(error, connection, limit, committing=committing) from error
+        finally:
+            limit.cancel()
+            await _give_back(pool, connection)
 
     async def aclose(self) -> None:
+        """What hangs is cut off: a stopping server does not wait for a database that does not answer."""
         if self._closed:
             return
         self._closed = True
         if self._writes:
-            await asyncio.wait(self._writes)
-        await self._pool.close()
+            await asyncio.wait(self._writes, timeout=CLOSE_S)
+        for pool in (self._pool, self._lease_pool):
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await pool.close()
+            except TimeoutError:
+                pool.terminate()
 
     def _check_open(self) -> None:
         if self._closed:
             raise DatabaseError("The database is closed")
+
+
+class _TimeLimit:
+    """Cuts a connection when its transaction takes too long: a server that hangs would not answer a cancel request."""
+
+    def __init__(self, connection: Any, seconds: float) -> None:
+        self._connection = connection
+        self._seconds = seconds
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._cut)
+        self.passed = False
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+    def error(self) -> DatabaseError:
+        return DatabaseError(f"PostgreSQL did not finish a transaction within {self._seconds:g} s.")
+
+    def _cut(self) -> None:
+        self.passed = True
+        if not _is_lost(self._connection):
+            self._connection.terminate()
+
+
+def _failure(error: Exception, connection: Any, limit: _TimeLimit, *, committing: bool) -> HoldfastError:
+    if limit.passed:
+        return limit.error()
+    lost = _is_lost(connection)
+    if committing and (lost or isinstance(error, OSError)):
+        return DatabaseError(f"PostgreSQL: the connection was lost during a commit, which may have happened: {error}")
+    return translate(error, connection_lost=lost)
+
+
+def _is_lost(connection: Any) -> bool:
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:  # the pool has taken a closed one back already
+        return True
+
+
+async def _give_back(pool: Any, connection: Any) -> None:
+    try:
+        await pool.release(connection, timeout=CLOSE_S)
+    except _DRIVER_ERRORS as error:  # the pool has closed it, and makes another when it is needed
+        _log.warning("a connection to PostgreSQL was given up: %s", error or type(error).__name__)
+
+
+async def _now_us(tx: Transaction) -> int:
+    row = await tx.fetch_one(_CLOCK)
+    assert row is not None
+    return row["now_us"]
 
 
 def _report_unseen(task: asyncio.Task[Any]) -> None:
@@ -142,16 +277,29 @@ def _report_unseen(task: asyncio.Task[Any]) -> None:
         _log.warning("a database job failed after its caller had left", exc_info=error)
 
 
-async def open_pool(dsn: str, *, size: int) -> Any:
-    return await _driver.create_pool(
-        dsn,
-        min_size=1,
-        max_size=size,
-        statement_cache_size=1_000,
-        max_cached_statement_lifetime=0,
+async def connect(dsn: str, *, pool_size: int, timeout_s: float) -> PostgresDatabase:
+    """The server ends what a client that was cut off has left behind, so that its locks do not outlive it for long."""
+    left_behind_ms = str(int(timeout_s * 2_000))
+    settings = {
+        "application_name": "holdfast",
         # Compiling a plan costs more than it saves on statements as short as ours.
-        server_settings={"jit": "off", "application_name": "holdfast"},
-    )
+        "jit": "off",
+        "statement_timeout": left_behind_ms,
+        "idle_in_transaction_session_timeout": left_behind_ms,
+    }
+    pools = [
+        await _driver.create_pool(
+            dsn,
+            min_size=1,
+            max_size=size,
+            timeout=timeout_s,
+            statement_cache_size=1_000,
+            max_cached_statement_lifetime=0,
+            server_settings=settings,
+        )
+        for size in (pool_size, LEASE_CONNECTIONS)
+    ]
+    return PostgresDatabase(*pools, timeout_s=timeout_s)
 
 
 # Any number will do, as long as every Holdfast process takes the same one.

@@ -29,7 +29,7 @@ from holdfast.core.usage import Usage
 from holdfast.errors import NotFound
 from holdfast.store.paging import Ordering, Page, fetch_page
 from holdfast.store.run_filters import IS_ACTIVE, RunFilter, conditions
-from holdfast.store.statements import insert_or_ignore, one_of
+from holdfast.store.statements import PerDialect, database_now_us, insert_or_ignore, one_of
 from holdfast.store.tables import messages, run_otids, runs, steps
 from holdfast.store.transaction import Row, Transaction
 
@@ -45,6 +45,14 @@ _this_run = runs.c.id == bindparam("run", type_=Text())
 _this_lease = runs.c.lease == bindparam("held_lease", type_=BigInteger())
 
 _INSERT = insert_or_ignore(runs)
+_INSERT_LEASED = PerDialect(
+    lambda insert: (
+        insert(runs)
+        .inline()
+        .values(lease_expires_us=database_now_us() + bindparam("lease_ttl_us", type_=BigInteger()))
+        .on_conflict_do_nothing()
+    )
+)
 _ONE = select(*_COLUMNS).where(_this_run)
 _DELETE = delete_from(runs).where(_this_run)
 _ACTIVE_OF_THREAD = select(*_COLUMNS).where(runs.c.thread_id == bindparam("thread"), IS_ACTIVE)
@@ -82,11 +90,13 @@ _EXPIRED = (
 _RENEW = (
     update(runs)
     .where(runs.c.lease_owner == bindparam("owner"), IS_ACTIVE)
-    .values(lease_expires_us=bindparam("until_us"))
+    .values(lease_expires_us=database_now_us() + bindparam("ttl_us", type_=BigInteger()))
     .returning(runs.c.id, runs.c.lease, runs.c.cancel_asked_us)
 )
 _RENEW_THESE = _RENEW.where(one_of(runs.c.id, "ids"))
-_HELD = select(runs.c.id).where(_this_run, _this_lease, IS_ACTIVE).with_for_update(read=True)
+_held = select(runs.c.id).where(_this_run, _this_lease, IS_ACTIVE)
+_HELD = _held.with_for_update(read=True)
+_HELD_UNLOCKED = _held.with_for_update(read=True, skip_locked=True)
 _RELEASE = update(runs).where(_this_run, _this_lease).values(lease_owner=None, lease_expires_us=None)
 _CHECKPOINTED = (
     "status",
@@ -99,12 +109,13 @@ _CHECKPOINTED = (
 )
 _CHECKPOINT = (
     update(runs)
-    .where(_this_run, _this_lease, IS_ACTIVE)
+    .where(_this_run, _this_lease, IS_ACTIVE, runs.c.checkpoints < bindparam("number", type_=BigInteger()))
     .values(
         {
             name: func.coalesce(bindparam(f"new_{name}", type_=runs.columns[name].type), runs.columns[name])
             for name in _CHECKPOINTED
         }
+        | {"checkpoints": bindparam("number", type_=BigInteger())}
     )
     .returning(runs.c.metadata)
 )
@@ -178,11 +189,17 @@ class Spent(msgspec.Struct, frozen=True):
     cost_usd: float | None = None
 
 
-async def insert(tx: Transaction, run: Run) -> bool:
-    """False when the thread has an active run, or its request key is taken, or the run is stored already."""
+async def insert(tx: Transaction, run: Run, lease_ttl_us: int | None = None) -> bool:
+    """False when the thread has an active run, or its request key is taken, or the run is stored already.
+
+    With `lease_ttl_us` its lease begins now, by the database's clock.
+    """
     columns = {name: getattr(run, name) for name in (*_PLAIN, "background")}
     columns |= {name: _encode(getattr(run, name)).decode() for name in _JSON}
-    return await tx.execute(_INSERT, columns) == 1
+    if lease_ttl_us is None:
+        return await tx.execute(_INSERT, columns) == 1
+    del columns["lease_expires_us"]
+    return await tx.execute(_INSERT_LEASED, columns | {"lease_ttl_us": lease_ttl_us}) == 1
 
 
 async def find(tx: Transaction, run_id: str) -> Run | None:
@@ -254,11 +271,11 @@ async def expired(tx: Transaction, now_us: int, limit: int) -> list[Run]:
 
 
 async def renew(
-    tx: Transaction, owner: str, now_us: int, ttl_us: int, run_ids: Sequence[str] | None = None
+    tx: Transaction, owner: str, ttl_us: int, run_ids: Sequence[str] | None = None
 ) -> list[tuple[str, int, int | None]]:
     """Extend the leases of one owner at once; of these runs only, when they are given, so that one it has lost track
     of can expire. Gives (run id, lease, when a cancel was asked) for each."""
-    given: dict[str, Any] = {"owner": owner, "until_us": now_us + ttl_us}
+    given: dict[str, Any] = {"owner": owner, "ttl_us": ttl_us}
     if run_ids is None:
         rows = await tx.fetch_all(_RENEW, given)
     else:
@@ -266,9 +283,12 @@ async def renew(
     return [(row["id"], row["lease"], row["cancel_asked_us"]) for row in rows]
 
 
-async def is_held(tx: Transaction, run_id: str, lease: int) -> bool:
-    """Whether this lease is the run's current one; then nobody can take the run over before the transaction ends."""
-    return await tx.fetch_one(_HELD, {"run": run_id, "held_lease": lease}) is not None
+async def is_held(tx: Transaction, run_id: str, lease: int, *, wait: bool = True) -> bool:
+    """Whether this lease is the run's current one; then nobody can take the run over before the transaction ends.
+
+    Without `wait` it is False also while another transaction, which may be stuck, changes the run: ask again later.
+    """
+    return await tx.fetch_one(_HELD if wait else _HELD_UNLOCKED, {"run": run_id, "held_lease": lease}) is not None
 
 
 async def release(tx: Transaction, run_id: str, lease: int) -> bool:
@@ -280,6 +300,7 @@ async def checkpoint(
     tx: Transaction,
     run_id: str,
     lease: int,
+    number: int,
     *,
     status: RunStatus | None = None,
     stop_reason: StopReason | None = None,
@@ -290,11 +311,12 @@ async def checkpoint(
     callback_due_us: int | None = None,
     metadata_merge: Mapping[str, Any] | None = None,
     unless_cancelling: bool,
-) -> Literal["ok", "fenced", "cancelling"]:
+) -> Literal["ok", "repeated", "fenced", "cancelling"]:
     """Fence first, then write: it locks the run's row, so nothing else about the run can commit in between.
 
-    What is None stays as it is. `fenced`: another owner has it, or it has ended. `cancelling`: a cancel is on record,
-    and the caller did not come to carry it out. In neither case was anything changed.
+    What is None stays as it is. `repeated`: this owner has written the checkpoint of that `number` already, in a commit
+    that it did not hear of. `fenced`: another owner has it, or it has ended. `cancelling`: a cancel is on record, and
+    the caller did not come to carry it out. In none of these cases was anything changed.
     """
     new = {
         "new_status": status,
@@ -306,11 +328,14 @@ async def checkpoint(
         "new_callback_due_us": callback_due_us,
     }
     statement = _CHECKPOINT_UNLESS_CANCELLING if unless_cancelling else _CHECKPOINT
-    row = await tx.fetch_one(statement, {"run": run_id, "held_lease": lease, **new})
+    row = await tx.fetch_one(statement, {"run": run_id, "held_lease": lease, "number": number, **new})
     if row is None:
         run = await find(tx, run_id)
-        ours = run is not None and run.lease == lease and run.is_active
-        return "cancelling" if ours else "fenced"
+        if run is None or run.lease != lease:
+            return "fenced"
+        if run.checkpoints >= number:
+            return "repeated"
+        return "cancelling" if run.is_active else "fenced"
     if metadata_merge:
         await _set_metadata(tx, run_id, row["metadata"], metadata_merge)
     return "ok"

@@ -9,6 +9,9 @@ their end with a single `send`.
 
 A connection drops its cache when another one has written. So reads use the writer's own while it has nothing to write,
 which finds in its cache what was just written, and one of their own at other times.
+
+A read that may take long (a search, a large page) would stop the event loop, so it runs in a reader thread, with a
+connection of its own that can be interrupted.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -31,6 +35,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from holdfast.errors import BugError, HoldfastError
+from holdfast.store import facts
 from holdfast.store.migrations import revision
 from holdfast.store.sqlite_log import CHECKPOINT_PAGES, Room, keep_a_log
 from holdfast.store.statements import Compiler, PerDialect, Statement
@@ -41,6 +46,8 @@ T = TypeVar("T")
 
 LARGEST_GROUP: Final = 256
 BUSY_TIMEOUT_S: Final = 10
+CHECK_EVERY_S: Final = 1.0  # anybody may ask whether the server is ready, and each answer costs a sync
+LONG_READERS: Final = 2  # at once; more would only compete for the interpreter
 COMPILER: Final = Compiler(SQLiteDialect_pysqlite(paramstyle="qmark"), insert)
 
 _log = logging.getLogger("holdfast.store")
@@ -84,6 +91,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=1_000
     )
     connection.row_factory = sqlite3.Row
+    connection.create_function("database_now_us", 0, _now_us)
     keep_a_log(connection)
     for pragma in (
         "synchronous = FULL",
@@ -97,6 +105,10 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
     return connection
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
 
 
 class SQLiteTransaction:
@@ -171,7 +183,16 @@ def translate(error: sqlite3.Error) -> HoldfastError:
         return IntegrityError(str(error).partition(" constraint failed: ")[2] or str(error))
     if isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError)):
         return BugError(f"SQLite was used wrongly: {error}")
-    return DatabaseError(f"SQLite: {error}")
+    return _refusal(error)(f"SQLite: {error}")
+
+
+class DamagedFile(DatabaseError):
+    """Part of the file is not a database. It stays so until the file is replaced, which takes a restart."""
+
+
+def _refusal(error: BaseException) -> type[DatabaseError]:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code
+    return DamagedFile if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) else DatabaseError
 
 
 def drive(job: Job[T], tx: Transaction) -> T:
@@ -313,7 +334,7 @@ class _Writer:
             self._connection.execute("ROLLBACK")
         for queued in group:
             if queued.error is None:
-                queued.error = DatabaseError(f"Nothing was written: {error}")
+                queued.error = _refusal(error)(f"Nothing was written: {error}")
                 queued.error.__cause__ = error
 
 
@@ -346,32 +367,131 @@ def _resolve(group: list[_Queued]) -> None:
         queued.resolve()
 
 
+class _LongRead:
+    """One read in a reader thread. Whoever waits for it may call it off, at any moment."""
+
+    def __init__(self) -> None:
+        self.called_off = False
+        self._connection: sqlite3.Connection | None = None
+        self._lock = threading.Lock()
+
+    def use(self, connection: sqlite3.Connection | None) -> None:
+        with self._lock:
+            self._connection = connection
+
+    def call_off(self) -> None:
+        self.called_off = True
+        with self._lock:  # the connection may be another read's in a moment
+            if self._connection is not None:
+                self._connection.interrupt()
+
+
+class _LongView(SQLiteView):
+    def __init__(self, connection: sqlite3.Connection, reading: _LongRead) -> None:
+        super().__init__(connection)
+        self._reading = reading
+
+    def _run(self, statement: Statement, parameters: Mapping[str, Any] | None) -> sqlite3.Cursor:
+        # An interrupt ends only the statement that is running, and none may be.
+        if self._reading.called_off:
+            raise DatabaseError("The read was called off")
+        return super()._run(statement, parameters)
+
+
+class _LongReads:
+    """Reader threads and their connections. Both are made when they are first needed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._threads = ThreadPoolExecutor(LONG_READERS, thread_name_prefix=f"holdfast-reader {path.name}")
+        self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
+        self._running: set[_LongRead] = set()
+
+    async def run(self, job: Job[T]) -> T:
+        reading = _LongRead()
+        self._running.add(reading)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._perform, job, reading)
+        except asyncio.CancelledError:
+            reading.call_off()
+            raise
+        finally:
+            self._running.discard(reading)
+
+    def close(self) -> None:
+        """Ends what is running; those who wait for it are refused."""
+        for reading in list(self._running):
+            reading.call_off()
+        self._threads.shutdown()
+        while not self._idle.empty():
+            self._idle.get().close()
+
+    def _perform(self, job: Job[T], reading: _LongRead) -> T:
+        try:
+            connection = self._idle.get_nowait()
+        except queue.Empty:
+            connection = connect(self._path, read_only=True)
+        reading.use(connection)
+        try:
+            return _LongView(connection, reading).show(job)
+        finally:
+            reading.use(None)
+            self._idle.put(connection)
+
+
 class SQLiteDatabase:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._reader = connect(path, read_only=True)
         self._view = SQLiteView(self._reader)
         self._writer = _Writer(connect(path, read_only=False), path)
+        self._check_again_at = 0.0
+        self._damage: str | None = None
+        self._long = _LongReads(path)
         self._closed = False
 
     async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
         self._check_open()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._writer.put(_Queued(job, future, performed, copy_context() if performed is not None else None))
-        return await future
+        with self._noticing_damage():
+            return await future
 
     async def read(self, job: Job[T]) -> T:
         self._check_open()
         writer = self._writer
-        if writer.waits or not writer.busy.acquire(blocking=False):
-            return self._view.show(job)
-        try:
-            return writer.view.show(job)
-        finally:
-            writer.busy.release()
+        with self._noticing_damage():
+            if writer.waits or not writer.busy.acquire(blocking=False):
+                return self._view.show(job)
+            try:
+                return writer.view.show(job)
+            finally:
+                writer.busy.release()
+
+    async def write_lease(self, job: Job[T]) -> T:
+        return await self.write(job)
+
+    async def check(self) -> int:
+        """By a write, because a full disk still reads. What was found damaged stays so until the file is replaced."""
+        self._check_open()
+        if self._damage is not None:
+            raise DamagedFile(self._damage)
+        now = time.monotonic()
+        if now >= self._check_again_at:
+            self._check_again_at = now + CHECK_EVERY_S
+            try:
+                await self.write(lambda tx: facts.set_number(tx, "ready", time.time()))
+            except DatabaseError:
+                self._check_again_at = 0.0
+                raise
+        return _now_us()
+
+    async def read_long(self, job: Job[T]) -> T:
+        self._check_open()
+        return await self._long.run(job)
 
     async def now_us(self) -> int:
-        return time.time_ns() // 1_000
+        return _now_us()
 
     async def aclose(self) -> None:
         if self._closed:
@@ -379,7 +499,16 @@ class SQLiteDatabase:
         self._closed = True
         self._writer.queue.put(None)
         await asyncio.get_running_loop().run_in_executor(None, self._writer.thread.join)
+        await asyncio.get_running_loop().run_in_executor(None, self._long.close)
         self._reader.close()
+
+    @contextmanager
+    def _noticing_damage(self) -> Generator[None]:
+        try:
+            yield
+        except DamagedFile as damaged:
+            self._damage = damaged.message
+            raise
 
     def _check_open(self) -> None:
         if self._closed:

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import msgspec
-from sqlalchemy import ARRAY, Boolean, ColumnElement, Executable, Insert, Table, Text, bindparam, insert
+from sqlalchemy import ARRAY, BigInteger, Boolean, ColumnElement, Executable, Insert, Table, Text, bindparam, insert
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -66,6 +66,23 @@ def _one_of_sqlite(element: one_of, compiler: SQLCompiler, **options: Any) -> st
 def _one_of_postgresql(element: one_of, compiler: SQLCompiler, **options: Any) -> str:
     column, listed = element.clauses
     return f"{compiler.process(column, **options)} = ANY({compiler.process(listed, **options)})"
+
+
+class database_now_us(FunctionElement[int]):
+    """Microseconds since the epoch by the database's clock, which is the only one that leases go by."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(database_now_us, "sqlite")
+def _now_sqlite(element: database_now_us, compiler: SQLCompiler, **options: Any) -> str:
+    return "database_now_us()"  # made for every connection: SQLite itself counts milliseconds
+
+
+@compiles(database_now_us, "postgresql")
+def _now_postgresql(element: database_now_us, compiler: SQLCompiler, **options: Any) -> str:
+    return "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
 
 
 def insert_into(table: Table) -> Insert:

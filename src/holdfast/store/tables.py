@@ -258,9 +258,11 @@ runs = Table(
     Column("lease_owner", Text),
     Column("lease_expires_us", BigInteger),
     Column("cancel_asked_us", BigInteger),
+    Column("checkpoints", BigInteger, nullable=False, server_default="0"),  # how many have been written
     Index("runs_by_age", "created_us", "id"),
     Index("runs_of_agent", "agent_id", "created_us", "id"),
     Index("runs_of_thread", "thread_id", "created_us", "id"),
+    Index("runs_by_end", "completed_us", "id", sqlite_where=text("completed_us IS NOT NULL")),
     Index(
         "one_active_run_per_thread",
         "thread_id",
@@ -290,6 +292,7 @@ run_otids = Table(
     Column("otid", Text, nullable=False),
     Column("run_id", Text, ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
     PrimaryKeyConstraint("thread_id", "otid", "run_id"),
+    Index("run_otids_of_run", "run_id"),  # for deleting a run
 )
 
 run_events = Table(

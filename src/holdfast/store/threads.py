@@ -216,8 +216,15 @@ async def extend(tx: Transaction, thread_id: str, end: int, count: int, at_us: i
 
 
 async def place(tx: Transaction, thread_id: str, places: Sequence[tuple[int, str]]) -> None:
-    """Put messages at reserved positions, in history and in the window."""
+    """Put messages at positions that were set aside in the same transaction, in history and in the window."""
     await tx.execute_many(_PLACE, [_placed(thread_id, position, each, position) for position, each in places])
+
+
+async def place_reserved(tx: Transaction, thread_id: str, places: Sequence[tuple[int, str]]) -> None:
+    """Put messages at positions that were set aside earlier. The end moves too, as with every change of the window,
+    because other processes may remember the window as it was (decision 11)."""
+    await place(tx, thread_id, places)
+    await reserve(tx, thread_id, 1)
 
 
 async def append(tx: Transaction, thread_id: str, message_ids: Sequence[str]) -> int:

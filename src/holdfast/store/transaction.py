@@ -59,6 +59,18 @@ class Database(Protocol):
         """Run the job on one consistent view; it cannot write. It sees every write that was awaited before."""
         ...
 
+    async def write_lease(self, job: Job[T]) -> T:
+        """As `write`, for renewing leases: no other work can keep it waiting for a connection."""
+        ...
+
+    async def check(self) -> int:
+        """What `now_us` is, if the database can be read and written now; raises DatabaseError if not."""
+        ...
+
+    async def read_long(self, job: Job[T]) -> T:
+        """As `read`, for what may take long: it holds up nobody else, and ends early when its caller is cancelled."""
+        ...
+
     async def now_us(self) -> int:
         """The clock that leases are measured by."""
         ...
@@ -69,7 +81,11 @@ class Database(Protocol):
 
 
 class DatabaseError(HoldfastError):
-    """The database could not do it: disk full, locked for too long, connection lost, already closed."""
+    """The database could not do it now: disk full, locked for too long, connection lost, no answer, already closed.
+
+    It says nothing about the request or the run that needed it: the same may succeed a moment later. Whether a write
+    that failed with it has happened is not always known, so whoever repeats one must make sure by other means.
+    """
 
 
 class IntegrityError(BugError):

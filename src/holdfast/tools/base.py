@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from holdfast.core.egress import Egress
 from holdfast.core.messages import Content, Status, Text
 
 _FAILURE_CHARS: Final = 1_000
@@ -24,6 +25,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}  # the agent's declared secrets and nothing else
     timeout_s: float = 180.0
     return_char_limit: int = 50_000
+    egress: Egress | None = None  # the tool's own policy, which can only narrow the server's
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,9 +36,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     isolation: str | None = None  # which walls stood around it: "bubblewrap+namespaces+landlock+seccomp", …
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """What stands around tools, in words for whoever starts the server."""
+
+    tools: str  # what isolates them
+    egress: str  # what they may connect to
+
+
 class Sandbox(Protocol):
-    async def standing(self) -> str:
-        """What stands around tools, in words for whoever starts the server, once it was tried."""
+    async def standing(self) -> Standing:
+        """Once the walls were tried."""
         ...
 
     async def run(self, job: Job) -> Outcome:

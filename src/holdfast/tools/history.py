@@ -15,6 +15,7 @@ from holdfast.errors import ToolFailed
 
 NAME: Final = "conversation_search"
 _MOST: Final = 100
+_LONGEST: Final = 5_000  # of a text to search for: SQLite takes patterns of 50,000 bytes, and escapes count
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _MINUTE = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
@@ -58,6 +59,8 @@ async def conversation_search(arguments: Mapping[str, Any], search: Search, *, t
     limit = 5 if asked.limit is None else asked.limit
     if limit < 1:
         raise ToolFailed(f"limit must be at least 1, not {limit}.")
+    if len(asked.query or "") > _LONGEST:
+        raise ToolFailed(f"query has {len(asked.query or '')} characters; search for at most {_LONGEST}.")
     query = _query(asked, timezone)
     found = await _first(min(limit, _MOST), query, search)
     results = [

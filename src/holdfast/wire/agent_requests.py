@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import unicodedata
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from holdfast.wire.blocks import CreateBlock, Tag
+from holdfast.wire.bounds import MAX_ITEMS, MAX_LINES, MAX_NAME, MAX_NAME_BYTES, Handle, Id, JsonObject, Many, Name
 from holdfast.wire.model_settings import LLMConfig, ModelSettings, ResponseFormat, Tokens
-from holdfast.wire.tool_rules import ToolRule
+from holdfast.wire.tool_rules import ToolRules
 
 AgentType = Literal[
     "memgpt_agent",
@@ -38,6 +39,8 @@ Include = Literal[
 def _valid_name(name: str) -> str:
     if not name.strip():
         raise ValueError("the name must not be empty")
+    if (size := len(name.encode())) > MAX_NAME_BYTES:
+        raise ValueError(f"the name takes {size} bytes in UTF-8; at most {MAX_NAME_BYTES} are accepted")
     for character in name:
         if unicodedata.category(character)[0] not in "LNM" and character not in " -_'":
             raise ValueError(
@@ -69,35 +72,36 @@ def _valid_secrets(secrets: dict[str, str]) -> dict[str, str]:
 
 
 AgentName = Annotated[str, Field(max_length=1024), AfterValidator(_valid_name)]
-Timezone = Annotated[str, AfterValidator(_valid_timezone)]
-EmbeddingHandle = Annotated[str, AfterValidator(_valid_handle)]
-Secrets = Annotated[dict[str, str], AfterValidator(_valid_secrets)]
+Timezone = Annotated[str, Field(max_length=256), AfterValidator(_valid_timezone)]
+EmbeddingHandle = Annotated[str, Field(max_length=1_024), AfterValidator(_valid_handle)]
+SecretName = Annotated[str, Field(max_length=MAX_NAME)]
+Secrets = Annotated[dict[SecretName, str], Field(max_length=MAX_ITEMS), AfterValidator(_valid_secrets)]
 SmallInt = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
 class InitialMessage(BaseModel):
-    role: str
-    content: str | list[dict[str, Any]]
-    otid: str | None = None
-    name: str | None = None
-    sender_id: str | None = None
-    group_id: str | None = None
-    batch_item_id: str | None = None
+    role: Name
+    content: str | Many[JsonObject]
+    otid: Id | None = None
+    name: Id | None = None
+    sender_id: Id | None = None
+    group_id: Id | None = None
+    batch_item_id: Id | None = None
 
 
 class EmbeddingConfig(BaseModel):
     """The retired way to choose an embedding model; kept and shown as it was sent."""
 
-    embedding_endpoint_type: str
-    embedding_model: str
+    embedding_endpoint_type: Name
+    embedding_model: Handle
     embedding_dim: Annotated[int, Field(ge=1, le=65_536)]
-    embedding_endpoint: str | None = None
+    embedding_endpoint: Handle | None = None
     embedding_chunk_size: int | None = 300
-    handle: str | None = None
+    handle: Handle | None = None
     batch_size: int = 32
-    azure_endpoint: str | None = None
-    azure_version: str | None = None
-    azure_deployment: str | None = None
+    azure_endpoint: Handle | None = None
+    azure_version: Handle | None = None
+    azure_deployment: Handle | None = None
 
 
 class CompactionRequestSettings(BaseModel):
@@ -120,8 +124,8 @@ class AgentFields(BaseModel):
     name: AgentName | None = None
     system: str | None = None
     description: str | None = None
-    metadata: dict[str, Any] | None = None
-    model: str | None = None
+    metadata: JsonObject | None = None
+    model: Handle | None = None
     llm_config: LLMConfig | None = None
     model_settings: ModelSettings | None = None
     context_window_limit: Tokens | None = None
@@ -132,18 +136,18 @@ class AgentFields(BaseModel):
     embedding: EmbeddingHandle | None = None
     embedding_config: EmbeddingConfig | None = None
     compaction_settings: CompactionRequestSettings | None = None
-    tool_ids: list[str] | None = None
-    block_ids: list[str] | None = None
-    tags: list[Tag] | None = None
-    tool_rules: list[ToolRule] | None = None
+    tool_ids: Many[Id] | None = None
+    block_ids: Many[Id] | None = None
+    tags: Many[Tag] | None = None
+    tool_rules: ToolRules | None = None
     secrets: Secrets | None = None
     tool_exec_environment_variables: Secrets | None = None
-    folder_ids: list[str] | None = None
-    source_ids: list[str] | None = None
-    identity_ids: list[str] | None = None
-    project_id: str | None = None
-    template_id: str | None = None
-    base_template_id: str | None = None
+    folder_ids: Many[Id] | None = None
+    source_ids: Many[Id] | None = None
+    identity_ids: Many[Id] | None = None
+    project_id: Id | None = None
+    template_id: Id | None = None
+    base_template_id: Id | None = None
     message_buffer_autoclear: bool | None = None
     enable_sleeptime: bool | None = None
     timezone: Timezone | None = None
@@ -167,16 +171,16 @@ class AgentFields(BaseModel):
 
 class CreateAgentRequest(AgentFields):
     agent_type: AgentType = "letta_v1_agent"
-    memory_blocks: list[CreateBlock] | None = None
-    tools: list[str] | None = None
+    memory_blocks: Many[CreateBlock] | None = None
+    tools: Many[Name] | None = None
     include_base_tools: bool = True
     include_multi_agent_tools: bool = False
     include_base_tool_rules: bool | None = None
     include_default_source: bool = False
-    initial_message_sequence: list[InitialMessage] | None = None
+    initial_message_sequence: Many[InitialMessage] | None = None
     max_reasoning_tokens: Annotated[int, Field(ge=0)] | None = None
     enable_reasoner: bool | None = None
-    from_template: str | None = None
+    from_template: Id | None = None
 
     @model_validator(mode="after")
     def _voice_needs_sleeptime(self) -> CreateAgentRequest:
@@ -198,7 +202,7 @@ class CreateAgentRequest(AgentFields):
 class UpdateAgent(AgentFields):
     """Only what is sent changes. Null clears what may be empty and leaves the rest alone."""
 
-    message_ids: list[str] | None = None
+    message_ids: Annotated[list[Id], Field(max_length=MAX_LINES, fail_fast=True)] | None = None
 
     @property
     def unbuilt(self) -> str | None:

@@ -58,6 +58,7 @@ class Relations(msgspec.Struct, frozen=True, kw_only=True):
     tags: Sequence[str] = ()
     secrets: Sequence[Secret] = ()
     pending_approval: Message | None = None
+    changed_secrets: Sequence[str] = ()  # since the pending approval was asked for
 
 
 class SecretView(TypedDict):
@@ -169,7 +170,7 @@ def agent_state(agent: Agent, relations: Relations) -> AgentState:
         "tool_exec_environment_variables": secrets,
         "identity_ids": [],
         "identities": [],
-        "pending_approval": _approval_view(relations.pending_approval),
+        "pending_approval": _approval_view(relations.pending_approval, relations.changed_secrets),
         "multi_agent_group": None,
         "managed_group": None,
         "message_buffer_autoclear": agent.message_buffer_autoclear,
@@ -243,8 +244,10 @@ def _secret_view(agent: Agent, secret: Secret) -> SecretView:
     }
 
 
-def _approval_view(request: Message | None) -> dict[str, Any] | None:
+def _approval_view(request: Message | None, changed_secrets: Sequence[str]) -> dict[str, Any] | None:
+    """The message as it stands in the history, and the changed secrets only when there are any."""
     if request is None:
         return None
     shown = messages.to_wire(request)
-    return next((item for item in shown if item["message_type"] == "approval_request_message"), None)
+    found = next((item for item in shown if item["message_type"] == "approval_request_message"), None)
+    return {**found, "changed_secrets": list(changed_secrets)} if found and changed_secrets else found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from typing_extensions import TypedDict
 
-from holdfast.core.hold import HeldCall, Hold
+from holdfast.core.hold import HeldCall, Hold, changed_secrets
 from holdfast.wire.times import timestamp
 
 
@@ -23,9 +25,13 @@ class WaitingApproval(TypedDict):
     request_id: str
     asked_at: str
     tool_calls: list[WaitingCall]
+    changed_secrets: list[str]  # whose value, or presence, is another than when it was asked
 
 
-def approval_view(run_id: str, agent_id: str, thread_id: str, hold: Hold, asked_us: int) -> WaitingApproval:
+def approval_view(
+    run_id: str, agent_id: str, thread_id: str, hold: Hold, asked_us: int, secret_ids: Mapping[str, str]
+) -> WaitingApproval:
+    """`secret_ids`: of the agent's secrets as they are now, by name."""
     return {
         "id": run_id,
         "run_id": run_id,
@@ -34,6 +40,7 @@ def approval_view(run_id: str, agent_id: str, thread_id: str, hold: Hold, asked_
         "request_id": hold.request_id,
         "asked_at": timestamp(asked_us),
         "tool_calls": [waiting_call(held) for held in hold.calls if held.asks],
+        "changed_secrets": changed_secrets(hold, secret_ids),
     }
 
 

@@ -9,6 +9,7 @@ from typing_extensions import TypedDict
 
 from holdfast import ids
 from holdfast.core.records import Block
+from holdfast.wire.bounds import Id, JsonObject, Many, Name
 
 # The widest number both databases keep in an ordinary integer column.
 MAX_LIMIT = 2**31 - 1
@@ -27,11 +28,11 @@ class BlockFields(BaseModel):
     """What a caller may say about a block beyond its text."""
 
     description: str | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
     hidden: bool | None = None
-    template_name: str | None = None
-    project_id: str | None = None
-    tags: list[Tag] | None = None
+    template_name: Name | None = None
+    project_id: Id | None = None
+    tags: Many[Tag] | None = None
 
 
 class CreateBlock(BlockFields):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
+
+from holdfast.wire.bounds import JsonObject, Many, Name
 
 
 class TextContent(BaseModel):
@@ -22,15 +24,15 @@ class Base64Image(BaseModel):
     type: Literal["base64"] = "base64"
     media_type: str = Field(max_length=256)
     data: str
-    detail: str | None = None
+    detail: Name | None = None
 
 
 class LettaImage(BaseModel):
     type: Literal["letta"] = "letta"
     file_id: str
-    media_type: str | None = None
+    media_type: Name | None = None
     data: str | None = None
-    detail: str | None = None
+    detail: Name | None = None
 
 
 class ImageContent(BaseModel):
@@ -42,7 +44,7 @@ class ToolCallContent(BaseModel):
     type: Literal["tool_call"] = "tool_call"
     id: str
     name: str
-    input: dict[str, Any]
+    input: JsonObject
     signature: str | None = None
 
 
@@ -78,7 +80,7 @@ class SummarizedReasoningPart(BaseModel):
 class SummarizedReasoningContent(BaseModel):
     type: Literal["summarized_reasoning"] = "summarized_reasoning"
     id: str
-    summary: list[SummarizedReasoningPart]
+    summary: Many[SummarizedReasoningPart]
     encrypted_content: str | None = None
 
 

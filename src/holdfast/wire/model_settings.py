@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.core.records import ModelChoice
+from holdfast.wire.bounds import Handle, JsonObject, Name
 
 SettingsProvider = Literal[
     "openai",
@@ -104,7 +105,7 @@ class JsonObjectResponseFormat(BaseModel):
 
 class JsonSchemaResponseFormat(BaseModel):
     type: Literal["json_schema"]
-    json_schema: dict[str, Any]
+    json_schema: JsonObject
 
 
 ResponseFormat = Annotated[
@@ -144,7 +145,7 @@ class ModelSettings(BaseModel):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     strict: bool | None = None
-    tool_call_parser: str | None = None
+    tool_call_parser: Name | None = None
 
 
 class LLMConfig(BaseModel):
@@ -152,10 +153,10 @@ class LLMConfig(BaseModel):
 
     model_config = ConfigDict(protected_namespaces=())
 
-    model: str
-    handle: str | None = None
-    provider_name: str | None = None
-    model_endpoint_type: str | None = None
+    model: Handle
+    handle: Handle | None = None
+    provider_name: Name | None = None
+    model_endpoint_type: Name | None = None
     context_window: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None

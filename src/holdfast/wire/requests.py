@@ -20,10 +20,10 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
+from holdfast.wire.bounds import MAX_PARTS, JsonObject, Lines, Many, Name
 from holdfast.wire.content import AnyContent, ReturnContent
 from holdfast.wire.message_shapes import MessageType
 
-MAX_ITEMS: Final = 1000
 MAX_STEPS: Final = 1_000_000
 INT64_MAX: Final = 2**63 - 1
 # Not pydantic's own mark, which would warn whenever the server reads the field.
@@ -38,9 +38,9 @@ def _without_nul(text: str) -> str:
 
 
 ColumnText = Annotated[str, AfterValidator(_without_nul)]
-Key = Annotated[ColumnText, StringConstraints(max_length=256)]
-WebUrl = Annotated[ColumnText, StringConstraints(max_length=2048, pattern=r"^https?://[^\s]+$")]
-Ids = Annotated[list[Key], Field(max_length=MAX_ITEMS)]
+Key = Annotated[str, StringConstraints(max_length=256), AfterValidator(_without_nul)]
+WebUrl = Annotated[str, StringConstraints(max_length=2048, pattern=r"^https?://[^\s]+$"), AfterValidator(_without_nul)]
+Ids = Many[Key]
 TokenCount = Annotated[int, Field(ge=1, le=INT64_MAX)]
 
 
@@ -50,7 +50,7 @@ TokenCount = Annotated[int, Field(ge=1, le=INT64_MAX)]
 class MessageCreate(BaseModel):
     type: Literal["message"] | None = "message"
     role: Literal["user", "system", "assistant"]
-    content: str | list[AnyContent]
+    content: str | Many[AnyContent]
     otid: Key | None = None
     name: Key | None = None
     sender_id: Key | None = None
@@ -68,10 +68,10 @@ class ApprovalReturn(BaseModel):
 class ToolReturn(BaseModel):
     type: Literal["tool"] = "tool"
     tool_call_id: str
-    tool_return: str | list[ReturnContent]
+    tool_return: str | Many[ReturnContent]
     status: Literal["success", "error"]
-    stdout: list[str] | None = None
-    stderr: list[str] | None = None
+    stdout: Lines | None = None
+    stderr: Lines | None = None
 
 
 def _answer_kind(item: Any) -> str | None:
@@ -90,7 +90,7 @@ Answer = Annotated[
 
 class ApprovalCreate(BaseModel):
     type: Literal["approval"] = "approval"
-    approvals: Annotated[list[Answer], Field(max_length=MAX_ITEMS)] | None = None
+    approvals: Many[Answer] | None = None
     approve: bool | None = Field(default=None, json_schema_extra=_DEPRECATED)
     approval_request_id: str | None = Field(default=None, json_schema_extra=_DEPRECATED)
     reason: str | None = Field(default=None, json_schema_extra=_DEPRECATED)
@@ -100,7 +100,7 @@ class ApprovalCreate(BaseModel):
 
 class ToolReturnCreate(BaseModel):
     type: Literal["tool_return"] = "tool_return"
-    tool_returns: Annotated[list[ToolReturn], Field(max_length=MAX_ITEMS)]
+    tool_returns: Many[ToolReturn]
     otid: Key | None = None
     group_id: Key | None = None
 
@@ -126,24 +126,24 @@ Item = Annotated[
 
 
 class ClientTool(BaseModel):
-    name: Annotated[Key, StringConstraints(min_length=1)]
+    name: Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_without_nul)]
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
 
 
 class ClientSkill(BaseModel):
-    name: str
+    name: Name
     description: str
     location: str
 
 
 class LettaRequest(BaseModel):
-    messages: Annotated[list[Item], Field(max_length=MAX_ITEMS)] | None = None
-    input: str | list[AnyContent] | None = None
+    messages: Many[Item] | None = None
+    input: str | Many[AnyContent] | None = None
     max_steps: int = Field(default=50, ge=1, le=MAX_STEPS)
-    include_return_message_types: list[MessageType] | None = None
-    client_tools: Annotated[list[ClientTool], Field(max_length=MAX_ITEMS)] | None = None
-    client_skills: Annotated[list[ClientSkill], Field(max_length=MAX_ITEMS)] | None = None
+    include_return_message_types: Many[MessageType] | None = None
+    client_tools: Many[ClientTool] | None = None
+    client_skills: Many[ClientSkill] | None = None
     override_model: Key | None = None
     override_system: str | None = Field(default=None, validation_alias=AliasChoices("override_system", "system"))
     include_compaction_messages: bool = False
@@ -151,9 +151,9 @@ class LettaRequest(BaseModel):
     top_logprobs: int | None = None
     return_token_ids: bool = False
     use_assistant_message: bool = Field(default=True, json_schema_extra=_DEPRECATED)
-    assistant_message_tool_name: str = Field(default="send_message", json_schema_extra=_DEPRECATED)
-    assistant_message_tool_kwarg: str = Field(default="message", json_schema_extra=_DEPRECATED)
-    enable_thinking: str | bool = Field(default=True, json_schema_extra=_DEPRECATED)
+    assistant_message_tool_name: Name = Field(default="send_message", json_schema_extra=_DEPRECATED)
+    assistant_message_tool_kwarg: Name = Field(default="message", json_schema_extra=_DEPRECATED)
+    enable_thinking: Name | bool = Field(default=True, json_schema_extra=_DEPRECATED)
 
     @model_validator(mode="after")
     def _says_one_thing(self) -> Self:
@@ -165,6 +165,10 @@ class LettaRequest(BaseModel):
             raise ValueError("Messages must not be empty")
         if not all(isinstance(item, MessageCreate) for item in self.messages[1:]):
             raise ValueError("Only the first of `messages` may be an approval or a tool return")
+        contents = (item.content for item in self.messages if isinstance(item, MessageCreate))
+        parts = sum(len(content) for content in contents if not isinstance(content, str))
+        if parts > MAX_PARTS:
+            raise ValueError(f"The messages hold {parts} content parts in all; at most {MAX_PARTS} are accepted")
         return self
 
     @property
@@ -239,7 +243,7 @@ class StepFeedback(BaseModel):
     """`tags` that were not sent stay."""
 
     feedback: Literal["positive", "negative"] | None = None
-    tags: Annotated[list[Key], Field(max_length=MAX_ITEMS)] | None = None
+    tags: Many[Key] | None = None
 
 
 # --- the context window ----------------------------------------------------------------------------------------------
@@ -254,7 +258,7 @@ class CompactionSettingsInput(BaseModel):
 
     mode: Literal["sliding_window", "all", "self_compact_all", "self_compact_sliding_window"] = "sliding_window"
     model: Key | None = None
-    model_settings: dict[str, Any] | None = None
+    model_settings: JsonObject | None = None
     prompt: str | None = None
     prompt_acknowledgement: bool = False
     clip_chars: TokenCount | None = 50_000
@@ -284,7 +288,7 @@ class CreateConversation(BaseModel):
     description: ColumnText | None = None
     isolated_block_labels: Ids | None = None
     model: Key | None = None
-    model_settings: dict[str, Any] | None = None
+    model_settings: JsonObject | None = None
     context_window_limit: TokenCount | None = None
     hidden: bool | None = None
 
@@ -295,7 +299,7 @@ class UpdateConversation(BaseModel):
     summary: ColumnText | None = None
     description: ColumnText | None = None
     model: Key | None = None
-    model_settings: dict[str, Any] | None = None
+    model_settings: JsonObject | None = None
     context_window_limit: TokenCount | None = None
     last_message_at: datetime | None = None
     archived: bool | None = None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from holdfast.core import tool_rules
+from holdfast.wire.bounds import MAX_ITEMS, MAX_NAME, JsonObject, Many
 
-Name = Annotated[str, Field(min_length=1)]
+MAX_RULE_NAMES: Final = 10_000  # that all the rules of one agent speak of
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
 
 class RuleModel(BaseModel):
@@ -22,24 +24,25 @@ class RuleModel(BaseModel):
 
 class InitToolRule(RuleModel):
     type: Literal["run_first"]
-    args: dict[str, Any] | None = None
+    args: JsonObject | None = None
 
 
 class ToolCallNode(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: Name
-    args: dict[str, Any] | None = None
+    args: JsonObject | None = None
 
 
 class ChildToolRule(RuleModel):
     type: Literal["constrain_child_tools"]
-    children: list[Name]
-    child_arg_nodes: list[ToolCallNode] | None = None
+    children: Many[Name]
+    child_arg_nodes: Many[ToolCallNode] | None = None
 
     @model_validator(mode="after")
     def _nodes_are_children(self) -> ChildToolRule:
-        strangers = [node.name for node in self.child_arg_nodes or () if node.name not in self.children]
+        children = set(self.children)
+        strangers = [node.name for node in self.child_arg_nodes or () if node.name not in children]
         if strangers:
             raise ValueError(f"child_arg_nodes names {', '.join(strangers)}, which is not among the rule's children")
         return self
@@ -47,8 +50,8 @@ class ChildToolRule(RuleModel):
 
 class ConditionalToolRule(RuleModel):
     type: Literal["conditional"]
-    child_output_mapping: dict[str, Name]
-    default_child: str | None = None
+    child_output_mapping: Annotated[dict[str, Name], Field(max_length=MAX_ITEMS)]
+    default_child: Annotated[str, Field(max_length=MAX_NAME)] | None = None
     require_output_mapping: bool = False
 
     @field_validator("child_output_mapping", mode="before")
@@ -64,7 +67,7 @@ class ConditionalToolRule(RuleModel):
 
 class ParentToolRule(RuleModel):
     type: Literal["parent_last_tool"]
-    children: list[Name]
+    children: Many[Name]
 
 
 class TerminalToolRule(RuleModel):
@@ -102,10 +105,39 @@ ToolRule = Annotated[
 ]
 
 
+def _not_too_many_names(rules: list[ToolRule]) -> list[ToolRule]:
+    """Each is looked at before each call of a model, so it is their sum that counts."""
+    names = sum(_names_in(rule) for rule in rules)
+    if names > MAX_RULE_NAMES:
+        raise ValueError(f"the rules name {names} tools in all; at most {MAX_RULE_NAMES} are accepted")
+    return rules
+
+
+def _names_in(rule: ToolRule) -> int:
+    match rule:
+        case ChildToolRule():
+            return len(rule.children) + len(rule.child_arg_nodes or ())
+        case ParentToolRule():
+            return len(rule.children)
+        case ConditionalToolRule():
+            return len(rule.child_output_mapping)
+        case _:
+            return 1
+
+
+ToolRules = Annotated[Many[ToolRule], AfterValidator(_not_too_many_names)]
+
+
 def rules_of(sent: Sequence[ToolRule]) -> tuple[tool_rules.Rule, ...]:
-    """The rules as the core knows them; a rule sent twice is one rule."""
-    converted = [msgspec.convert(rule.model_dump(), tool_rules.Rule) for rule in sent]
-    return tuple(rule for index, rule in enumerate(converted) if rule not in converted[:index])
+    """The rules as the core knows them; a rule sent twice is one rule.
+
+    Two are the same when they are written the same, whatever the order of their keys.
+    """
+    converted = (msgspec.convert(rule.model_dump(), tool_rules.Rule) for rule in sent)
+    distinct: dict[bytes, tool_rules.Rule] = {}
+    for rule in converted:
+        distinct.setdefault(msgspec.json.encode(rule, order="deterministic"), rule)
+    return tuple(distinct.values())
 
 
 def rules_view(rules: Sequence[tool_rules.Rule]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from holdfast import ids
 from holdfast.core.messages import Content, Status, Text, content_text
 from holdfast.core.records import Tool
 from holdfast.wire import times
+from holdfast.wire.bounds import MAX_ITEMS, MAX_NAME, JsonObject, Many, Name, SearchText, Source
 
 ToolType = Literal[
     "custom",
@@ -34,22 +35,22 @@ SourceType = Literal["python", "typescript"]
 
 
 class Requirement(BaseModel):
-    name: Annotated[str, Field(min_length=1)]
-    version: str | None = None
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+    version: Name | None = None
 
 
 class ToolCreate(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    source_code: str
-    source_type: str = "python"
+    source_code: Source
+    source_type: Name = "python"
     description: str | None = None
-    tags: list[str] | None = None
-    json_schema: dict[str, Any] | None = None
-    args_json_schema: dict[str, Any] | None = None
+    tags: Many[Name] | None = None
+    json_schema: JsonObject | None = None
+    args_json_schema: JsonObject | None = None
     return_char_limit: ReturnLimit = 50_000
-    pip_requirements: list[Requirement] | None = None
-    npm_requirements: list[Requirement] | None = None
+    pip_requirements: Many[Requirement] | None = None
+    npm_requirements: Many[Requirement] | None = None
     default_requires_approval: bool | None = None
     enable_parallel_execution: bool | None = False
 
@@ -57,16 +58,16 @@ class ToolCreate(BaseModel):
 class ToolUpdate(BaseModel):
     """Only what is sent changes."""
 
-    source_code: str | None = None
-    source_type: str | None = None
+    source_code: Source | None = None
+    source_type: Name | None = None
     description: str | None = None
-    tags: list[str] | None = None
-    json_schema: dict[str, Any] | None = None
-    args_json_schema: dict[str, Any] | None = None
+    tags: Many[Name] | None = None
+    json_schema: JsonObject | None = None
+    args_json_schema: JsonObject | None = None
     return_char_limit: ReturnLimit | None = None
-    pip_requirements: list[Requirement] | None = None
-    npm_requirements: list[Requirement] | None = None
-    metadata_: dict[str, Any] | None = None
+    pip_requirements: Many[Requirement] | None = None
+    npm_requirements: Many[Requirement] | None = None
+    metadata_: JsonObject | None = None
     default_requires_approval: bool | None = None
     enable_parallel_execution: bool | None = None
 
@@ -74,34 +75,34 @@ class ToolUpdate(BaseModel):
 class ToolRunFromSource(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    source_code: str
-    args: dict[str, Any]
-    env_vars: dict[str, str] | None = None
-    name: str | None = None
-    source_type: str | None = None
-    args_json_schema: dict[str, Any] | None = None
-    json_schema: dict[str, Any] | None = None
-    pip_requirements: list[Requirement] | None = None
-    npm_requirements: list[Requirement] | None = None
+    source_code: Source
+    args: JsonObject
+    env_vars: Annotated[dict[Name, str], Field(max_length=MAX_ITEMS)] | None = None
+    name: Name | None = None
+    source_type: Name | None = None
+    args_json_schema: JsonObject | None = None
+    json_schema: JsonObject | None = None
+    pip_requirements: Many[Requirement] | None = None
+    npm_requirements: Many[Requirement] | None = None
 
 
 class ToolSearchRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    query: str | None = None
+    query: SearchText | None = None
     search_mode: Literal["vector", "fts", "hybrid"] = "hybrid"
-    tool_types: list[str] | None = None
-    tags: list[str] | None = None
+    tool_types: Many[Name] | None = None
+    tags: Many[Name] | None = None
     limit: Annotated[int, Field(ge=1, le=100)] = 50
 
 
 class CodeInput(BaseModel):
-    code: str
-    source_type: str | None = "python"
+    code: Source
+    source_type: Name | None = "python"
 
 
 class ToolExecuteRequest(BaseModel):
-    args: dict[str, Any] = {}
+    args: JsonObject = {}
 
 
 class ModifyApprovalRequest(BaseModel):
@@ -118,7 +119,7 @@ class ToolView(TypedDict):
     source_type: str | None
     source_code: str | None
     json_schema: dict[str, Any]
-    args_json_schema: dict[str, Any] | None
+    args_json_schema: JsonObject | None
     tags: list[str]
     return_char_limit: int
     pip_requirements: list[dict[str, Any]] | None

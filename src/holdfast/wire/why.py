@@ -51,6 +51,8 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     state: RunState | None
     events: Sequence[tuple[int, AnyEvent]]  # with the time at which each was recorded
     now_us: int
+    changed_secrets: Sequence[str] = ()  # since approval was asked for, of a run that waits for it
+    journal_removed: bool = False  # after HOLDFAST_RUN_RETENTION_S
 
     @property
     def last_us(self) -> int:
@@ -76,6 +78,7 @@ class Why(TypedDict):
     waiting_for: str | None
     unblock: list[str]
     calls: list[CallStanding]
+    changed_secrets: list[str]
     driver: str | None
     summary: str
     history: list[str]
@@ -103,6 +106,7 @@ def why_view(story: Story) -> Why:
         "waiting_for": standing.waiting_for,
         "unblock": list(standing.unblock),
         "calls": [_call(call) for call in state.calls] if state else [],
+        "changed_secrets": list(story.changed_secrets),
         "driver": _driver(story) if run.is_active else None,
         "summary": _summary(story, standing),
         "history": [f"{timestamp(at_us)}  {_happened(event)}" for at_us, event in story.events],
@@ -111,6 +115,8 @@ def why_view(story: Story) -> Why:
 
 def _standing(story: Story) -> _Standing:
     run, state = story.run, story.state
+    if story.journal_removed and not run.is_active:
+        return _Standing(f"{_end(run)} Its journal was removed after the retention time.", run.completed_us or 0)
     if state is None:
         return _Standing(f"Its journal cannot be read. {_end(run)}", run.completed_us or run.created_us)
     intent = plan(state)
@@ -175,8 +181,10 @@ def _waiting(story: Story, hold: Hold) -> _Standing:
     body = json.dumps({"messages": [{"type": "approval", "approvals": answers}]}, ensure_ascii=False)
     shown = "; ".join(f"{held.call.name} {held.call.arguments}" for held in asked)
     someone = "the client to run" if all(held.client for held in asked) else "a person to approve or deny"
+    changed = ", ".join(story.changed_secrets)
+    warning = f" Secrets of the agent were changed since it was asked: {changed}." if changed else ""
     return _Standing(
-        f"Waiting for {someone}: {shown}. Nothing runs meanwhile, and nothing times out.",
+        f"Waiting for {someone}: {shown}. Nothing runs meanwhile, and nothing times out.{warning}",
         story.last_us,
         f"{someone} {names}",
         (f"Answer with POST {_messages(run)} {body}.", f"Or withdraw the request: {_cancel(run)}."),

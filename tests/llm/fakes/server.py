@@ -7,6 +7,7 @@ through any protocol. A request that the real vendor would refuse is refused.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -36,6 +37,7 @@ class Exchange:
         self.headers = headers
         self.raw = body
         self.body: dict[str, Any] = msgspec.json.decode(body) if body else {}
+        self.keeps_connection = True
         self.answered = asyncio.Event()  # the first bytes of the answer are out
         self.ended = asyncio.Event()
         self.gone = asyncio.Event()  # the client closed the connection before the answer was whole
@@ -56,6 +58,8 @@ class FakeVendor:
         self.exchanges: list[Exchange] = []
         self.arrivals: asyncio.Queue[Exchange] = asyncio.Queue()  # the same, for whoever waits for one
         self.connections_made = 0
+        self.keeps_connections = True  # False: one request for each, so that the next has to look for the address
+        self.redirects_to: str | None = None  # every request is sent there
         self.url = ""
 
     def will(self, *scripts: Script) -> None:
@@ -82,9 +86,12 @@ class FakeVendor:
         return sum(one.gone.is_set() for one in self.exchanges)
 
     @asynccontextmanager
-    async def serving(self, port: int = 0) -> AsyncGenerator[FakeVendor]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", port)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async def serving(self, port: int = 0, *, bound: socket.socket | None = None) -> AsyncGenerator[FakeVendor]:
+        """`bound`: a socket that has its address already."""
+        where: dict[str, Any] = {"host": "127.0.0.1", "port": port} if bound is None else {"sock": bound}
+        server = await asyncio.start_server(self._accept, **where)
+        host, port = server.sockets[0].getsockname()
+        self.url = f"http://{host}:{port}"
         try:
             yield self
         finally:
@@ -123,6 +130,8 @@ class FakeVendor:
                     return
                 exchange.ended.set()  # whole, cut or failed: nobody hears more of it
                 await answer
+                if not self.keeps_connections:
+                    return
                 first = await next_byte
             except _Cut:
                 return
@@ -133,7 +142,11 @@ class FakeVendor:
 
     async def _answer(self, exchange: Exchange, writer: asyncio.StreamWriter) -> None:
         path = exchange.path.partition("?")[0]
+        exchange.keeps_connection = self.keeps_connections
         protocol = next((one for one in self._protocols if one.answers(exchange.method, path)), None)
+        if self.redirects_to is not None:
+            await _whole(exchange, writer, 307, b"", {"location": self.redirects_to})
+            return
         if path in (STANDING, LAST):
             standing = {"open": self.open_replies, "left": self.abandoned_replies, "asked": len(self.exchanges)}
             await _whole(exchange, writer, 200, msgspec.json.encode(standing if path == STANDING else self.last.body))
@@ -245,7 +258,10 @@ class _Stream:
 
     async def open(self) -> None:
         self.is_open = True
-        self._writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        closing = b"" if self._exchange.keeps_connection else b"connection: close\r\n"
+        self._writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n%b\r\n" % closing
+        )
         await self._writer.drain()
         self._exchange.answered.set()
 
@@ -296,6 +312,8 @@ async def _whole(
     exchange: Exchange, writer: asyncio.StreamWriter, status: int, body: bytes, extra: dict[str, str] | None = None
 ) -> None:
     headers = {"content-type": "application/json", "content-length": str(len(body)), **(extra or {})}
+    if not exchange.keeps_connection:
+        headers["connection"] = "close"
     shown = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     writer.write(f"HTTP/1.1 {status} Said\r\n{shown}\r\n".encode() + body)
     await writer.drain()

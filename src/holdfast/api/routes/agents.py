@@ -12,10 +12,10 @@ from holdfast.actions.choose_model import Defaults
 from holdfast.actions.create_agent import create_agent
 from holdfast.actions.read_agents import agent_states
 from holdfast.actions.update_agent import update_agent
-from holdfast.api.deps import Deps, Holdfast
+from holdfast.api.deps import Deps, Holdfast, Opener
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order
+from holdfast.api.params import After, Before, Limit, Order, SearchQuery
 from holdfast.api.routing import LazyRouter
 from holdfast.core.records import StopReason
 from holdfast.store import agents as agent_rows
@@ -36,13 +36,14 @@ Relationships = Annotated[list[str] | None, Query(deprecated=True)]
 @router.get("/", responses={200: {"model": list[AgentState]}}, response_model=None)
 async def list_agents(
     deps: Deps,
+    opener: Opener,
     name: str | None = None,
     tags: Texts = None,
     match_all_tags: bool = False,
     before: Before = None,
     after: After = None,
     limit: Limit = 50,
-    query_text: str | None = None,
+    query_text: SearchQuery = None,
     project_id: str | None = None,
     template_id: str | None = None,
     base_template_id: str | None = None,
@@ -76,7 +77,7 @@ async def list_agents(
 
     async def read(tx: Transaction) -> list[AgentState]:
         found = await agent_rows.list_agents(tx, filters, page, order_by)
-        return await agent_states(tx, found, relations, deps.secretbox)
+        return await agent_states(tx, found, relations, opener)
 
     return json_response(await deps.database.read(read))
 
@@ -100,7 +101,7 @@ async def count_agents(
     name: str | None = None,
     tags: Texts = None,
     match_all_tags: bool = False,
-    query_text: str | None = None,
+    query_text: SearchQuery = None,
     project_id: str | None = None,
     template_id: str | None = None,
     base_template_id: str | None = None,
@@ -129,6 +130,7 @@ async def count_agents(
 @router.get("/{agent_id}", responses={200: {"model": AgentState}}, response_model=None)
 async def retrieve(
     deps: Deps,
+    opener: Opener,
     agent_id: AgentId,
     include_relationships: Relationships = None,
     include: Included = [],  # noqa: B006 - FastAPI copies it
@@ -137,7 +139,7 @@ async def retrieve(
 
     async def read(tx: Transaction) -> AgentState:
         agent = await agent_rows.get(tx, agent_id)
-        return (await agent_states(tx, (agent,), relations, deps.secretbox))[0]
+        return (await agent_states(tx, (agent,), relations, opener))[0]
 
     return json_response(await deps.database.read(read))
 

@@ -8,8 +8,9 @@ from holdfast.api.deps import Deps
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order
 from holdfast.api.routing import LazyRouter
-from holdfast.store import holds
+from holdfast.store import agents, holds
 from holdfast.store.paging import Page
+from holdfast.store.transaction import Transaction
 from holdfast.wire.approvals import WaitingApproval, approval_view
 
 router = LazyRouter(prefix="/v1/approvals", tags=["approvals"])
@@ -26,7 +27,15 @@ async def list_approvals(
 ) -> Response:
     """Newest first; cursors are run ids."""
     page = Page(limit=limit, before=before, after=after, order=order)
-    found = await deps.database.read(lambda tx: holds.list_open(tx, agent_id, page))
-    return json_response(
-        [approval_view(row.run_id, row.agent_id, row.thread_id, row.hold, row.asked_us) for row in found]
-    )
+
+    async def read(tx: Transaction) -> list[WaitingApproval]:
+        found = await holds.list_open(tx, agent_id, page)
+        secrets = await agents.secret_ids_of_many(tx, {row.agent_id for row in found})
+        return [
+            approval_view(
+                row.run_id, row.agent_id, row.thread_id, row.hold, row.asked_us, secrets.get(row.agent_id, {})
+            )
+            for row in found
+        ]
+
+    return json_response(await deps.database.read(read))

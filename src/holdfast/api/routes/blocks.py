@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from holdfast.actions import blocks as actions
 from holdfast.actions.read_agents import agent_states
-from holdfast.api.deps import Deps
+from holdfast.api.deps import Deps, Opener
 from holdfast.api.ids import BlockId
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Int64, Limit, Order, OrderBy
+from holdfast.api.params import After, Before, Int64, Limit, Order, OrderBy, SearchQuery
 from holdfast.api.routing import LazyRouter
 from holdfast.store import agents as agent_rows
 from holdfast.store import blocks as block_rows
@@ -43,9 +43,9 @@ async def list_blocks(
     after: After = None,
     order: Order = "asc",
     order_by: OrderBy = "created_at",
-    label_search: str | None = None,
-    description_search: str | None = None,
-    value_search: str | None = None,
+    label_search: SearchQuery = None,
+    description_search: SearchQuery = None,
+    value_search: SearchQuery = None,
     connected_to_agents_count_gt: Int64 | None = None,
     connected_to_agents_count_lt: Int64 | None = None,
     connected_to_agents_count_eq: Annotated[list[Int64] | None, Query(max_length=100)] = None,
@@ -119,6 +119,7 @@ async def delete_block(deps: Deps, block_id: BlockId) -> Response:
 @router.get("/{block_id}/agents", responses={200: {"model": list[AgentState]}}, response_model=None)
 async def list_agents_of_block(
     deps: Deps,
+    opener: Opener,
     block_id: BlockId,
     before: Before = None,
     after: After = None,
@@ -135,6 +136,6 @@ async def list_agents_of_block(
         await block_rows.get(tx, block_id)
         filters = agent_rows.AgentFilter(block_id=block_id, show_hidden=True)
         found = await agent_rows.list_agents(tx, filters, page)
-        return await agent_states(tx, found, relations, deps.secretbox)
+        return await agent_states(tx, found, relations, opener)
 
     return json_response(await deps.database.read(read))

@@ -68,7 +68,7 @@ async def list_messages(
         await require_thread(tx, thread_id)
         return await messages.list_of_thread(tx, thread_id, page)
 
-    rows = await deps.database.read(read)
+    rows = await (deps.database.read_long(read) if page.is_long else deps.database.read(read))
     shown = [wire for row in rows for wire in to_wire(row)]
     return json_response(filter_types(shown, include_return_message_types))
 

@@ -12,7 +12,7 @@ from holdfast.actions.find_thread import thread_of
 from holdfast.api.deps import Deps
 from holdfast.api.ids import ConversationId, RealConversationId, id_pattern
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order
+from holdfast.api.params import After, Before, Limit, Order, SearchQuery
 from holdfast.api.routing import LazyRouter
 from holdfast.core.records import Thread
 from holdfast.store import threads
@@ -46,7 +46,7 @@ async def list_conversations(
     limit: Limit = 50,
     before: Before = None,
     after: After = None,
-    summary_search: str | None = None,
+    summary_search: SearchQuery = None,
     archive_status: ArchiveStatus = "all",
     order: Order = "desc",
     order_by: OrderBy = "created_at",

@@ -1,16 +1,24 @@
-"""Is the server up, and can it serve? Both are open without a key, so they say nothing else."""
+"""Is the server up, and can it serve? Both are open without a key, so they say little else."""
 
 from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
 
 from starlette.responses import Response
 
 from holdfast.api.deps import Deps
 from holdfast.api.json import json_response
 from holdfast.api.routing import LazyRouter
+from holdfast.engine.worker import skew_of
+from holdfast.store.transaction import DatabaseError
 from holdfast.version import VERSION
 
 router = LazyRouter(tags=["health"])
 
+_log = logging.getLogger(__name__)
+_ANSWER_WITHIN_S: Final = 0.8  # whoever asks gives up after a second
 _HEALTHY = {"version": VERSION, "status": "ok"}
 _DRAINING = {"version": VERSION, "status": "draining"}
 
@@ -22,8 +30,21 @@ async def check_health() -> Response:
 
 @router.get("/v1/ready/")
 async def check_readiness(deps: Deps) -> Response:
-    """Unlike health it fails when the database does not answer or the server is stopping."""
+    """Unlike health it fails when the database cannot be read or written, or the server is stopping. The answer names a
+    clock that is far off the database's, which does no harm to runs."""
     if deps.worker.draining:
         return json_response(_DRAINING, 503)
-    await deps.database.now_us()
-    return json_response(_HEALTHY)
+    try:
+        async with asyncio.timeout(_ANSWER_WITHIN_S):
+            database_us = await deps.database.check()
+    except TimeoutError:
+        return _unready(f"The database did not answer within {_ANSWER_WITHIN_S:g} s.")
+    except DatabaseError as error:
+        return _unready(error.message)
+    skew_s = skew_of(deps.clock, database_us)
+    return json_response(_HEALTHY if skew_s is None else _HEALTHY | {"clock_skew_s": round(skew_s, 1)})
+
+
+def _unready(why: str) -> Response:
+    _log.warning("not ready: %s", why)
+    return json_response({"version": VERSION, "status": "unavailable", "detail": why}, 503)

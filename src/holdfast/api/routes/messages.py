@@ -13,7 +13,7 @@ from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order
 from holdfast.api.routing import LazyRouter
-from holdfast.api.sending import parse, request_config, send_and_answer
+from holdfast.api.sending import parse, request_config, require_callable, send_and_answer
 from holdfast.core.messages import Message
 from holdfast.store import agents, messages
 from holdfast.store.paging import Page
@@ -43,6 +43,8 @@ async def stream_message(agent_id: AgentId, request: LettaStreamingRequest, deps
 
 @router.post("/async")
 async def create_message_async(agent_id: AgentId, request: LettaAsyncRequest, deps: Deps) -> Response:
+    if request.callback_url is not None:
+        await require_callable(deps, request.callback_url)
     accepted = await deps.send(
         Sending(
             thread_id=agent_id,
@@ -83,6 +85,6 @@ async def list_messages(
             return await messages.list_of_agent(tx, agent_id, page)
         return await messages.list_of_thread(tx, agent_id if conversation_id == "default" else conversation_id, page)
 
-    rows = await deps.database.read(read)
+    rows = await (deps.database.read_long(read) if page.is_long else deps.database.read(read))
     shown = [wire for row in rows for wire in to_wire(row)]
     return json_response(filter_types(shown, include_return_message_types))

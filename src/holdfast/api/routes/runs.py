@@ -104,7 +104,8 @@ async def list_runs(
         names = None if used is None else tuple(tool.name for tool in used.values())
         return await runs.list_runs(tx, msgspec.structs.replace(filters, tool_names=names), page, order_by)
 
-    return json_response([run_view(run) for run in await deps.database.read(read)])
+    # Long: counting steps, ranking and sorting by duration look at every run there is.
+    return json_response([run_view(run) for run in await deps.database.read_long(read)])
 
 
 @router.get("/active", deprecated=True, responses={200: {"model": list[RunView]}}, response_model=None)
@@ -141,7 +142,7 @@ async def list_messages(
     async def read(tx: Transaction) -> tuple[Run, list[Message]]:
         return await runs.get(tx, run_id), await messages.list_of_run(tx, run_id, page)
 
-    run, rows = await deps.database.read(read)
+    run, rows = await (deps.database.read_long(read) if page.is_long else deps.database.read(read))
     shown: list[WireMessage] = []
     for row in rows:
         shown.extend(to_wire(row) if order == "asc" else reversed(to_wire(row)))

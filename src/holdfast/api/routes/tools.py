@@ -12,7 +12,7 @@ from holdfast.actions import base_tools, run_tool, upsert_tool
 from holdfast.api.deps import Deps
 from holdfast.api.ids import ToolId
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy
+from holdfast.api.params import After, Before, Limit, Order, OrderBy, SearchQuery
 from holdfast.api.routing import LazyRouter
 from holdfast.core.records import Tool
 from holdfast.errors import Invalid
@@ -50,7 +50,7 @@ async def list_tools(
     name: str | None = None,
     names: Texts = None,
     tool_ids: Texts = None,
-    search: str | None = None,
+    search: SearchQuery = None,
     tool_types: Texts = None,
     exclude_tool_types: Texts = None,
     return_only_letta_tools: bool | None = False,
@@ -67,7 +67,7 @@ async def count_tools(
     name: str | None = None,
     names: Texts = None,
     tool_ids: Texts = None,
-    search: str | None = None,
+    search: SearchQuery = None,
     tool_types: Texts = None,
     exclude_tool_types: Texts = None,
     return_only_letta_tools: bool | None = False,

@@ -53,6 +53,9 @@ def _provider(endpoint: Endpoint, client: httpx2.AsyncClient) -> BaseGoogleProvi
         return GoogleProvider(client=Client(vertexai=False, api_key=endpoint.api_key or "none", http_options=options))
     if endpoint.api_key is not None:
         return GoogleCloudProvider(api_key=endpoint.api_key, base_url=endpoint.base_url, http_client=client)
+    if endpoint.category == "byok":
+        # Without a key the SDK would look for the server's own, wherever they may be.
+        raise AuthRejected(f"{endpoint.provider_name} needs an API key.")
     return GoogleCloudProvider(
         project=endpoint.options.get("project"),
         location=endpoint.options.get("location"),

@@ -21,11 +21,13 @@ import msgspec
 
 from holdfast.errors import BadReply
 from holdfast.llm import failures
+from holdfast.llm.bridge.guarded import GuardedTransport
 from holdfast.llm.call_arguments import NOT_JSON
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import not_a_stream, shown, without_key
 from holdfast.llm.mending import mended
 from holdfast.llm.sse import Event, SseReader
+from holdfast.netguard import Guard
 from holdfast.settings import is_loopback
 
 _MAX_ERROR_BYTES: Final = 64 * 1024
@@ -33,6 +35,8 @@ _USAGE_NAMES: Final = ("usage", "usageMetadata")
 _DONE: Final = b"data: [DONE]\n\n"
 # How long a vendor that has said its last word may take to end the reply, which frees the connection for the next.
 _LAST_BYTES_S: Final = 0.1
+# The limit is on runs, not on connections: a run must not wait for another one's silence.
+_LIMITS: Final = httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=60)
 _decode = msgspec.json.Decoder().decode
 
 Wants = Callable[[Mapping[str, Any]], bool]
@@ -136,20 +140,25 @@ class Heard:
 HEARING: Final[ContextVar[Heard]] = ContextVar("HEARING")
 
 
-def open_client(endpoint: Endpoint, *, first_byte_s: float, total_s: float) -> httpx2.AsyncClient:
-    """The environment's proxy is honoured, but never stands between us and a server on this machine."""
+def open_client(
+    endpoint: Endpoint, *, first_byte_s: float, total_s: float, guard: Guard | None = None
+) -> httpx2.AsyncClient:
+    """The environment's proxy is honoured, but never stands between us and a server on this machine.
+
+    Nor is it given what a user wrote: it would look the name up by itself, and connect to whatever it finds.
+    """
 
     async def hear(response: httpx2.Response) -> None:
         await HEARING.get().answer(response)
 
     return httpx2.AsyncClient(
         verify=_trusted(),
+        transport=None if guard is None else GuardedTransport(guard, _trusted(), _LIMITS),
         timeout=httpx2.Timeout(total_s, connect=first_byte_s, pool=None),
-        # The limit is on runs, not on connections: a run must not wait for another one's silence.
-        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=60),
+        limits=_LIMITS,
         headers={"accept-encoding": "identity", **endpoint.headers},
         event_hooks={"request": [_name_once], "response": [hear]},
-        trust_env=not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
+        trust_env=guard is None and not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
         follow_redirects=False,
     )
 

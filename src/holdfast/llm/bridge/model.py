@@ -21,6 +21,7 @@ from holdfast.llm.bridge.replies import Translation
 from holdfast.llm.bridge.trouble import named_failures
 from holdfast.llm.bridge.vendor import Vendor
 from holdfast.llm.endpoint import Endpoint
+from holdfast.netguard import Guard
 
 # By the type of the provider, the module that knows its vendor. Each imports an SDK, so each is loaded when needed.
 MODULES: Final = {
@@ -40,12 +41,14 @@ class _Module(Protocol):
 
 
 class Bridge:
-    def __init__(self, endpoint: Endpoint, info: ModelInfo, *, first_byte_s: float, total_s: float) -> None:
+    def __init__(
+        self, endpoint: Endpoint, info: ModelInfo, *, first_byte_s: float, total_s: float, guard: Guard | None = None
+    ) -> None:
         self._endpoint = endpoint
         self._first_byte_s = first_byte_s
         self._total_s = total_s
         module = _vendor_module(endpoint.provider_type)
-        self._client = open_client(endpoint, first_byte_s=first_byte_s, total_s=total_s)
+        self._client = open_client(endpoint, first_byte_s=first_byte_s, total_s=total_s, guard=guard)
         with named_failures(endpoint, first_byte_s):  # the library knows of models that it cannot reach
             vendor = module.open_vendor(endpoint, info, self._client)
         self._vendor = msgspec.structs.replace(vendor, sees=vendor.sees and info.abilities.images)

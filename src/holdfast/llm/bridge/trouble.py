@@ -8,11 +8,12 @@ import httpx2
 import msgspec
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, ModelTimeoutError, UnexpectedModelBehavior, UserError
 
-from holdfast.errors import BadReply, ModelError, ModelTimedOut, ModelUnavailable, Refused
+from holdfast.errors import AddressRefused, BadReply, ModelError, ModelTimedOut, ModelUnavailable, Refused
 from holdfast.llm import failures
 from holdfast.llm.bridge.vendor import Errors
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import without_key
+from holdfast.netguard import NotPublic
 
 
 class named_failures:
@@ -38,6 +39,8 @@ class named_failures:
             match cause:
                 case ModelError():
                     return cause
+                case NotPublic():
+                    return AddressRefused(f"{vendor} is not called: {cause.strerror}")
                 case TimeoutError() | httpx2.TimeoutException():
                     return ModelTimedOut(f"{vendor} did not answer within {self._waited_s:g} seconds.")
                 case httpx2.ConnectError():

@@ -6,9 +6,11 @@ forbids reaching out, so both come last. Nothing here is skipped when it fails: 
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
+import socket
 import stat
 import sys
 import time
@@ -17,7 +19,7 @@ from typing import Final
 import msgspec
 
 from holdfast.tools.base import Job
-from holdfast.tools.sandbox import hiding, landlock, linux, seccomp
+from holdfast.tools.sandbox import egress, hiding, landlock, linux, seccomp
 from holdfast.tools.sandbox.contract import Limits, ZygoteConfig
 
 ANSWER_FD, DOORBELL_FD, INBOX_FD = 3, 4, 5
@@ -63,6 +65,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     is_read_only: bool  # every mount but those of a call
     readable: tuple[int, ...]
     writable: tuple[int, ...]
+    egress: egress.Standing
 
     @property
     def isolation(self) -> str:
@@ -71,6 +74,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         parts += ["users"] if self.own_users else []
         parts += ["landlock"] if self.landlock_abi else []
         parts += ["seccomp"] if self.seccomp_program else []
+        parts += [self.egress] if self.egress else []
         return "+".join(parts)
 
     @property
@@ -87,7 +91,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
 
-def survey(config: ZygoteConfig, namespaces: bool, is_read_only: bool) -> Cell:
+def survey(config: ZygoteConfig, namespaces: bool, is_read_only: bool, standing: egress.Standing) -> Cell:
     abi = landlock.version() if config.walls.landlock else 0
     abi = abi if config.walls.signal_scope else min(abi, landlock.SCOPES_SINCE - 1)
     readable, writable = _rules(config, namespaces) if abi else ((), ())
@@ -111,6 +115,7 @@ def survey(config: ZygoteConfig, namespaces: bool, is_read_only: bool) -> Cell:
         is_read_only=is_read_only,
         readable=tuple(landlock.open_paths(readable)),
         writable=tuple(landlock.open_paths(writable)),
+        egress=standing,
     )
 
 
@@ -138,8 +143,14 @@ def user_of(slot: int) -> int:
 
 
 def _try_own_user() -> None:
-    """Python, its packages and this package must stay readable; they are not if root keeps them to itself."""
+    """Python, its packages and this package must stay readable; they are not if root keeps them to itself.
+
+    The guard of the egress policy must still see into processes of another user, for which root needs CAP_SYS_PTRACE.
+    """
     linux.become_user(user_of(0))
+    with socket.socket(socket.AF_UNIX) as probe:
+        if probe.connect_ex("/nowhere") == errno.EPERM:
+            raise OSError(errno.EPERM, "the guard cannot see into processes of another user")
     for path in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__), os.path.dirname(msgspec.__file__)):
         os.listdir(path)
     os.stat(__file__)
@@ -182,8 +193,10 @@ def wait_for_job() -> bytes:
     return bytes(pieces)
 
 
-def admit(job: Job) -> None:
-    """What depends on the job: its time and its environment."""
+def admit(job: Job, cell: Cell) -> None:
+    """What depends on the job: its network, its time and its environment."""
+    if job.egress is not None:
+        egress.narrow(job.egress, cell.egress)
     _lower(resource.RLIMIT_CPU, int(job.timeout_s) + _CPU_GRACE_S)
     os.environ.update(job.environment)
     os.environ.update(

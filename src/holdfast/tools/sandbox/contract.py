@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from holdfast.core.egress import Egress
 from holdfast.core.messages import Content, Status
 
 CALL: Final = "call"  # the directory in the scratch directory over which each call's own is mounted
@@ -41,6 +42,15 @@ class Walls(msgspec.Struct, frozen=True, kw_only=True):
     seccomp: bool = True
     signal_scope: bool = True  # landlock's, of Linux 6.12
     own_users: bool = True  # a user id for each call, where the server is root and there are no namespaces
+    egress: bool = True
+
+
+class EgressConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What tools may connect to."""
+
+    policy: Egress = Egress()
+    port: int = 0  # the server's own, which no tool may reach on this machine; 0 when it listens on none
+    has_key: bool = False  # whether the server asks every caller for a key
 
 
 class ZygoteConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +62,7 @@ class ZygoteConfig(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     spares: int  # children kept ready
     shell: str  # what the fork server itself runs in: "bubblewrap" or "process"
+    egress: EgressConfig = EgressConfig()
 
 
 How = Literal[

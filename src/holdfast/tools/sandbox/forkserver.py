@@ -17,11 +17,13 @@ from typing import IO, Final, cast
 import msgspec
 
 from holdfast.errors import SandboxLost
-from holdfast.tools.base import Job, Outcome, cut_to_limit, failure_text
+from holdfast.tools.base import Job, Outcome, Standing, cut_to_limit, failure_text
 from holdfast.tools.sandbox import launch, limiting
+from holdfast.tools.sandbox.announcing import egress_words, require_egress, warn_of_egress
 from holdfast.tools.sandbox.contract import (
     CALL,
     Answer,
+    EgressConfig,
     Ended,
     Kill,
     Limits,
@@ -142,12 +144,14 @@ class ForkServerSandbox:
         hidden: Iterable[Path] = (),  # the data directory and the database, should they lie in something tools can see
         bubblewrap: str | None = None,
         unsafe: bool = False,  # run tools also where the walls are too few
+        egress: EgressConfig | None = None,
     ) -> None:
         self._turns = asyncio.Semaphore(concurrency)  # first come, first served
         self._limits = limits or Limits()
         self._walls = walls or Walls()
         self._hidden = tuple(hidden)
         self._bubblewrap = bubblewrap or shutil.which("bwrap")
+        self._egress = egress or EgressConfig()
         self._link: Link | None = None
         self._unsafe = unsafe
         self._isolation: str | None = None
@@ -158,17 +162,11 @@ class ForkServerSandbox:
         self._warned = False
         self._closed = False
 
-    async def standing(self) -> str:
-        """What stands around tools, in words, after it was tried."""
+    async def standing(self) -> Standing:
         isolation = await self.warm()
-        walls = isolation.replace("+", ", ")
         if isolation == "none":
-            return "do not work: the log says why"
-        if self._refusal and not self._unsafe:
-            return f"REFUSED: {self._refusal}"
-        if self._refusal:
-            return f"NOT SAFE (HOLDFAST_UNSAFE_TOOLS is set): {self._refusal}; behind {walls}"
-        return f"isolated by {walls}" + (f"; {self._missing}" if self._missing else "")
+            return Standing("do not work: the log says why", "no custom tool runs")
+        return Standing(self._isolation_words(isolation), egress_words(self._egress, isolation))
 
     async def warm(self) -> str:
         """Start the fork server if it does not run. Returns which isolation is in force, "none" when it cannot start.
@@ -188,6 +186,7 @@ class ForkServerSandbox:
                 link = await self._connected()
                 if self._refusal and not self._unsafe:
                     raise SandboxLost(f"custom tools are refused on this server: {self._refusal}")
+                require_egress(self._egress, self._isolation)
                 ended = await _call(link, job)
             except SandboxLost as lost:
                 text = failure_text(job.tool_name, "SandboxLost", lost.message)
@@ -203,6 +202,14 @@ class ForkServerSandbox:
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
+    def _isolation_words(self, isolation: str) -> str:
+        walls = isolation.replace("+", ", ")
+        if self._refusal and not self._unsafe:
+            return f"REFUSED: {self._refusal}"
+        if self._refusal:
+            return f"NOT SAFE (HOLDFAST_UNSAFE_TOOLS is set): {self._refusal}; behind {walls}"
+        return f"isolated by {walls}" + (f"; {self._missing}" if self._missing else "")
+
     async def _connected(self) -> Link:
         if self._link is not None and self._link.open:
             return self._link
@@ -217,7 +224,7 @@ class ForkServerSandbox:
         if sys.platform != "linux":
             raise SandboxLost("Custom tools run only on Linux.")
         if self._walls.bubblewrap and self._bubblewrap is not None:
-            config = launch.configure(self._limits, self._walls, os.environ, None, self._hidden)
+            config = launch.configure(self._limits, self._walls, os.environ, None, self._hidden, self._egress)
             try:
                 return await self._open(launch.bubblewrap_command(self._bubblewrap, config), config.environment)
             except SandboxLost as lost:
@@ -228,7 +235,7 @@ class ForkServerSandbox:
             self._scratch = Path(tempfile.mkdtemp(prefix="holdfast-tools-"))
             self._scratch.chmod(0o711)  # a call's own user has to pass through
             (self._scratch / CALL).mkdir()
-        config = launch.configure(self._limits, self._walls, os.environ, self._scratch, self._hidden)
+        config = launch.configure(self._limits, self._walls, os.environ, self._scratch, self._hidden, self._egress)
         return await self._open(launch.python_command(config), config.environment)
 
     async def _open(self, command: list[str], environment: dict[str, str]) -> Link:
@@ -260,6 +267,7 @@ class ForkServerSandbox:
         elif self._refusal:
             _log.warning("CUSTOM TOOLS ARE NOT SAFE, and HOLDFAST_UNSAFE_TOOLS runs them: %s.", self._refusal)
         _log.info("custom tools run in a sandbox: %s", self._isolation)
+        warn_of_egress(self._egress, self._isolation)
         return link
 
     def _warn(self, why: str) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from holdfast.tools.sandbox import hiding
-from holdfast.tools.sandbox.contract import CALL, Limits, Walls, ZygoteConfig
+from holdfast.tools.sandbox.contract import CALL, EgressConfig, Limits, Walls, ZygoteConfig
 from holdfast.tools.sandbox.hiding import lies_in
 
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -30,7 +30,12 @@ _ENTRY: Final = (
 
 
 def configure(
-    limits: Limits, walls: Walls, environment: Mapping[str, str], scratch: Path | None, hidden: Iterable[Path]
+    limits: Limits,
+    walls: Walls,
+    environment: Mapping[str, str],
+    scratch: Path | None,
+    hidden: Iterable[Path],
+    egress: EgressConfig,
 ) -> ZygoteConfig:
     """Without a scratch directory: for bubblewrap, which has one of its own."""
     kept = {name: environment[name] for name in _INHERITED if name in environment}
@@ -45,6 +50,7 @@ def configure(
         environment={"LANG": "C.UTF-8", **kept, "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"},
         spares=_SPARES,
         shell="bubblewrap" if scratch is None else "process",
+        egress=egress,
     )
 
 

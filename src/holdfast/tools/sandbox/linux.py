@@ -57,6 +57,11 @@ def forbid_new_privileges() -> None:
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
+def stay_open_to_ancestors() -> None:
+    """New credentials close a process to all but root; the guard, outside with the same user, must see into it."""
+    prctl(_PR_SET_DUMPABLE, 1)
+
+
 def drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * 6)()

@@ -77,7 +77,7 @@ _FALLOCATE: Final = (285, 47)
 _MACHINES: Final = {"x86_64": (0xC000_003E, 0, 56, 435), "aarch64": (0xC000_00B7, 1, 220, 435)}
 
 
-class _Program(ctypes.Structure):
+class Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
@@ -117,7 +117,7 @@ def program(*, counts_writes: bool) -> bytes | None:
 
 def install(filter_program: bytes) -> None:
     """From here on, for this process and all it starts, for ever. Needs no_new_privs."""
-    described = _Program(len(filter_program) // 8, filter_program)
+    described = Program(len(filter_program) // 8, filter_program)
     linux.call(
         "prctl",
         ctypes.c_int(_PR_SET_SECCOMP),

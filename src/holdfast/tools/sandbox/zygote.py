@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.tools.base import Job
 from holdfast.tools.sandbox import cell as cells
-from holdfast.tools.sandbox import invoke, keeper, landlock, limiting, linux
+from holdfast.tools.sandbox import egress, invoke, keeper, landlock, limiting, linux
 from holdfast.tools.sandbox.contract import (
     AT_REST,
     CALL,
@@ -383,7 +383,7 @@ def _become_tool(cell: cells.Cell, pipes: cells.Pipes, scratch: str, user: int |
         if not received:
             os._exit(0)
         job = _jobs.decode(received)
-        cells.admit(job)
+        cells.admit(job, cell)
         me = os.getpid()
         answer = invoke.invoke(job, limiting.explain(cell.config.limits))
         if os.getpid() == me:  # a tool that forked: only the original speaks
@@ -422,6 +422,7 @@ def main(config_text: str) -> NoReturn:
         pass  # taken, so that no rule or pipe gets a number that the children need
     control = socket.socket(fileno=0)
     linux.die_with_parent()
+    standing = egress.enclose(config)
     linux.adopt_orphans()
     for name in _PRELOADED.split():
         with contextlib.suppress(ImportError):
@@ -430,8 +431,9 @@ def main(config_text: str) -> NoReturn:
     is_read_only = False
     if namespaces:
         linux.found_namespaces()
+        linux.stay_open_to_ancestors()
         is_read_only = _close_files(config)
-    Zygote(cells.survey(config, namespaces, is_read_only), control).serve()
+    Zygote(cells.survey(config, namespaces, is_read_only, standing), control).serve()
 
 
 def _close_files(config: ZygoteConfig) -> bool:

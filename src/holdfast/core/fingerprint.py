@@ -1,0 +1,58 @@
+"""What makes a tool that very tool: its id, its version and a hash over what it runs and what an approver is shown.
+
+It is worked out only where an approval is asked for, answered or carried out; other calls do not need it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.core.records import Tool
+
+# Everything else of a tool is part of its hash, so that a field added later is covered as soon as it is used.
+# Tags are part of it: some of them, such as retry-safe, change how a tool is run.
+_NOT_HASHED: Final = frozenset(
+    {
+        "id",
+        "version",
+        "return_char_limit",
+        "default_requires_approval",
+        "enable_parallel_execution",
+        "metadata",
+        "project_id",
+        "created_us",
+        "updated_us",
+    }
+)
+_HASHED: Final = tuple(name for name in Tool.__struct_fields__ if name not in _NOT_HASHED)
+
+
+class ToolIdentity(msgspec.Struct, frozen=True):
+    """`fingerprint` is None when the tool was gone already when its approval was asked for."""
+
+    tool_id: str
+    version: int
+    fingerprint: str | None
+
+
+def identity_of(tool: Tool, secret_names: Iterable[str]) -> ToolIdentity:
+    """`secret_names`: of the agent that the tool runs for."""
+    return ToolIdentity(tool.id, tool.version, fingerprint(tool, secret_names))
+
+
+def fingerprint(tool: Tool, secret_names: Iterable[str]) -> str:
+    parts: dict[str, Any] = {name: getattr(tool, name) for name in _HASHED}
+    parts["tags"] = sorted(tool.tags)
+    parts["secrets"] = sorted(secret_names) if gets_secrets(tool) else []
+    # An empty field counts as one that is not there: adding a field changes no hash that is stored already.
+    said = {name: value for name, value in parts.items() if value not in (None, [], {}, "")}
+    return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
+
+
+def gets_secrets(tool: Tool) -> bool:
+    """Built-in tools run in the server and are given none."""
+    return tool.tool_type == "custom"

@@ -1,0 +1,239 @@
+"""The database is away for a moment: no run fails of it, no reply is paid for twice, and nothing is written twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, Literal
+
+import pytest
+
+from holdfast.core.deltas import Delta
+from holdfast.core.messages import Approve, ToolReturn
+from holdfast.core.run import OpenCall
+from holdfast.engine.clock import SystemClock
+from holdfast.engine.worker import Pace
+from holdfast.errors import Busy
+from holdfast.llm.base import ModelRequest
+from holdfast.llm.scripted import OfflineModel
+from holdfast.store import runs, threads
+from holdfast.store.transaction import DatabaseError
+
+from ..invariants import assert_invariants
+from ..scenario import Node, World, eventually
+
+SCENES: dict[str, dict[str, Any]] = {
+    "an answer": {"text": "hello"},
+    "a tool": {"text": "call the note tool"},
+    "two tools at once": {"text": "call the slow_lookup tool and call the slow tool"},
+    "a background stream": {"text": "[[tokens:20]] call the note tool", "background": True, "stream_tokens": True},
+}
+
+
+class CountingModel(OfflineModel):
+    def __init__(self) -> None:
+        super().__init__()
+        self.replies = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
+        async for delta in super().stream(request):
+            yield delta
+        self.replies += 1
+
+
+def counting(node: Node) -> CountingModel:
+    model = node.catalog.offline.model = CountingModel()
+    return model
+
+
+async def undisturbed(world: World, scene: dict[str, Any]) -> tuple[int, int, int]:
+    """How many writes, reads of the driver and replies the scene takes."""
+    node, thread = world.node(), await world.add_thread()
+    model = counting(node)
+    accepted = await node.send(**scene, thread=thread)
+    await node.worker.stopped(accepted.run.id)
+    assert (await world.run(accepted.run.id)).stop_reason == "end_turn"
+    return node.database.writes, len(await world.window(thread)), model.replies
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_connection_lost_at_any_checkpoint_neither_fails_the_run_nor_drops_a_reply(
+    world: World, scene: str, when: Literal["before", "after"]
+) -> None:
+    """`after`: the commit has happened, and nobody was told."""
+    world.tools.let_go.set()
+    writes, rows, replies = await undisturbed(world, SCENES[scene])
+    begun_before = world.tools.begun.total()
+    tools = begun_before
+    for write in range(2, writes + 1):  # the first is the acceptance
+        node, thread = world.node(), await world.add_thread()
+        model = counting(node)
+        node.database.lose_write(write, when)
+        accepted = await node.send(**SCENES[scene], thread=thread)
+        await node.worker.stopped(accepted.run.id)
+        run = await world.run(accepted.run.id)
+        assert (run.status, run.stop_reason, run.lease) == ("completed", "end_turn", 1)
+        assert (len(await world.window(thread)), model.replies, node.database.lost) == (rows, replies, 1)
+        assert world.tools.begun.total() - begun_before == tools, "no tool is run twice"
+        begun_before = world.tools.begun.total()
+    await assert_invariants(world.database, idle=True)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+async def test_a_read_that_fails_at_any_place_does_not_fail_the_run(world: World, scene: str) -> None:
+    world.tools.let_go.set()
+    _, rows, replies = await undisturbed(world, SCENES[scene])
+    failed = 0
+    for read in range(12):
+        node, thread = world.node(), await world.add_thread()
+        model = counting(node)
+        accepted = await node.send(**SCENES[scene], thread=thread)
+        node.database.fail_reads_after(read, once=True)
+        await node.worker.stopped(accepted.run.id)
+        run = await world.run(accepted.run.id)
+        assert (run.status, run.stop_reason) == ("completed", "end_turn")
+        assert (len(await world.window(thread)), model.replies) == (rows, replies)
+        failed += node.database.lost
+    assert failed or scene == "an answer", "the driver of this scene reads, and some read has failed"
+    await assert_invariants(world.database, idle=True)
+
+
+async def test_listeners_are_let_go_while_the_run_waits_and_its_reply_is_kept(world: World) -> None:
+    node = world.node()
+    node.worker._runner._listeners_wait_s = 0.0
+    model = counting(node)
+    node.database.lose_write(2, "before", times=3)
+    accepted = await node.send("hello", background=True, stream_tokens=True)
+    assert accepted.stream is not None
+    async for _ in accepted.stream.follow():
+        pass
+    assert not accepted.stream.has_ended, "nobody is told of an end that is not written down"
+    await node.worker.stopped(accepted.run.id)
+    assert (await world.run(accepted.run.id)).stop_reason == "end_turn"
+    assert model.replies == 1
+    await assert_invariants(world.database, idle=True)
+
+
+async def test_an_acceptance_whose_commit_was_cut_off_is_carried_on_and_not_refused(world: World) -> None:
+    node = world.node()
+    node.database.lose_write(1, "after")
+    run = await node.ask("hello")
+    assert (run.status, run.stop_reason) == ("completed", "end_turn")
+    assert [row.role for row in await world.window()] == ["system", "user", "assistant"]
+    await assert_invariants(world.database, idle=True)
+
+
+async def test_an_acceptance_that_was_not_committed_is_refused_and_leaves_nothing(world: World) -> None:
+    node = world.node()
+    node.database.lose_write(1, "before")
+    with pytest.raises(DatabaseError):
+        await node.send("hello")
+    assert [row.role for row in await world.window()] == ["system"]
+    assert (await node.ask("hello")).stop_reason == "end_turn"
+    await assert_invariants(world.database, idle=True)
+
+
+async def test_a_sender_that_leaves_at_any_moment_does_not_wedge_its_thread(world: World) -> None:
+    node = world.node()
+    for turns in range(1, 40):
+        thread = await world.add_thread()
+        sending = asyncio.create_task(node.send("hello", thread=thread))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        sending.cancel()
+        await asyncio.wait([sending])
+        await eventually(lambda: not node.worker._owned and not node._send._accepting)
+        assert (await node.ask("hello again", thread=thread)).stop_reason == "end_turn"
+    await assert_invariants(world.database, idle=True)
+
+
+async def test_a_stuck_checkpoint_keeps_no_other_run_waiting(world: World) -> None:
+    node = world.node()
+    text = "[[tokens:50]] [[delay:0.002]] hello"
+    stuck = await node.send(text, thread=await world.add_thread(), background=True, stream_tokens=True)
+    other = await node.send(text, thread=await world.add_thread(), background=True, stream_tokens=True)
+    assert stuck.stream is not None
+    assert other.stream is not None
+    await stuck.stream.storing.acquire()  # as a checkpoint does that hangs in the database
+    await other.stream.changed()
+    async with asyncio.timeout(30):
+        await node.streams.flush([stuck.run.id, other.run.id])
+        await node.worker.stopped(other.run.id)
+    assert (await world.run(other.run.id)).stop_reason == "end_turn"
+    stuck.stream.storing.release()
+    await node.worker.stopped(stuck.run.id)
+
+
+class _Skewed(SystemClock):
+    def __init__(self, seconds: float) -> None:
+        self._skew_ns = int(seconds * 1e9)
+
+    def now_us(self) -> int:
+        return super().now_us() + self._skew_ns // 1_000
+
+
+@pytest.mark.parametrize("seconds", [-30.0, 30.0, 3600.0])
+async def test_a_server_whose_clock_is_wrong_neither_loses_its_runs_nor_keeps_them_after_its_death(
+    world: World, seconds: float
+) -> None:
+    pace = Pace(lease_ttl_s=15)
+    right = world.node(pace)
+    world.clock = _Skewed(seconds)
+    wrong = world.node(pace)
+    accepted = await wrong.send("call the slow tool")
+    await world.tools.waiting.wait()
+    assert await right.worker.recover(alone=False) == 0, "a healthy run is nobody else's"
+    run = await world.run(accepted.run.id)
+    assert run.lease_expires_us is not None
+    assert 0 < run.lease_expires_us - await world.database.now_us() <= 15_000_000
+    world.tools.let_go.set()
+    await wrong.worker.stopped(accepted.run.id)
+
+
+async def test_a_clock_that_is_far_off_the_databases_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.clock = _Skewed(-30.0)
+    node = world.node()
+    await node.worker.recover(alone=False)
+    await node.worker.recover(alone=False)
+    assert caplog.text.count("off the database's") == 1
+
+
+async def test_a_window_is_not_remembered_over_a_tool_return_that_another_server_placed(world: World) -> None:
+    first, second = world.node(), world.node()
+    begun, hold_open = asyncio.Event(), asyncio.Event()
+
+    async def slow(call: OpenCall) -> ToolReturn:
+        begun.set()
+        await hold_open.wait()
+        return ToolReturn(call.call.id, "guarded", "success", "x")
+
+    world.tools.answers["guarded"] = slow
+    await first.ask("call the guarded tool")
+    hold = await world.pending()
+    assert hold is not None
+    accepted = await first.send("and also this", decisions=[Approve(hold.hold.asked_ids[0])])
+    await begun.wait()
+    await world.database.write(lambda tx: runs.ask_cancel(tx, accepted.run.id, world.clock.now_us()))
+    assert await second.worker.recover(alone=True) == 1
+    await second.worker.stopped(accepted.run.id)
+    await first.worker.renew_leases()
+    await first.worker.stopped(accepted.run.id)
+    end = (await world.database.read(lambda tx: threads.standing(tx, world.agent_id))).end
+    remembered = first.worker.windows.of(world.agent_id, end)
+    assert remembered is None or remembered == await world.window()
+
+
+async def test_a_message_waits_in_line_for_a_thread_that_another_server_drives(world: World) -> None:
+    first, second = world.node(), world.node()
+    busy = await first.send("call the slow tool")
+    await world.tools.waiting.wait()
+    with pytest.raises(Busy):
+        await second.send("no time to wait")
+    waiting = asyncio.create_task(second.send("me next", wait_s=60))
+    await asyncio.sleep(0)
+    world.tools.let_go.set()
+    accepted = await waiting
+    await second.worker.stopped(accepted.run.id)
+    assert (await world.run(busy.run.id)).stop_reason == "end_turn"
+    assert (await world.run(accepted.run.id)).stop_reason == "end_turn"

@@ -1,0 +1,276 @@
+"""One or more real servers on one database, and what must hold of it once they are idle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from holdfast.core.messages import ToolCall
+from holdfast.store.database import open_database
+from tests.invariants import Snapshot, assert_invariants
+from tests.serving import ServerProcess
+
+from .load import TALLY, Client, Tally
+
+SETTLE_S = 90.0
+FINISH_S = 90.0  # for what clients do last
+_LOOK_AGAIN_S = 0.05  # over a socket there is no event to wait for
+_AWAY = (httpx.TransportError, json.JSONDecodeError)
+
+
+class Fleet:
+    """Every server has a data directory of its own. They share the database and the key that seals secrets."""
+
+    def __init__(
+        self,
+        directory: Path,
+        database_url: str | None,
+        size: int = 1,
+        own: Sequence[Mapping[str, str]] = (),
+        **environment: str,
+    ) -> None:
+        """Without an address: one server on SQLite, in its data directory. `own`: variables of single servers."""
+        assert size == 1 or database_url is not None, "SQLite is for one server"
+        shared = {"HOLDFAST_LOG_LEVEL": "WARNING", "HOLDFAST_ENCRYPTION_KEY": "the key that the servers share"}
+        if database_url is not None:
+            shared["HOLDFAST_DATABASE_URL"] = database_url
+        homes = [directory / f"server-{number}" for number in range(1, size + 1)]
+        for home in homes:
+            home.mkdir(parents=True, exist_ok=True)
+        single = dict(zip(homes, own, strict=False))
+        self.servers = [ServerProcess(home, **shared | environment | dict(single.get(home, {}))) for home in homes]
+        self.database_url = database_url or f"sqlite:///{homes[0]}/holdfast.db"
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.url for server in self.servers]
+
+    async def start(self) -> None:
+        """Side by side: starting takes a second each."""
+        await asyncio.gather(*(asyncio.to_thread(server.start) for server in self.servers))
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(asyncio.to_thread(server.stop) for server in self.servers))
+
+    async def read_database(self, *, idle: bool) -> Snapshot:
+        """Checks the invariants."""
+        database = await open_database(self.database_url)
+        try:
+            return await assert_invariants(database, idle=idle)
+        finally:
+            await database.aclose()
+
+    def check_alive(self) -> None:
+        """Those that we have not ended ourselves."""
+        dead = [server for server in self.servers if server.exit_code is not None and not server.may_be_dead]
+        assert not dead, f"a server ended with {dead[0].exit_code}:\n{dead[0].read_log()[-5_000:]}"
+
+    async def watch(self) -> None:
+        """Fails as soon as a server ends by itself: whoever talks to it would wait for a long time."""
+        while True:
+            self.check_alive()
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    def check_logs(self) -> None:
+        """What goes wrong outside of a server is a line in its log, not a traceback."""
+        for server in self.servers:
+            log = _without_expected(server.log.read_text(errors="replace"))
+            assert "Traceback" not in log, f"{server.log}:\n{_around_traceback(log)}"
+
+
+@asynccontextmanager
+async def running(
+    directory: Path,
+    database_url: str | None,
+    size: int = 1,
+    own: Sequence[Mapping[str, str]] = (),
+    **environment: str,
+) -> AsyncGenerator[Fleet]:
+    fleet = Fleet(directory, database_url, size, own, **environment)
+    try:
+        await fleet.start()
+        yield fleet
+    finally:
+        await fleet.stop()
+
+
+# The driver itself reports, with a traceback, that PostgreSQL could not be reached while it was down.
+_EXPECTED = ("asyncpg.pool: Failed to restore",)
+
+
+def _without_expected(log: str) -> str:
+    records = re.split(r"(?m)^(?=\d{4}-\d\d-\d\d \d\d:)", log)
+    return "".join(record for record in records if not any(known in record.split("\n")[0] for known in _EXPECTED))
+
+
+def _around_traceback(log: str) -> str:
+    return log[max(0, log.index("Traceback") - 1_000) :][:5_000]
+
+
+# --- what a user does ---
+
+
+async def make_tools(url: str) -> list[str]:
+    """`mark`, and `ask`, which needs an approval."""
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        made: list[str] = []
+        for name in ("mark", "ask"):
+            body = {"source_code": TALLY.format(name=name), "default_requires_approval": name == "ask"}
+            answer = await http.post("/v1/tools/", json=body)
+            assert answer.status_code == 200, answer.text
+            made.append(answer.json()["id"])
+        return made
+
+
+async def make_agent(url: str, **fields: Any) -> str:
+    body = {"model": "holdfast/offline", "include_base_tools": False, **fields}
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        answer = await http.post("/v1/agents/", json=body)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["id"])
+
+
+async def begin(url: str, agent_id: str, text: str) -> str:
+    """The id of a run that goes on without us."""
+    body = {"messages": [{"role": "user", "content": text}]}
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        answer = await http.post(f"/v1/agents/{agent_id}/messages/async", json=body)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["id"])
+
+
+async def get(url: str, path: str, within_s: float = SETTLE_S, **query: str) -> Any:
+    """Asked again while the server or its database is away."""
+    async with asyncio.timeout(within_s), httpx.AsyncClient(base_url=url, timeout=20) as http:
+        while True:
+            try:
+                answer = await http.get(path, params=query)
+                if answer.status_code != 503:
+                    assert answer.status_code == 200, answer.text
+                    return answer.json()
+            except _AWAY:
+                pass
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+async def wait_for_end(url: str, run_id: str, within_s: float = SETTLE_S) -> dict[str, Any]:
+    async with asyncio.timeout(within_s):
+        while True:
+            run = await get(url, f"/v1/runs/{run_id}")
+            if run["status"] not in ("created", "running"):
+                return run
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+async def wait_until_busy(url: str, runs: int) -> None:
+    async with asyncio.timeout(SETTLE_S):
+        while True:
+            if len(await get(url, "/v1/runs/", active="true")) >= runs:
+                return
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+async def wait_until_idle(url: str, within_s: float = SETTLE_S) -> None:
+    async with asyncio.timeout(within_s):
+        while True:
+            if not await get(url, "/v1/runs/", active="true"):
+                return
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+@asynccontextmanager
+async def busy_clients(
+    fleet: Fleet, tally: Tally, seed: int, count: int = 4, excused: str | None = None
+) -> AsyncGenerator[list[Client]]:
+    """Clients at work on every server while the body runs. At its end they finish what they do."""
+    tool_ids = await make_tools(fleet.urls[0])
+    clients = [Client(fleet.urls, tally, seed * count + number, excused) for number in range(count)]
+    for client in clients:
+        await client.set_up(tool_ids)
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(fleet.watch())
+        busy = [group.create_task(client.keep_busy(stop)) for client in clients]
+        yield clients
+        stop.set()
+        async with asyncio.timeout(FINISH_S):
+            await asyncio.gather(*busy)
+        watching.cancel()
+
+
+# --- what must hold ---
+
+
+async def check_all(fleet: Fleet, clients: Sequence[Client], tally: Tally, excused: str | None = None) -> None:
+    """Once the clients have finished: nothing was lost, nothing was done twice, every stream can be read again."""
+    fleet.check_alive()
+    url = fleet.urls[-1]
+    await wait_until_idle(url)
+    await check_replays(url, [run_id for client in clients for run_id in client.background])
+    snapshot = await fleet.read_database(idle=True)
+    check_requests(snapshot, clients)
+    check_marks(snapshot, tally, len(clients))
+    check_ends(snapshot, excused)
+
+
+async def check_replays(url: str, run_ids: Sequence[str]) -> None:
+    """The stream of every background run can still be read whole, from its beginning and from its middle."""
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        for run_id in run_ids:
+            whole = await replay(http, run_id, 0)
+            kinds = [event.get("message_type") for event in whole]
+            assert kinds.count("stop_reason") == 1, kinds
+            assert kinds[-2] == "stop_reason", kinds
+            numbers = [event["seq_id"] for event in whole if event.get("seq_id") is not None]
+            assert numbers == sorted(numbers)
+            middle = numbers[len(numbers) // 2]
+            assert await replay(http, run_id, middle) == [e for e in whole if (e.get("seq_id") or middle + 1) > middle]
+
+
+async def replay(http: httpx.AsyncClient, run_id: str, after: int) -> list[dict[str, Any]]:
+    body = {"starting_after": after, "include_pings": False}
+    answer = await http.post(f"/v1/runs/{run_id}/stream", json=body)
+    lines = events_in(answer.text)
+    assert lines[-1] == "[DONE]", answer.text[-500:]
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def events_in(shown: str) -> list[str]:
+    return [line.removeprefix("data: ") for line in shown.splitlines() if line.startswith("data: ")]
+
+
+def check_requests(snapshot: Snapshot, clients: Sequence[Client]) -> None:
+    """Every request that was answered is there, once."""
+    stored = Counter(row.otid for row in snapshot.messages.values() if row.otid)
+    for client in clients:
+        assert client.sent, "a client never got through"
+        for sent in client.sent:
+            assert stored[sent.otid] == 1, f"{sent.otid} is stored {stored[sent.otid]} times"
+            assert sent.run_id is None or sent.run_id in snapshot.runs
+
+
+def check_marks(snapshot: Snapshot, tally: Tally, at_least: int) -> None:
+    """No tool ran twice, and none is said to have run that did not."""
+    twice = {key: count for key, count in tally.marks.items() if count > 1}
+    assert not twice
+    calls: dict[str, ToolCall] = {call.id: call for row in snapshot.messages.values() for call in row.calls}
+    succeeded = [part for row in snapshot.messages.values() for part in row.returns if part.status == "success"]
+    assert len(succeeded) >= at_least, "not even those that nobody disturbed ran to their end"
+    for part in succeeded:
+        key = str(part.content).removeprefix("marked ")
+        assert tally.marks[key] == 1, f"{calls[part.call_id]} did not leave its mark"
+
+
+def check_ends(snapshot: Snapshot, excused: str | None = None) -> None:
+    """No run fails because of what happens to a server or to its database, unless its error has the excuse in it."""
+    failed = [f"{run.id}: {run.metadata.get('error')}" for run in snapshot.runs.values() if run.status == "failed"]
+    unexcused = [told for told in failed if excused is None or excused not in told]
+    assert not unexcused, "\n".join(unexcused)
