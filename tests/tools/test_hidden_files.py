@@ -99,14 +99,49 @@ async def test_a_database_file_among_files_that_tools_need_is_hidden_alone(mode:
 
 
 @IN_EVERY_MODE
-async def test_a_data_directory_that_is_the_interpreters_own_hides_its_private_files(mode: str) -> None:
+async def test_files_made_later_beside_a_hidden_database_stay_hidden(mode: str, shown_directory: Path) -> None:
+    names = fill(shown_directory, "some.db", "some.db-wal")
+    (shown_directory / "needed").write_text("by tools")
+    (shown_directory / "also").symlink_to("needed")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as data_dir:
+        async with opened(mode, hidden=private_paths(Path(data_dir), shown_directory / "some.db")) as sandbox:
+            for name in names:  # as SQLite does when the last connection closes, and as a restore from a backup does
+                (shown_directory / name).unlink()
+            names = fill(shown_directory, "some.db", "some.db-wal", "some.db-shm", "some.db-journal")
+            found = await sandbox.run(job(PEEK, directory=str(shown_directory), names=names))
+            assert SECRET not in text_of(found)
+            for name in ("needed", "also"):
+                read = f"def f():\n    return open({str(shown_directory / name)!r}).read()\n"
+                assert (await sandbox.run(job(read))).content == "by tools"
+    assert {(shown_directory / name).read_text() for name in names} == {SECRET}
+
+
+async def test_tools_are_refused_where_a_database_lies_among_very_many_files(
+    shown_directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(shown_directory, "some.db", *(f"file-{number}" for number in range(hiding.MOST_BESIDE + 1)))
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as data_dir:
+        hidden = private_paths(Path(data_dir), shown_directory / "some.db")
+        for walls in (Walls(), Walls(bubblewrap=False, landlock=False)):
+            sandbox = ForkServerSandbox(walls=walls, hidden=hidden)
+            try:
+                outcome = await sandbox.run(job("def f():\n    return 'ran'\n"))
+                assert "directory of its own" in text_of(outcome)
+            finally:
+                await sandbox.aclose()
+        async with opened("process", hidden=hidden) as sandbox:  # landlock grants single files, however many
+            assert (await sandbox.run(job("def f():\n    return 'ran'\n"))).content == "ran"
+
+
+async def test_a_data_directory_that_is_the_interpreters_own_hides_its_private_files() -> None:
     prefix = Path(sys.prefix)
     names = fill(prefix, "holdfast.db", "secret.key")
     try:
-        async with opened(mode, hidden=private_paths(prefix, prefix / "holdfast.db")) as sandbox:
-            found = await sandbox.run(job(PEEK, directory=str(prefix), names=names))
-            assert SECRET not in text_of(found)
-            assert (await sandbox.run(job("def f():\n    return 'works'\n"))).content == "works"
+        for mode in MODES:
+            async with opened(mode, hidden=private_paths(prefix, prefix / "holdfast.db")) as sandbox:
+                found = await sandbox.run(job(PEEK, directory=str(prefix), names=names))
+                assert SECRET not in text_of(found), mode
+                assert (await sandbox.run(job("def f():\n    return 'works'\n"))).content == "works", mode
     finally:
         for name in names:
             (prefix / name).unlink()

@@ -85,6 +85,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
             return _NO_FILE_WALL
         if not (walled or self.namespaces or self.own_users or self.landlock_abi >= landlock.SCOPES_SINCE):
             return _NO_SIGNAL_WALL
+        if not (walled or self.landlock_abi) and (problem := hiding.too_full(self.config.hidden)):
+            return problem
         seen = [path for path in self.config.hidden if not linux.works(lambda path=path: _try_to_see(self, path))]
         if seen:
             return f"tools could see {', '.join(seen)}: move the data directory and the database out of the way"
@@ -176,6 +178,7 @@ def enter(cell: Cell, pipes: Pipes, scratch: str, user: int | None) -> None:
     _limit(cell.config.limits)
     _limit_tasks(cell, narrow)
     _build_walls(cell, scratch, user)
+    _lower(resource.RLIMIT_NOFILE, cell.config.limits.open_files)  # now: rules may have taken more
     os.environ.clear()
     os.environ.update(cell.config.environment)
     os.environ.update({"HOME": scratch, "TMPDIR": scratch, **_FIXED})
@@ -248,7 +251,6 @@ def _limit_pids(processes: int) -> bool:
 def _limit(limits: Limits) -> None:
     _lower(resource.RLIMIT_AS, limits.memory_bytes)
     _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
-    _lower(resource.RLIMIT_NOFILE, limits.open_files)
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_MSGQUEUE, 0)  # queues outlive the call
     with open("/proc/self/oom_score_adj", "w") as setting:

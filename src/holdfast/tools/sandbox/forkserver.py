@@ -225,8 +225,9 @@ class ForkServerSandbox:
             raise SandboxLost("Custom tools run only on Linux.")
         if self._walls.bubblewrap and self._bubblewrap is not None:
             config = launch.configure(self._limits, self._walls, os.environ, None, self._hidden, self._egress)
+            command = launch.bubblewrap_command(self._bubblewrap, config)
             try:
-                return await self._open(launch.bubblewrap_command(self._bubblewrap, config), config.environment)
+                return await self._open(command, config.environment)
             except SandboxLost as lost:
                 self._warn(f"bubblewrap does not work here ({lost.message})")
         else:

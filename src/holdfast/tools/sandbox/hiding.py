@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
+
+MOST_BESIDE: Final = 500  # each takes a mount
 
 
 def resolve(hidden: Iterable[Path], shown: Iterable[str]) -> tuple[str, ...]:
@@ -41,6 +44,33 @@ def around(shown: Iterable[str], hidden: Iterable[str]) -> tuple[str, ...]:
     for path in shown:
         found.update(dict.fromkeys(_around(os.path.realpath(path), secret)))
     return tuple(found)
+
+
+def mixed(hidden: Iterable[str]) -> tuple[str, ...]:
+    """The directories of which only some files are hidden, outer ones first.
+
+    A mount over a single file would not do: it is gone when the file is removed, and what is then made in its place can
+    be seen. So the whole directory is covered and what may be seen of it is put back.
+    """
+    parents = {os.path.dirname(path) for path in hidden if not os.path.isdir(path)}
+    return tuple(sorted((path for path in parents if os.path.isdir(path)), key=len))
+
+
+def kept_in(directory: str, hidden: Iterable[str]) -> list[str]:
+    """The names in a directory that are not hidden."""
+    secret = {os.path.basename(path) for path in hidden if os.path.dirname(path) == directory}
+    return sorted(set(os.listdir(directory)) - secret)
+
+
+def too_full(hidden: Iterable[str]) -> str:
+    """Why files cannot be hidden one by one, or nothing."""
+    for directory in mixed(hidden):
+        if len(os.listdir(directory)) > MOST_BESIDE:
+            return (
+                f"the files of the server in {directory} lie among more than {MOST_BESIDE} others and cannot be hidden "
+                "from tools: give the database and the data directory a directory of its own"
+            )
+    return ""
 
 
 def lies_in(path: str, directory: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.errors import SandboxLost
 from holdfast.tools.sandbox import hiding
 from holdfast.tools.sandbox.contract import CALL, EgressConfig, Limits, Walls, ZygoteConfig
 from holdfast.tools.sandbox.hiding import lies_in
@@ -59,6 +60,9 @@ def python_command(config: ZygoteConfig) -> list[str]:
 
 
 def bubblewrap_command(bwrap: str, config: ZygoteConfig) -> list[str]:
+    problem = hiding.too_full(hiding.seen_at(config.hidden, config.readable))
+    if problem:
+        raise SandboxLost(f"custom tools are refused on this server: {problem}")
     isolated = "--unshare-all --unshare-user --share-net --die-with-parent --new-session --clearenv --cap-drop ALL"
     command = [bwrap, *isolated.split()]
     if os.geteuid() == 0:
@@ -69,8 +73,11 @@ def bubblewrap_command(bwrap: str, config: ZygoteConfig) -> list[str]:
     command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", config.scratch, "--dir", call_directory]
     for path in config.readable:
         command += _shown(path)
-    for path in hiding.seen_at(config.hidden, config.readable):
-        command += _covered(path)
+    seen = hiding.seen_at(config.hidden, config.readable)
+    for directory in hiding.mixed(seen):
+        command += _emptied(directory, seen)
+    for path in seen:
+        command += ["--tmpfs", path, "--remount-ro", path] if os.path.isdir(path) else []
     if not any(lies_in(path, "/tmp") for path in config.readable):  # unless part of the interpreter lives there
         command += ["--symlink", call_directory, "/tmp"]
     command += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
@@ -87,10 +94,16 @@ def _shown(path: str) -> list[str]:
     return ["--ro-bind", os.path.realpath(path), path]
 
 
-def _covered(path: str) -> list[str]:
-    if os.path.isdir(path):
-        return ["--tmpfs", path, "--remount-ro", path]
-    return ["--ro-bind", os.devnull, path] if os.path.exists(path) else []
+def _emptied(directory: str, hidden: Iterable[str]) -> list[str]:
+    """Only what may be seen is in it, and nothing that is made in it later."""
+    options = ["--tmpfs", directory]
+    for name in hiding.kept_in(directory, hidden):
+        path = os.path.join(directory, name)
+        if os.path.islink(path):
+            options += ["--symlink", os.readlink(path), path]
+        else:
+            options += ["--ro-bind-try", path, path]
+    return [*options, "--remount-ro", directory]
 
 
 def _interpreter_paths() -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import importlib
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -21,7 +22,7 @@ import msgspec
 
 from holdfast.tools.base import Job
 from holdfast.tools.sandbox import cell as cells
-from holdfast.tools.sandbox import egress, invoke, keeper, landlock, limiting, linux
+from holdfast.tools.sandbox import egress, hiding, invoke, keeper, landlock, limiting, linux
 from holdfast.tools.sandbox.contract import (
     AT_REST,
     CALL,
@@ -421,6 +422,8 @@ def main(config_text: str) -> NoReturn:
     while os.open(os.devnull, os.O_RDONLY) < cells.INBOX_FD:
         pass  # taken, so that no rule or pipe gets a number that the children need
     control = socket.socket(fileno=0)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for pipes of calls and for rules; calls get their own
     linux.die_with_parent()
     standing = egress.enclose(config)
     linux.adopt_orphans()
@@ -439,15 +442,22 @@ def main(config_text: str) -> NoReturn:
 def _close_files(config: ZygoteConfig) -> bool:
     """For all calls at once, in the mounts they start from. Whether nothing can be written but a call's own mounts."""
     if config.shell == "process":  # bubblewrap has done it otherwise
-        for path in config.hidden:
-            with contextlib.suppress(OSError):  # whether it can be seen is tried afterwards
-                linux.cover(path)
+        with contextlib.suppress(OSError):  # whether they can be seen is tried afterwards
+            _cover(config.hidden)
     linux.seal(config.scratch)  # calls share it: only what is mounted for each of them may be written
     try:
         linux.make_all_read_only()
     except OSError:
         return False
     return True
+
+
+def _cover(hidden: tuple[str, ...]) -> None:
+    if not hiding.too_full(hidden):
+        for directory in hiding.mixed(hidden):
+            linux.show_only(directory, hiding.kept_in(directory, hidden))
+    for path in hidden:
+        linux.cover(path)
 
 
 def _try_namespaces(config: ZygoteConfig) -> None:
