@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 
 from holdfast.core.egress import Egress
+from holdfast.tools.sandbox import limiting
 from holdfast.tools.sandbox.contract import EgressConfig, Limits
 from tests.tools.modes import MODES, job, opened, text_of
 
@@ -25,6 +27,25 @@ def bomb(count: int) -> str:
             if os.fork() == 0:
                 time.sleep(60)
                 os._exit(0)
+        except OSError:
+            time.sleep(0.001)
+    time.sleep(60)
+    return "finished"
+"""
+BUSY_BOMB = """
+import os, time
+def bomb(count: int) -> str:
+    begin, started = os.pipe()
+    for number in range(count):
+        if number == 117:
+            os.close(started)  # from here on all of them want the processors, on which the fork server depends too
+        try:
+            if os.fork() == 0:
+                if number < 117:
+                    os.close(started)
+                os.read(begin, 1)
+                while True:
+                    pass
         except OSError:
             time.sleep(0.001)
     time.sleep(60)
@@ -109,13 +130,27 @@ def files_below(directory: Path) -> list[Path]:
 
 
 @IN_EVERY_MODE
-@pytest.mark.parametrize("source", [FORK_BOMB, THREAD_BOMB], ids=["processes", "threads"])
+@pytest.mark.parametrize("source", [FORK_BOMB, BUSY_BOMB, THREAD_BOMB], ids=["processes", "busy processes", "threads"])
 async def test_a_call_with_too_many_processes_is_stopped_and_told_the_limit(mode: str, source: str) -> None:
     roomy = msgspec.structs.replace(SMALL, memory_bytes=64 << 30)  # every thread reserves addresses
     async with opened(mode, limits=roomy) as sandbox:
         said = text_of(await sandbox.run(job(source, count=2_000)))
         assert "120 processes" in said
         assert (await sandbox.run(job("def f():\n    return 'unharmed'\n"))).content == "unharmed"
+
+
+@IN_EVERY_MODE
+async def test_calls_with_too_many_processes_at_once_are_each_told_the_limit(mode: str) -> None:
+    """The kernel's count may be one for all calls: together they must not be kept below the limit of each."""
+    async with opened(mode, limits=SMALL) as sandbox:
+        outcomes = await asyncio.gather(*(sandbox.run(job(FORK_BOMB, count=2_000)) for _ in range(3)))
+        assert ["120 processes" in text_of(outcome) for outcome in outcomes] == [True, True, True]
+
+
+def test_a_slow_look_at_running_calls_is_soon_followed_by_the_next() -> None:
+    assert limiting.pause_after(0.0, share=10) == limiting.LOOK_S
+    assert limiting.pause_after(0.01, share=10) == pytest.approx(0.1)
+    assert limiting.pause_after(30.0, share=10) == limiting.LONGEST_PAUSE_S
 
 
 @IN_EVERY_MODE

@@ -6,6 +6,7 @@ forbids reaching out, so both come last. Nothing here is skipped when it fails: 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -173,10 +174,11 @@ def _try_to_see(cell: Cell, path: str) -> None:
 
 def enter(cell: Cell, pipes: Pipes, scratch: str, user: int | None) -> None:
     _take_over(pipes)
-    narrow = _mount_private(cell.config, scratch) if cell.namespaces else False
+    if cell.namespaces:
+        _mount_private(cell.config, scratch)
     os.chdir(scratch)
     _limit(cell.config.limits)
-    _limit_tasks(cell, narrow)
+    _limit_tasks(cell)
     _build_walls(cell, scratch, user)
     _lower(resource.RLIMIT_NOFILE, cell.config.limits.open_files)  # now: rules may have taken more
     os.environ.clear()
@@ -227,25 +229,21 @@ def _take_over(pipes: Pipes) -> None:
         os.dup2(have, want, inheritable=False)
 
 
-def _mount_private(config: ZygoteConfig, scratch: str) -> bool:
-    """The file system of this call alone; it vanishes with the call's last process. Whether pids are limited too."""
+def _mount_private(config: ZygoteConfig, scratch: str) -> None:
+    """The file system of this call alone; it vanishes with the call's last process."""
     linux.unshare(linux.CLONE_NEWNS)
     linux.mount_proc()
     size = f"size={config.limits.scratch_bytes},nr_inodes={config.limits.scratch_files}"
     linux.mount("tmpfs", scratch, linux.MS_NOSUID | linux.MS_NODEV, f"{size},mode=0700")
     if config.shell == "bubblewrap" and os.path.isdir(_SHARED_MEMORY):
         linux.mount("tmpfs", _SHARED_MEMORY, linux.MS_NOSUID | linux.MS_NODEV, f"{size},mode=1777")
-    return _limit_pids(config.limits.processes + _HEADROOM)
+    _limit_pids(config.limits.processes + _HEADROOM)
 
 
-def _limit_pids(processes: int) -> bool:
+def _limit_pids(processes: int) -> None:
     """Kernels before 6.14 have one pid_max for all; there RLIMIT_NPROC has to do."""
-    try:
-        with open("/proc/sys/kernel/pid_max", "w") as setting:
-            setting.write(str(max(processes, _PIDS_FLOOR)))
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/pid_max", "w") as setting:
+        setting.write(str(max(processes, _PIDS_FLOOR)))
 
 
 def _limit(limits: Limits) -> None:
@@ -257,15 +255,16 @@ def _limit(limits: Limits) -> None:
         setting.write(_OOM_SCORE)
 
 
-def _limit_tasks(cell: Cell, narrow: bool) -> None:
+def _limit_tasks(cell: Cell) -> None:
     """The kernel counts the tasks of a user, in his user namespace: those of this call, of all calls, or of many more.
 
-    `narrow`: the pid namespace has a limit of its own.
+    Where others count too there has to be room for them, or a call would be refused a process that is its due, and one
+    that makes too many would never be found to have too many.
     """
     most = cell.config.limits.processes + _HEADROOM
-    if narrow:
+    if not cell.own_users:
         most *= _CALLS_SHARE
-    elif not (cell.namespaces or cell.own_users):
+    if not (cell.namespaces or cell.own_users):
         most += _tasks_of_the_machine()  # of which this user's are a part
     _lower(resource.RLIMIT_NPROC, most)
 

@@ -10,17 +10,16 @@ import os
 import shutil
 import signal
 import stat
+import time
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import msgspec
 
-from holdfast.tools.sandbox import landlock, linux, watching
+from holdfast.tools.sandbox import landlock, limiting, linux, watching
 from holdfast.tools.sandbox.contract import Limits
 
 _WAITED_FOR: Final = (signal.SIGCHLD, signal.SIGTERM)
-_LOOK_S: Final = 0.05
-_COST_SHARE: Final = 5  # a look that takes long is followed by a pause this many times as long
 # What was written and deleted again is no longer on the disk, but may still be in files that nobody can find.
 _WRITTEN_SHARE: Final = 8
 
@@ -120,7 +119,7 @@ def remove(directory: str) -> None:
 
 def _wait(charge: Charge, tool: int) -> int:
     """The tool's exit code. Its directory is looked at now and then, but never in a short call."""
-    pause = _LOOK_S
+    pause = limiting.LOOK_S
     while True:
         received = signal.sigtimedwait(_WAITED_FOR, pause)
         if received is None:
@@ -136,13 +135,13 @@ def _wait(charge: Charge, tool: int) -> int:
 
 def _look(charge: Charge) -> tuple[str, float]:
     """Which limit on files is exceeded, if any, and how long to wait before the next look."""
-    begun = watching.now()
+    begun = time.process_time()
     limits, me = charge.limits, os.getpid()
     entries, size = watching.files_in(charge.scratch)
     pids = watching.usage_below([me])[me].pids
     size += watching.deleted_bytes(pids, os.stat(charge.scratch).st_dev)
     written = watching.bytes_written(pids)
-    pause = max(_LOOK_S, _COST_SHARE * (watching.now() - begun))
+    pause = limiting.pause_after(time.process_time() - begun, share=5)
     if size > limits.scratch_bytes or written > _WRITTEN_SHARE * limits.scratch_bytes:
         return "disk", pause
     return "files" if entries > limits.scratch_files else "", pause

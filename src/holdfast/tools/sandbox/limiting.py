@@ -12,7 +12,7 @@ from holdfast.tools.sandbox import watching
 from holdfast.tools.sandbox.contract import How, Limits
 
 LOOK_S: Final = 0.05
-_COST_SHARE: Final = 10  # looking takes at most this part of the fork server's time
+LONGEST_PAUSE_S: Final = 1.0
 _MEGABYTE: Final = 1 << 20
 
 
@@ -31,6 +31,7 @@ class Watch:
         """The calls to end, and for what."""
         if not tops or now < self._next:
             return []
+        begun = time.process_time()
         usages = watching.usage_below(tops)
         found: list[tuple[int, How]] = []
         for top, usage in usages.items():
@@ -42,9 +43,17 @@ class Watch:
             exact = {top: watching.exact_memory(usage) for top, usage in usages.items()}
             if sum(exact.values()) > self._all_calls:
                 found.append((max(exact, key=lambda top: exact[top]), "all_memory"))
-        ended = time.monotonic()
-        self._next = ended + max(LOOK_S, _COST_SHARE * (ended - now))
+        self._next = time.monotonic() + pause_after(time.process_time() - begun, share=10)
         return found
+
+
+def pause_after(cost_s: float, share: int) -> float:
+    """So that looking takes no more than one part in `share` of a processor.
+
+    The cost is processor time. By the clock, a look that busy processes of a call held up would be followed by a long
+    pause, just when the next look is needed most.
+    """
+    return min(max(LOOK_S, share * cost_s), LONGEST_PAUSE_S)
 
 
 def memory_of_the_machine() -> int:

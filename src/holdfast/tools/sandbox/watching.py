@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import resource
 import stat
-import time
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -30,10 +29,6 @@ class _Process(msgspec.Struct, frozen=True, gc=False):
     parent: int
     threads: int
     pages: int
-
-
-def now() -> float:
-    return time.monotonic()
 
 
 def usage_below(tops: Collection[int]) -> dict[int, Usage]:
