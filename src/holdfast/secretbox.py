@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from holdfast.errors import ConfigError, WrongKey
+from holdfast.private_files import KEY_FILE
 
-KEY_FILE: Final = "secret.key"
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _VERSION: Final = b"\x01"  # lets a later format be told apart from this one

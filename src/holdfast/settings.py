@@ -6,20 +6,21 @@ Where an old deployment has a name for the same thing, that name is honoured aft
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Self
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 import platformdirs
 
 from holdfast.core import egress
 from holdfast.errors import ConfigError
+from holdfast.private_files import DATABASE_FILE, make_private
+from holdfast.variables import VARIABLES, DeclaredModel
 
 OFFLINE_MODEL: Final = "holdfast/offline"
 _EVERYWHERE: Final = ("0.0.0.0/0", "::/0")
-DATABASE_SCHEMES: Final = frozenset({"postgresql", "postgres", "sqlite"})
 
 # Any of these enables a provider; the rest of PROVIDER_VARIABLES only tunes one.
 ENABLING_VARIABLES: Final = frozenset(
@@ -81,18 +82,6 @@ PROVIDER_VARIABLES: Final = ENABLING_VARIABLES | frozenset(
 )
 
 
-class DeclaredModel(msgspec.Struct, frozen=True):
-    """A model that the operator says is there. With a dimension it is one for embeddings."""
-
-    handle: str
-    context_window: int | None = None
-    embedding_dim: int | None = None
-
-    @property
-    def name(self) -> str:
-        return self.handle.partition("/")[2]
-
-
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Path
     host: str = "127.0.0.1"
@@ -129,6 +118,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trace_retention_s: float = 86_400.0
     otlp_endpoint: str | None = None
     tool_timeout_s: float = 180.0
+    tool_memory_bytes: int = 2 << 30
+    tool_disk_bytes: int = 256 << 20
+    tool_processes: int = 512
+    tools_memory_bytes: int | None = None
+    unsafe_tools: bool = False
     tool_egress: egress.Mode = "public"
     tool_egress_allow: tuple[egress.Entry, ...] = ()
     mcp_connect_timeout_s: float = 30.0
@@ -152,7 +146,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def database_address(self) -> str:
-        return self.database_url or f"sqlite:///{quote(str((self.data_dir / 'holdfast.db').absolute()))}"
+        return self.database_url or f"sqlite:///{quote(str((self.data_dir / DATABASE_FILE).absolute()))}"
+
+    @property
+    def database_file(self) -> Path | None:
+        """SQLite's file, or nothing where the database is a server."""
+        address = urlsplit(self.database_address)
+        return Path(unquote(address.path)[1:]) if address.scheme.startswith("sqlite") and address.path[1:] else None
 
     @property
     def egress(self) -> egress.Egress:
@@ -190,32 +190,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def make_data_dir(self) -> None:
-        try:
-            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"The data directory {self.data_dir} cannot be made: {error.strerror}. HOLDFAST_DATA_DIR names another."
-            ) from error
+        make_private(self.data_dir, self.database_file)
 
     def __repr__(self) -> str:
         # Settings end up in logs and tracebacks; keys must not.
         return f"Settings(data_dir={str(self.data_dir)!r}, host={self.host!r}, port={self.port}, …)"
-
-
-class Variable(msgspec.Struct, frozen=True):
-    field: str
-    names: tuple[str, ...]  # the first that is set and not empty counts
-    parse: Callable[[str], object]
-    meaning: str
-
-    def read(self, environment: Mapping[str, str]) -> dict[str, object]:
-        for name in self.names:
-            if text := environment.get(name, "").strip():
-                try:
-                    return {self.field: self.parse(text)}
-                except ValueError as error:
-                    raise ConfigError(f"{name} {error}.") from error
-        return {}
 
 
 def is_loopback(host: str) -> bool:
@@ -225,314 +204,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.isdecimal() or not low <= int(text) <= high:
-            raise ValueError(f"must be a whole number from {low} to {high}, not {text!r}")
-        return int(text)
-
-    return parse
-
-
-def _seconds(low: float, high: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not low <= value <= high:
-            raise ValueError(f"must be a number of seconds from {low:g} to {high:g}, not {text!r}")
-        return value
-
-    return parse
-
-
-def _truth(text: str) -> bool:
-    match text.lower():
-        case "true" | "1" | "yes" | "on":
-            return True
-        case "false" | "0" | "no" | "off":
-            return False
-        case _:
-            raise ValueError(f"must be true or false, not {text!r}")
-
-
-def _untruth(text: str) -> bool:
-    return not _truth(text)
-
-
-def _comma_list(text: str) -> tuple[str, ...]:
-    return tuple(entry.strip() for entry in text.split(",") if entry.strip())
-
-
-def _allowed_hosts(text: str) -> tuple[str, ...]:
-    entries = _comma_list(text.lower())
-    for entry in entries:
-        if "://" in entry:
-            raise ValueError(f"must list hosts or networks such as 10.0.0.0/8, not URLs; found {entry!r}")
-        if "/" in entry:
-            try:
-                ipaddress.ip_network(entry, strict=False)
-            except ValueError:
-                raise ValueError(f"holds {entry!r}, which is not a network such as 10.0.0.0/8") from None
-    return entries
-
-
-def _handle(text: str) -> str:
-    provider, slash, model = text.partition("/")
-    if not (provider and slash and model):
-        raise ValueError(f"must be a handle such as openai/gpt-4o, not {text!r}")
-    return text
-
-
-def _declared_models(text: str) -> tuple[DeclaredModel, ...]:
-    return tuple(_declared_model(entry) for entry in _comma_list(text))
-
-
-def _declared_model(entry: str) -> DeclaredModel:
-    handle, _, size = (part.strip() for part in entry.partition("="))
-    provider, slash, name = handle.partition("/")
-    dimension = size.removeprefix("embedding:")
-    number = int(dimension) if dimension.isdecimal() else 0
-    if not (provider and slash and name) or (size and not 0 < number <= 100_000_000):
-        raise ValueError(
-            f"must list handles such as vllm/my-model=32768 or ollama/vectors=embedding:768, and not {entry!r}"
-        )
-    if dimension != size:
-        return DeclaredModel(handle, embedding_dim=number)
-    return DeclaredModel(handle, number or None)
-
-
-def _openai_responses(text: str) -> str:
-    if text.lower() not in ("auto", "always", "never"):
-        raise ValueError(f"must be auto, always or never, not {text!r}")
-    return text.lower()
-
-
-def _database_url(text: str) -> str:
-    # The value may hold a password, so it is not repeated.
-    scheme, found, _ = text.partition("://")
-    if not found or scheme.partition("+")[0] not in DATABASE_SCHEMES:
-        raise ValueError("must start with postgresql:// or sqlite:///")
-    return text
-
-
-def _http_url(text: str) -> str:
-    if not text.startswith(("http://", "https://")):
-        raise ValueError(f"must be a URL such as http://localhost:4318, not {text!r}")
-    return text
-
-
-def _egress_mode(text: str) -> str:
-    if text.lower() not in egress.MODES:
-        raise ValueError(f"must be one of {', '.join(egress.MODES)}, not {text!r}")
-    return text.lower()
-
-
-def _log_level(text: str) -> str:
-    level = text.upper()
-    if level not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
-        raise ValueError(f"must be DEBUG, INFO, WARNING, ERROR or CRITICAL, not {text!r}")
-    return level
-
-
-def _directory(text: str) -> Path:
-    return Path(text).expanduser()
-
-
-_DAY: Final = 86_400.0
-
-VARIABLES: Final[tuple[Variable, ...]] = (
-    Variable("data_dir", ("HOLDFAST_DATA_DIR", "LETTA_DIR"), _directory, "Where the database and the key file live."),
-    Variable("host", ("HOLDFAST_HOST",), str, "The address to listen on."),
-    Variable("port", ("HOLDFAST_PORT",), _whole(0, 65_535), "The port to listen on; 0 takes any free one."),
-    Variable("database_url", ("HOLDFAST_DATABASE_URL",), _database_url, "PostgreSQL; unset means SQLite."),
-    Variable("api_key", ("HOLDFAST_API_KEY", "LETTA_SERVER_PASSWORD"), str, "Required of every request when set."),
-    Variable(
-        "secrets_key",
-        ("HOLDFAST_SECRETS_KEY",),
-        str,
-        "Does what the API key does, and also reads agents' secrets in clear; unset means that nobody does.",
-    ),
-    Variable(
-        "encryption_key",
-        ("HOLDFAST_ENCRYPTION_KEY", "LETTA_ENCRYPTION_KEY"),
-        str,
-        "Seals stored secrets instead of the key file in the data directory.",
-    ),
-    Variable("max_body_bytes", ("HOLDFAST_MAX_BODY_BYTES",), _whole(1024, 2**32), "The largest request accepted."),
-    Variable(
-        "header_timeout_s",
-        ("HOLDFAST_HEADER_TIMEOUT_S",),
-        _seconds(0.1, 600),
-        "How long a connection may take to send a whole request header.",
-    ),
-    Variable(
-        "body_timeout_s",
-        ("HOLDFAST_BODY_TIMEOUT_S",),
-        _seconds(0.1, 3600),
-        "The longest silence in the middle of a request's body.",
-    ),
-    Variable(
-        "max_connections_per_peer",
-        ("HOLDFAST_MAX_CONNECTIONS_PER_PEER",),
-        _whole(0, 1_000_000),
-        "How many connections one address may have open; 0: as many as the server has, which suits a proxy.",
-    ),
-    Variable(
-        "acceptable_origins",
-        ("HOLDFAST_ACCEPTABLE_ORIGINS", "ACCEPTABLE_ORIGINS"),
-        _comma_list,
-        "Web origins, besides this machine, whose pages may call the API.",
-    ),
-    Variable(
-        "allowed_hosts",
-        ("HOLDFAST_ALLOWED_HOSTS",),
-        _allowed_hosts,
-        "Private hosts or networks that webhooks, image URLs and the providers that users bring may reach.",
-    ),
-    Variable(
-        "allow_private_addresses",
-        ("HOLDFAST_ALLOW_PRIVATE_ADDRESSES",),
-        _truth,
-        "`true` lets webhooks, image URLs and the providers that users bring reach every private address, `false` none "
-        "but the allowed hosts; unset, only these providers may, and only without a key on loopback.",
-    ),
-    Variable(
-        "default_model",
-        ("HOLDFAST_DEFAULT_MODEL", "LETTA_DEFAULT_LLM_HANDLE"),
-        _handle,
-        "The model of an agent that names none; the offline model when no provider is configured.",
-    ),
-    Variable(
-        "default_embedding",
-        ("HOLDFAST_DEFAULT_EMBEDDING", "LETTA_DEFAULT_EMBEDDING_HANDLE"),
-        _handle,
-        "The embedding model of an agent that names none.",
-    ),
-    Variable(
-        "max_context_window",
-        ("HOLDFAST_MAX_CONTEXT_WINDOW", "GLOBAL_MAX_CONTEXT_WINDOW_LIMIT"),
-        _whole(1_000, 100_000_000),
-        "How much of a larger context window an agent gets unless it asks for more, in tokens.",
-    ),
-    Variable(
-        "models",
-        ("HOLDFAST_MODELS",),
-        _declared_models,
-        "Models of servers that cannot list them, such as `vllm/my-model=32768`; the number is the context window.",
-    ),
-    Variable(
-        "openai_responses",
-        ("HOLDFAST_OPENAI_RESPONSES",),
-        _openai_responses,
-        "Whether OpenAI is called through its Responses API; `auto`: for its reasoning models, if the extra is there.",
-    ),
-    Variable(
-        "model_timeout_s",
-        ("HOLDFAST_MODEL_TIMEOUT_S", "LETTA_LLM_REQUEST_TIMEOUT_SECONDS"),
-        _seconds(1, 1800),
-        "How long a model may stay silent before its first byte.",
-    ),
-    Variable(
-        "model_stream_timeout_s",
-        ("HOLDFAST_MODEL_STREAM_TIMEOUT_S", "LETTA_LLM_STREAM_TIMEOUT_SECONDS"),
-        _seconds(1, 1800),
-        "How long a whole reply may take.",
-    ),
-    Variable(
-        "model_retries",
-        ("HOLDFAST_MODEL_RETRIES", "ANTHROPIC_MAX_RETRIES"),
-        _whole(0, 20),
-        "How often a model call is tried again after a rate limit, an overload or a lost connection.",
-    ),
-    Variable(
-        "model_retry_s",
-        ("HOLDFAST_MODEL_RETRY_S",),
-        _seconds(0, 60),
-        "The pause before the first of these tries; each later one is twice as long.",
-    ),
-    Variable(
-        "keepalive_s",
-        ("HOLDFAST_KEEPALIVE_S", "LETTA_KEEPALIVE_INTERVAL"),
-        _seconds(0.05, 3600),
-        "The longest silence on an event stream.",
-    ),
-    Variable(
-        "queue_wait_s",
-        ("HOLDFAST_QUEUE_WAIT_S",),
-        _seconds(0, 600),
-        "How long a blocking message waits for a busy conversation before it is answered 409.",
-    ),
-    Variable("lease_ttl_s", ("HOLDFAST_LEASE_TTL_S",), _seconds(0.1, 600), "After this a dead worker's runs move on."),
-    Variable(
-        "database_timeout_s",
-        ("HOLDFAST_DATABASE_TIMEOUT_S",),
-        _seconds(0.5, 600),
-        "How long PostgreSQL may take for a connection, and for a transaction, before it is given up.",
-    ),
-    Variable("drain_s", ("HOLDFAST_DRAIN_S",), _seconds(0, 600), "How long a stopping server lets requests finish."),
-    Variable(
-        "frame_retention_s",
-        ("HOLDFAST_FRAME_RETENTION_S",),
-        _seconds(60, 365 * _DAY),
-        "How long a finished stream can be replayed.",
-    ),
-    Variable(
-        "run_retention_s",
-        ("HOLDFAST_RUN_RETENTION_S",),
-        _seconds(0, 3650 * _DAY),
-        "How long the journal of an ended run is kept; 0 keeps it for ever. The run, its messages and steps stay.",
-    ),
-    Variable(
-        "trace_provider",
-        ("HOLDFAST_TRACE_PROVIDER", "LETTA_TRACK_PROVIDER_TRACE"),
-        _truth,
-        "Keeps what vendors were sent and what they said, prompts included; keys and secrets are hidden.",
-    ),
-    Variable(
-        "trace_max_bytes",
-        ("HOLDFAST_TRACE_MAX_BYTES",),
-        _whole(1024, 2**30),
-        "How much is kept of a request, and how much of its reply.",
-    ),
-    Variable(
-        "trace_retention_s",
-        ("HOLDFAST_TRACE_RETENTION_S",),
-        _seconds(60, 365 * _DAY),
-        "How long it is kept.",
-    ),
-    Variable(
-        "otlp_endpoint",
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "LETTA_OTEL_EXPORTER_OTLP_ENDPOINT"),
-        _http_url,
-        "Where OpenTelemetry spans are sent (OTLP over HTTP); needs `holdfast[telemetry]`.",
-    ),
-    Variable(
-        "tool_timeout_s",
-        ("HOLDFAST_TOOL_TIMEOUT_S", "TOOL_SANDBOX_TIMEOUT"),
-        _seconds(0.1, _DAY),
-        "How long a custom tool may run.",
-    ),
-    Variable(
-        "tool_egress",
-        ("HOLDFAST_TOOL_EGRESS",),
-        _egress_mode,
-        "What custom tools may connect to: `none`, `public` (the internet only), `allow-list` or `all`.",
-    ),
-    Variable(
-        "tool_egress_allow",
-        ("HOLDFAST_TOOL_EGRESS_ALLOW",),
-        egress.entries,
-        "For `allow-list`: hosts, addresses and networks, each with or without `:PORT`, separated by commas.",
-    ),
-    Variable(
-        "mcp_connect_timeout_s", ("MCP_CONNECT_TO_SERVER_TIMEOUT",), _seconds(0.1, 3600), "To reach an MCP server."
-    ),
-    Variable("mcp_list_timeout_s", ("MCP_LIST_TOOLS_TIMEOUT",), _seconds(0.1, 3600), "To list an MCP server's tools."),
-    Variable("mcp_call_timeout_s", ("MCP_EXECUTE_TOOL_TIMEOUT",), _seconds(0.1, _DAY), "For one call of an MCP tool."),
-    Variable("mcp_stdio", ("MCP_DISABLE_STDIO",), _untruth, "`false` allows MCP servers that are local commands."),
-    Variable("log_level", ("HOLDFAST_LOG_LEVEL", "LETTA_LOGGING_LOG_LEVEL"), _log_level, "How much is logged."),
-)

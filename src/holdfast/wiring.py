@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from io import TextIOWrapper
@@ -35,12 +36,13 @@ from holdfast.llm.catalog import ModelCatalog
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.opening import Vendors
 from holdfast.netguard import Guard
+from holdfast.private_files import LOCK_FILE, private_paths
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.store.database import only_server, open_database, sqlite_path
 from holdfast.store.transaction import Database
 from holdfast.tools.base import Sandbox
-from holdfast.tools.sandbox.contract import EgressConfig
+from holdfast.tools.sandbox.contract import EgressConfig, Limits
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 
 
@@ -49,7 +51,7 @@ async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
     """Opens everything, carries on what an earlier process left, and lets go of it all in order at the end."""
     settings.make_data_dir()
     endpoints = environment.endpoints(settings.providers)
-    sandbox = ForkServerSandbox(hidden=(settings.data_dir,), egress=_egress(settings))
+    sandbox = _sandbox(settings)
     with _only_process(settings):
         async with AsyncExitStack() as open_things:
             database = await open_database(settings.database_address, timeout_s=settings.database_timeout_s)
@@ -66,8 +68,17 @@ async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
                 yield deps
 
 
-def _egress(settings: Settings) -> EgressConfig:
-    return EgressConfig(policy=settings.egress, port=settings.port, has_key=settings.api_key is not None)
+def _sandbox(settings: Settings) -> ForkServerSandbox:
+    limits = Limits(
+        memory_bytes=settings.tool_memory_bytes,
+        file_bytes=settings.tool_disk_bytes,
+        scratch_bytes=settings.tool_disk_bytes,
+        processes=settings.tool_processes,
+        all_calls_bytes=settings.tools_memory_bytes or 0,
+    )
+    hidden = private_paths(settings.data_dir, settings.database_file)
+    egress = EgressConfig(policy=settings.egress, port=settings.port, has_key=settings.api_key is not None)
+    return ForkServerSandbox(limits=limits, hidden=hidden, unsafe=settings.unsafe_tools, egress=egress)
 
 
 def open_secretbox(settings: Settings) -> SecretBox:
@@ -117,7 +128,6 @@ def assemble(
         compactor=compactor,
         send=SendMessage(database, catalog, worker, streams, clock, patience.retries),
         cancel=CancelRuns(database, worker, clock),
-        isolation=sandbox.announced,
     )
 
 
@@ -167,6 +177,10 @@ def _is_alone(settings: Settings) -> bool:
     return not settings.database_address.startswith("postgres")
 
 
+def _privately(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 @contextmanager
 def _only_process(settings: Settings) -> Generator[None]:
     """One process per SQLite file and per data directory. It may then take over every run at once: nobody else can own
@@ -174,7 +188,7 @@ def _only_process(settings: Settings) -> Generator[None]:
     if not _is_alone(settings):
         yield
         return
-    with _lock_file(settings.data_dir / "holdfast.lock") as lock:
+    with _lock_file(settings.data_dir / LOCK_FILE) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -188,7 +202,7 @@ def _only_process(settings: Settings) -> Generator[None]:
 
 def _lock_file(path: Path) -> TextIOWrapper:
     try:
-        return open(path, "w")
+        return open(path, "w", opener=_privately)
     except OSError as error:
         raise ConfigError(
             f"The data directory {path.parent} cannot be written: {error.strerror}. Make it writable, or "

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.api.deps import Holdfast
 from holdfast.commands.serving import serve
 from holdfast.settings import Settings
+from holdfast.tools.base import Standing
 
 
 class Worker:
@@ -20,14 +21,15 @@ class Worker:
         print("drained", flush=True)
 
 
-class Sandbox:
-    announced_egress = "nothing at all"
+class Tools:
+    async def standing(self) -> Standing:
+        return Standing(tools="isolated by nothing at all", egress="nothing at all")
 
 
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
     parts: dict[str, Any] = dict.fromkeys(Holdfast.__struct_fields__)
-    parts.update(settings=settings, worker=Worker(), sandbox=Sandbox(), isolation="nothing at all")
+    parts.update(settings=settings, worker=Worker(), sandbox=Tools())
     yield Holdfast(**parts)
     print("closed", flush=True)
 

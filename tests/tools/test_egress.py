@@ -57,13 +57,31 @@ def not_blocking(port):
 
 def fast_open(port):
     with socket.socket() as line:
-        line.settimeout(10)
         return line.sendto(b"GET / HTTP/1.0\\r\\n\\r\\n", socket.MSG_FASTOPEN, ("127.0.0.1", port))
 
 def fast_open_message(port):
     with socket.socket() as line:
-        line.settimeout(10)
         return line.sendmsg([b"GET"], [], socket.MSG_FASTOPEN, ("127.0.0.1", port))
+
+def fast_open_messages(port):
+    """The same with sendmmsg, which Python does not offer."""
+    where = struct.pack("=H", 2) + struct.pack("!H4s8x", port, socket.inet_aton("127.0.0.1"))
+    address = ctypes.create_string_buffer(where, 16)
+    data = ctypes.create_string_buffer(b"GET", 3)
+    vector = (ctypes.c_uint64 * 2)(ctypes.addressof(data), 3)
+    header = struct.pack("=QI4xQQQQi4xI4x", ctypes.addressof(address), 16, ctypes.addressof(vector), 1, 0, 0, 0, 0)
+    messages = ctypes.create_string_buffer(header, len(header))
+    libc = ctypes.CDLL(None, use_errno=True)
+    with socket.socket() as line:
+        if libc.sendmmsg(line.fileno(), messages, 1, socket.MSG_FASTOPEN) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return "by sendmmsg"
+
+def multipath(port):
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as line:
+        line.settimeout(10)
+        line.connect(("127.0.0.1", port))
+        return "by MPTCP"
 
 def in_thread(port):
     found = []
@@ -126,7 +144,8 @@ def swapped(port):
 def attack(port: int, hosts: list) -> dict:
     found = {host: said(lambda: dial(host, port)) for host in hosts}
     found["urllib"] = said(lambda: urllib.request.urlopen(f"http://localhost:{port}/", timeout=10))
-    for way in (not_blocking, fast_open, fast_open_message, in_thread, in_child, in_program, in_asyncio, swapped):
+    fast = (fast_open, fast_open_message, fast_open_messages)
+    for way in (*fast, multipath, not_blocking, in_thread, in_child, in_program, in_asyncio, swapped):
         found[way.__name__] = said(lambda: way(port))
     found["ring"] = said(ring)
     return found
@@ -164,7 +183,7 @@ async def sandboxed(mode: str, policy: Egress, port: int = 0, **walls: bool) -> 
         pytest.skip("bubblewrap is not installed")
     chosen = MODES[mode]
     given = Walls(**{"bubblewrap": chosen.bubblewrap, "namespaces": chosen.namespaces} | walls)
-    made = ForkServerSandbox(walls=given, egress=EgressConfig(policy=policy, port=port))
+    made = ForkServerSandbox(walls=given, egress=EgressConfig(policy=policy, port=port), unsafe=not given.landlock)
     try:
         await made.warm()
         yield made
@@ -436,8 +455,8 @@ async def test_without_the_guard_landlock_keeps_tools_from_the_servers_port(
         outcome = await sandbox.run(job(ATTACKS, port=port, hosts=SPELLINGS))
         narrowed = await sandbox.run(job(DIAL, Egress("public"), port=port))
         cut_off = await sandbox.run(job(DIAL, Egress("none"), port=1))
-        assert "NOT ENFORCED" in sandbox.announced_egress
-    assert [found for found in reached(outcome) if "reached 18" not in found] == []
+        assert "NOT ENFORCED" in (await sandbox.standing()).egress
+    assert reached(outcome) == []
     assert "NOT ENFORCED" in caplog.text
     assert "cannot be enforced here" in str(narrowed.content)
     assert REFUSED in str(cut_off.content)
@@ -455,7 +474,7 @@ async def test_where_nothing_can_be_enforced_no_tool_runs_unless_the_policy_is_a
 async def test_the_policy_none_stands_without_a_guard(listener: socket.socket) -> None:
     async with sandboxed("process", Egress("none"), egress=False, landlock=False) as sandbox:
         outcome = await sandbox.run(job(ATTACKS, port=port_of(listener), hosts=["127.0.0.1", "::1"]))
-        assert "NOT ENFORCED" not in sandbox.announced_egress
+        assert "NOT ENFORCED" not in (await sandbox.standing()).egress
     assert reached(outcome) == []
 
 

@@ -39,7 +39,6 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     compactor: Compactor
     send: SendMessage
     cancel: CancelRuns
-    isolation: str = "processes of their own"  # which walls stand around tools, in words
 
 
 # These are `async` because FastAPI runs plain functions in a thread, which costs more than they do.

@@ -92,10 +92,12 @@ def welcome(deps: Holdfast, port: int) -> str:
         "Database": database,
         "Model": _model_line(settings),
         "API key": key,
-        "Tools": f"isolated by {deps.isolation}",
-        "Egress": deps.sandbox.announced_egress,
     }
-    return "\n".join([f"Holdfast {VERSION} is ready", *(f"  {name:<10}{text}" for name, text in lines.items())])
+    return "\n".join([f"Holdfast {VERSION} is ready", *(_line(name, text) for name, text in lines.items())])
+
+
+def _line(name: str, text: object) -> str:
+    return f"  {name:<10}{text}"
 
 
 def _model_line(settings: Settings) -> str:
@@ -150,6 +152,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, deps: Holdfast) -> None:
         super().__init__(config)
         self._deps = deps
+        self._tools: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # The parent remembers the signal and raises it again at the end, which would kill us before we have closed.
@@ -164,9 +167,17 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or ():
             print(welcome(self._deps, listener.getsockname()[1]), flush=True)
+        self._tools = asyncio.create_task(self._tell_walls())
+
+    async def _tell_walls(self) -> None:
+        """On lines of their own: the walls are known only once they were tried, and nobody should wait for that."""
+        standing = await self._deps.sandbox.standing()
+        print(_line("Tools", standing.tools), _line("Egress", standing.egress), sep="\n", flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Runs are let go while the last requests finish, because a stream ends only when its run is released."""
+        if self._tools is not None:
+            self._tools.cancel()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._deps.worker.drain())
             group.create_task(super().shutdown(sockets))

@@ -36,15 +36,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     isolation: str | None = None  # which walls stood around it: "bubblewrap+namespaces+landlock+seccomp", …
 
 
-class Sandbox(Protocol):
-    @property
-    def announced(self) -> str:
-        """What stands around tools, in words for whoever starts the server."""
-        ...
+class Standing(msgspec.Struct, frozen=True):
+    """What stands around tools, in words for whoever starts the server."""
 
-    @property
-    def announced_egress(self) -> str:
-        """What tools may connect to, in words for whoever starts the server."""
+    tools: str  # what isolates them
+    egress: str  # what they may connect to
+
+
+class Sandbox(Protocol):
+    async def standing(self) -> Standing:
+        """Once the walls were tried."""
         ...
 
     async def run(self, job: Job) -> Outcome:

@@ -22,10 +22,10 @@ _REMEDY: Final = (
 )
 
 
-def egress_words(config: EgressConfig, isolation: str | None) -> str:
-    """For the banner. Before the fork server has started, what is wanted; afterwards, what stands."""
+def egress_words(config: EgressConfig, isolation: str) -> str:
+    """For the banner: the policy, and what of it stands."""
     words = _WORDS[config.policy.mode]
-    missing = None if isolation is None else _missing(config, isolation)
+    missing = _missing(config, isolation)
     return f"{words} (NOT ENFORCED: {missing})" if missing else words
 
 

@@ -6,16 +6,21 @@ forbids reaching out, so both come last. Nothing here is skipped when it fails: 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import resource
 import signal
+import socket
+import stat
+import sys
 import time
 from typing import Final
 
 import msgspec
 
 from holdfast.tools.base import Job
-from holdfast.tools.sandbox import egress, landlock, linux, seccomp
+from holdfast.tools.sandbox import egress, hiding, landlock, linux, seccomp
 from holdfast.tools.sandbox.contract import Limits, ZygoteConfig
 
 ANSWER_FD, DOORBELL_FD, INBOX_FD = 3, 4, 5
@@ -24,6 +29,20 @@ _SHARED_MEMORY: Final = "/dev/shm"
 _CPU_GRACE_S: Final = 5
 _FIXED: Final = {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "TERM": "dumb"}
 _PIDS_FLOOR: Final = 301  # the kernel accepts no smaller pid_max
+# The kernel stops a call a little above the limit, so that the fork server finds it above and can say why it ended it.
+_HEADROOM: Final = 64
+_CALLS_SHARE: Final = 4  # how many calls at their limit the one count for all calls has room for
+_OOM_SCORE: Final = "500"  # should the machine run out of memory, tools go first
+_FIRST_USER: Final = 2_000_000_000
+# What tells nothing of other processes. A child of the tool cannot read its own directory in /proc: rules are by inode.
+_PROC_NAMES: Final = "self cpuinfo meminfo stat uptime loadavg version filesystems devices sys"
+_PROC: Final = tuple(f"/proc/{name}" for name in _PROC_NAMES.split())
+_NO_FILE_WALL: Final = (
+    "nothing keeps tools away from the data directory: this kernel has neither user namespaces nor landlock"
+)
+_NO_SIGNAL_WALL: Final = (
+    "nothing keeps tools from killing the server: this kernel has neither user namespaces nor landlock of Linux 6.12"
+)
 
 
 class Pipes(msgspec.Struct, frozen=True):
@@ -43,6 +62,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: bool
     landlock_abi: int
     seccomp_program: bytes | None
+    own_users: bool  # each call runs as a user of its own, who owns nothing but the call's directory
+    is_read_only: bool  # every mount but those of a call
     readable: tuple[int, ...]
     writable: tuple[int, ...]
     egress: egress.Standing
@@ -51,16 +72,34 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     def isolation(self) -> str:
         parts = [self.config.shell]
         parts += ["namespaces"] if self.namespaces else []
+        parts += ["users"] if self.own_users else []
         parts += ["landlock"] if self.landlock_abi else []
         parts += ["seccomp"] if self.seccomp_program else []
         parts += [self.egress] if self.egress else []
         return "+".join(parts)
 
+    @property
+    def refusal(self) -> str:
+        """Why tools should not be run behind these walls, or nothing."""
+        walled = self.config.shell == "bubblewrap"
+        if not (walled or self.landlock_abi or (self.namespaces and self.is_read_only)):
+            return _NO_FILE_WALL
+        if not (walled or self.namespaces or self.own_users or self.landlock_abi >= landlock.SCOPES_SINCE):
+            return _NO_SIGNAL_WALL
+        if not (walled or self.landlock_abi) and (problem := hiding.too_full(self.config.hidden)):
+            return problem
+        seen = [path for path in self.config.hidden if not linux.works(lambda path=path: _try_to_see(self, path))]
+        if seen:
+            return f"tools could see {', '.join(seen)}: move the data directory and the database out of the way"
+        return ""
 
-def survey(config: ZygoteConfig, namespaces: bool, standing: egress.Standing) -> Cell:
+
+def survey(config: ZygoteConfig, namespaces: bool, is_read_only: bool, standing: egress.Standing) -> Cell:
     abi = landlock.version() if config.walls.landlock else 0
+    abi = abi if config.walls.signal_scope else min(abi, landlock.SCOPES_SINCE - 1)
     readable, writable = _rules(config, namespaces) if abi else ((), ())
-    filter_program = seccomp.program() if config.walls.seccomp else None
+    filter_program = seccomp.program(counts_writes=not namespaces) if config.walls.seccomp else None
+    could_switch = config.shell == "process" and not namespaces and config.walls.own_users and os.geteuid() == 0
 
     def restrict() -> None:
         linux.forbid_new_privileges()
@@ -75,6 +114,8 @@ def survey(config: ZygoteConfig, namespaces: bool, standing: egress.Standing) ->
         namespaces=namespaces,
         landlock_abi=abi if abi and linux.works(restrict) else 0,
         seccomp_program=filter_program if filter_program and linux.works(filter_calls) else None,
+        own_users=could_switch and linux.works(_try_own_user),
+        is_read_only=is_read_only,
         readable=tuple(landlock.open_paths(readable)),
         writable=tuple(landlock.open_paths(writable)),
         egress=standing,
@@ -89,18 +130,57 @@ def _rules(config: ZygoteConfig, namespaces: bool) -> tuple[tuple[str, ...], tup
     generously: all there is to see is meant to be seen, and all but the private mounts is read-only.
     """
     scratch = (config.scratch,) if namespaces else ()
-    if config.shell == "bubblewrap":
+    if config.shell == "bubblewrap" and namespaces:
         return ("/",), (*scratch, "/dev")
-    return config.readable, (*scratch, *_DEVICES)
+    if config.shell == "bubblewrap":
+        # Calls share one /proc here, so it is left out, and with it the rule on "/".
+        return tuple(f"/{name}" for name in os.listdir("/") if name not in ("proc", "scratch")), ("/dev",)
+    return hiding.around(config.readable, config.hidden), (*scratch, *_DEVICES)
 
 
-def enter(cell: Cell, pipes: Pipes, scratch: str) -> None:
+def user_of(slot: int) -> int:
+    """A user id that nobody has: high, but one that exists in this user namespace."""
+    with open("/proc/self/uid_map") as table:
+        ends = [int(first) + int(count) for first, _, count in (line.split() for line in table)]
+    return min(_FIRST_USER, max(ends) - 4096) + slot
+
+
+def _try_own_user() -> None:
+    """Python, its packages and this package must stay readable; they are not if root keeps them to itself.
+
+    The guard of the egress policy must still see into processes of another user, for which root needs CAP_SYS_PTRACE.
+    """
+    linux.become_user(user_of(0))
+    with socket.socket(socket.AF_UNIX) as probe:
+        if probe.connect_ex("/nowhere") == errno.EPERM:
+            raise OSError(errno.EPERM, "the guard cannot see into processes of another user")
+    for path in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__), os.path.dirname(msgspec.__file__)):
+        os.listdir(path)
+    os.stat(__file__)
+
+
+def _try_to_see(cell: Cell, path: str) -> None:
+    """As a tool would. Raises if there is anything to see."""
+    _build_walls(cell, cell.config.scratch, user_of(0) if cell.own_users else None)
+    try:
+        seen: object = os.listdir(path) if os.path.isdir(path) else os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    if isinstance(seen, int) and stat.S_ISCHR(os.fstat(seen).st_mode):
+        return  # covered by /dev/null
+    if seen:
+        raise OSError(f"{path} can be seen")
+
+
+def enter(cell: Cell, pipes: Pipes, scratch: str, user: int | None) -> None:
     _take_over(pipes)
     if cell.namespaces:
         _mount_private(cell.config, scratch)
     os.chdir(scratch)
-    _limit(cell.config.limits, cell.namespaces)
-    _build_walls(cell, scratch)
+    _limit(cell.config.limits)
+    _limit_tasks(cell)
+    _build_walls(cell, scratch, user)
+    _lower(resource.RLIMIT_NOFILE, cell.config.limits.open_files)  # now: rules may have taken more
     os.environ.clear()
     os.environ.update(cell.config.environment)
     os.environ.update({"HOME": scratch, "TMPDIR": scratch, **_FIXED})
@@ -153,30 +233,45 @@ def _mount_private(config: ZygoteConfig, scratch: str) -> None:
     """The file system of this call alone; it vanishes with the call's last process."""
     linux.unshare(linux.CLONE_NEWNS)
     linux.mount_proc()
-    size = f"size={config.limits.scratch_bytes},nr_inodes=65536"
+    size = f"size={config.limits.scratch_bytes},nr_inodes={config.limits.scratch_files}"
     linux.mount("tmpfs", scratch, linux.MS_NOSUID | linux.MS_NODEV, f"{size},mode=0700")
     if config.shell == "bubblewrap" and os.path.isdir(_SHARED_MEMORY):
         linux.mount("tmpfs", _SHARED_MEMORY, linux.MS_NOSUID | linux.MS_NODEV, f"{size},mode=1777")
-    _limit_pids(config.limits.processes)
+    _limit_pids(config.limits.processes + _HEADROOM)
 
 
 def _limit_pids(processes: int) -> None:
     """Kernels before 6.14 have one pid_max for all; there RLIMIT_NPROC has to do."""
-    try:
-        with open("/proc/sys/kernel/pid_max", "w") as setting:
-            setting.write(str(max(processes, _PIDS_FLOOR)))
-    except OSError:
-        return
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/pid_max", "w") as setting:
+        setting.write(str(max(processes, _PIDS_FLOOR)))
 
 
-def _limit(limits: Limits, own_users: bool) -> None:
+def _limit(limits: Limits) -> None:
     _lower(resource.RLIMIT_AS, limits.memory_bytes)
     _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
-    _lower(resource.RLIMIT_NOFILE, limits.open_files)
     _lower(resource.RLIMIT_CORE, 0)
-    if own_users:
-        # Without a user namespace the count would include every process of the server's user.
-        _lower(resource.RLIMIT_NPROC, limits.processes)
+    _lower(resource.RLIMIT_MSGQUEUE, 0)  # queues outlive the call
+    with open("/proc/self/oom_score_adj", "w") as setting:
+        setting.write(_OOM_SCORE)
+
+
+def _limit_tasks(cell: Cell) -> None:
+    """The kernel counts the tasks of a user, in his user namespace: those of this call, of all calls, or of many more.
+
+    Where others count too there has to be room for them, or a call would be refused a process that is its due, and one
+    that makes too many would never be found to have too many.
+    """
+    most = cell.config.limits.processes + _HEADROOM
+    if not cell.own_users:
+        most *= _CALLS_SHARE
+    if not (cell.namespaces or cell.own_users):
+        most += _tasks_of_the_machine()  # of which this user's are a part
+    _lower(resource.RLIMIT_NPROC, most)
+
+
+def _tasks_of_the_machine() -> int:
+    with open("/proc/loadavg") as load:
+        return int(load.read().split()[3].partition("/")[2])
 
 
 def _lower(kind: int, wanted: int) -> None:
@@ -185,15 +280,23 @@ def _lower(kind: int, wanted: int) -> None:
     resource.setrlimit(kind, (limit, limit))
 
 
-def _build_walls(cell: Cell, scratch: str) -> None:
+def _build_walls(cell: Cell, scratch: str, user: int | None) -> None:
+    proc = landlock.open_paths(_proc_paths(cell)) if cell.landlock_abi else []
+    if user is not None:
+        linux.become_user(user)
     linux.drop_capabilities()
     linux.die_with_parent()
     linux.forbid_new_privileges()
     if cell.landlock_abi:
-        # Without bubblewrap /proc needs its own rule, as it must not be one on "/".
-        readable = () if cell.config.shell == "bubblewrap" else landlock.open_paths(("/proc",))
         writable = () if cell.namespaces else landlock.open_paths((scratch,))
-        landlock.restrict(cell.landlock_abi, (*cell.readable, *readable), (*cell.writable, *writable))
+        landlock.restrict(cell.landlock_abi, (*cell.readable, *proc), (*cell.writable, *writable))
     linux.close_from(INBOX_FD + 1)
     if cell.seccomp_program:
         seccomp.install(cell.seccomp_program)
+
+
+def _proc_paths(cell: Cell) -> tuple[str, ...]:
+    """In a pid namespace all of /proc is the call's own. With bubblewrap the rule on "/" counts for it too."""
+    if cell.namespaces:
+        return () if cell.config.shell == "bubblewrap" else ("/proc",)
+    return _PROC

@@ -20,15 +20,17 @@ _LENGTH: Final = struct.Struct("!I")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """For one call each."""
+    """For one call each, but for the last."""
 
-    memory_bytes: int = 2 << 30
+    memory_bytes: int = 2 << 30  # of each process, and of all together
     file_bytes: int = 256 << 20
     scratch_bytes: int = 256 << 20
+    scratch_files: int = 65_536
     open_files: int = 512
-    processes: int = 512
+    processes: int = 512  # and threads
     output_bytes: int = 1 << 20  # of stdout and of stderr; the end is kept
     result_bytes: int = 64 << 20
+    all_calls_bytes: int = 0  # of memory, for all calls together; 0 means half of the machine's
 
 
 class Walls(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +40,8 @@ class Walls(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: bool = True
     landlock: bool = True
     seccomp: bool = True
+    signal_scope: bool = True  # landlock's, of Linux 6.12
+    own_users: bool = True  # a user id for each call, where the server is root and there are no namespaces
     egress: bool = True
 
 
@@ -53,11 +57,17 @@ class ZygoteConfig(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     walls: Walls
     readable: tuple[str, ...]  # the only paths a tool may read, besides its scratch directory
+    hidden: tuple[str, ...]  # real paths which no tool may read although they may lie in a readable one
     scratch: str
     environment: dict[str, str]
     spares: int  # children kept ready
     shell: str  # what the fork server itself runs in: "bubblewrap" or "process"
     egress: EgressConfig = EgressConfig()
+
+
+How = Literal[
+    "exited", "killed", "timeout", "overflow", "unstarted", "memory", "all_memory", "processes", "disk", "files"
+]
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
@@ -72,13 +82,14 @@ class Kill(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     isolation: str
+    refusal: str = ""  # what is missing, if tools should not be run behind such walls
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     """Sent when every process of the call is gone, or the only one is at rest and about to be."""
 
     number: int
-    how: Literal["exited", "killed", "timeout", "overflow", "unstarted"]
+    how: How
     code: int  # as os.waitstatus_to_exitcode gives it: negative for a signal
     answer: bytes  # an Answer as JSON, or empty
     stdout: bytes

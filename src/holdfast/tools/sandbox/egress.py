@@ -75,8 +75,8 @@ def enclose(config: ZygoteConfig) -> Standing:
         _filter_all()
         return "egress-none"
     port = config.egress.port
-    if config.walls.landlock and port and landlock.version() >= landlock.NETWORK_ABI:
-        linux.forbid_new_privileges()
+    if config.walls.landlock and port and landlock.version() >= landlock.NETWORK_ABI and linux.works(_filter_detours):
+        _filter_detours()
         landlock.forbid_port(port)
         return "egress-port"
     return ""
@@ -100,6 +100,24 @@ def _filter_all() -> None:
         raise OSError(errno.ENOSYS, f"no system call numbers are known for {platform.machine()}")
     linux.forbid_new_privileges()
     seccomp.install(_packed([*_head(known), *_no_network(known), (_RETURN, 0, 0, _ALLOW)]))
+
+
+def _filter_detours() -> None:
+    """Ways to a TCP port that landlock does not see: data in the first packet instead of a connect, and MPTCP."""
+    known = numbers()
+    if known is None:
+        raise OSError(errno.ENOSYS, f"no system call numbers are known for {platform.machine()}")
+    steps = [*_head(known), *_only_known_sockets(known)]
+    for number, flags in ((known.sendto, 3), (known.sendmsg, 2), (known.sendmmsg, 3)):
+        steps += [
+            (_JUMP_EQUAL, 0, 4, number),
+            (_LOAD, 0, 0, _ARGUMENTS_AT + flags * 8),
+            (_JUMP_ANY_BIT, 0, 1, _MSG_FASTOPEN),
+            (_RETURN, 0, 0, _FAIL | errno.EOPNOTSUPP),
+            (_RETURN, 0, 0, _ALLOW),
+        ]
+    linux.forbid_new_privileges()
+    seccomp.install(_packed([*steps, (_RETURN, 0, 0, _ALLOW)]))
 
 
 def _try_guard(config: EgressConfig) -> bool:

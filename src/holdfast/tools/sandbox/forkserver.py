@@ -17,8 +17,8 @@ from typing import IO, Final, cast
 import msgspec
 
 from holdfast.errors import SandboxLost
-from holdfast.tools.base import Job, Outcome, cut_to_limit, failure_text
-from holdfast.tools.sandbox import launch
+from holdfast.tools.base import Job, Outcome, Standing, cut_to_limit, failure_text
+from holdfast.tools.sandbox import launch, limiting
 from holdfast.tools.sandbox.announcing import egress_words, require_egress, warn_of_egress
 from holdfast.tools.sandbox.contract import (
     CALL,
@@ -56,7 +56,7 @@ class Link(asyncio.Protocol):
         self._last_number = 0
         self._burial: asyncio.Task[None] | None = None
         self._closing = False
-        self.ready: asyncio.Future[str] = self._loop.create_future()
+        self.ready: asyncio.Future[Ready] = self._loop.create_future()
         self.gone = asyncio.Event()
 
     @property
@@ -70,8 +70,8 @@ class Link(asyncio.Protocol):
         for body in self._unpacker.feed(data):
             frame: ToServer = _frames.decode(body)
             match frame:
-                case Ready(isolation):
-                    self.ready.set_result(isolation)
+                case Ready():
+                    self.ready.set_result(frame)
                 case Ended(number):
                     call = self._calls.pop(number, None)
                     if call is not None and not call.done():
@@ -141,8 +141,9 @@ class ForkServerSandbox:
         concurrency: int = 32,
         limits: Limits | None = None,
         walls: Walls | None = None,
-        hidden: Iterable[Path] = (),  # the data directory, should it lie inside something tools can see
+        hidden: Iterable[Path] = (),  # the data directory and the database, should they lie in something tools can see
         bubblewrap: str | None = None,
+        unsafe: bool = False,  # run tools also where the walls are too few
         egress: EgressConfig | None = None,
     ) -> None:
         self._turns = asyncio.Semaphore(concurrency)  # first come, first served
@@ -152,23 +153,20 @@ class ForkServerSandbox:
         self._bubblewrap = bubblewrap or shutil.which("bwrap")
         self._egress = egress or EgressConfig()
         self._link: Link | None = None
+        self._unsafe = unsafe
         self._isolation: str | None = None
+        self._refusal = ""
+        self._missing = ""  # why bubblewrap is not in use
         self._starting: asyncio.Task[Link] | None = None
         self._scratch: Path | None = None
         self._warned = False
         self._closed = False
 
-    @property
-    def announced(self) -> str:
-        """What is going to stand around tools, as far as it can be said before the fork server has started."""
-        if self._walls.bubblewrap and self._bubblewrap is not None:
-            return "bubblewrap"
-        return "ordinary processes only: install bubblewrap to wall them off"
-
-    @property
-    def announced_egress(self) -> str:
-        """What tools may connect to, in words for whoever starts the server."""
-        return egress_words(self._egress, self._isolation)
+    async def standing(self) -> Standing:
+        isolation = await self.warm()
+        if isolation == "none":
+            return Standing("do not work: the log says why", "no custom tool runs")
+        return Standing(self._isolation_words(isolation), egress_words(self._egress, isolation))
 
     async def warm(self) -> str:
         """Start the fork server if it does not run. Returns which isolation is in force, "none" when it cannot start.
@@ -186,12 +184,14 @@ class ForkServerSandbox:
         async with self._turns:
             try:
                 link = await self._connected()
+                if self._refusal and not self._unsafe:
+                    raise SandboxLost(f"custom tools are refused on this server: {self._refusal}")
                 require_egress(self._egress, self._isolation)
                 ended = await _call(link, job)
             except SandboxLost as lost:
                 text = failure_text(job.tool_name, "SandboxLost", lost.message)
                 return Outcome(status="error", content=text, stdout=(), stderr=(), isolation=self._isolation)
-        return _outcome(job, ended, self._isolation)
+        return _outcome(job, ended, self._isolation, self._limits)
 
     async def aclose(self) -> None:
         self._closed = True
@@ -201,6 +201,14 @@ class ForkServerSandbox:
             await self._link.close()
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+
+    def _isolation_words(self, isolation: str) -> str:
+        walls = isolation.replace("+", ", ")
+        if self._refusal and not self._unsafe:
+            return f"REFUSED: {self._refusal}"
+        if self._refusal:
+            return f"NOT SAFE (HOLDFAST_UNSAFE_TOOLS is set): {self._refusal}; behind {walls}"
+        return f"isolated by {walls}" + (f"; {self._missing}" if self._missing else "")
 
     async def _connected(self) -> Link:
         if self._link is not None and self._link.open:
@@ -216,19 +224,19 @@ class ForkServerSandbox:
         if sys.platform != "linux":
             raise SandboxLost("Custom tools run only on Linux.")
         if self._walls.bubblewrap and self._bubblewrap is not None:
-            config = launch.configure(self._limits, self._walls, os.environ, None, self._egress)
+            config = launch.configure(self._limits, self._walls, os.environ, None, self._hidden, self._egress)
+            command = launch.bubblewrap_command(self._bubblewrap, config)
             try:
-                return await self._open(
-                    launch.bubblewrap_command(self._bubblewrap, config, self._hidden), config.environment
-                )
+                return await self._open(command, config.environment)
             except SandboxLost as lost:
                 self._warn(f"bubblewrap does not work here ({lost.message})")
         else:
             self._warn("bubblewrap is not installed" if self._walls.bubblewrap else "bubblewrap is switched off")
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="holdfast-tools-"))
+            self._scratch.chmod(0o711)  # a call's own user has to pass through
             (self._scratch / CALL).mkdir()
-        config = launch.configure(self._limits, self._walls, os.environ, self._scratch, self._egress)
+        config = launch.configure(self._limits, self._walls, os.environ, self._scratch, self._hidden, self._egress)
         return await self._open(launch.python_command(config), config.environment)
 
     async def _open(self, command: list[str], environment: dict[str, str]) -> Link:
@@ -248,17 +256,23 @@ class ForkServerSandbox:
         _, link = await loop.create_unix_connection(lambda: Link(process, complaints), sock=ours)
         try:
             async with asyncio.timeout(_START_S):
-                self._isolation = await asyncio.shield(link.ready)
+                ready = await asyncio.shield(link.ready)
         except TimeoutError:
             link.end()
             await link.gone.wait()
             raise SandboxLost(f"it was not ready after {_START_S:g} seconds") from None
         self._link = link
+        self._isolation, self._refusal = ready.isolation, ready.refusal
+        if self._refusal and not self._unsafe:
+            _log.error("CUSTOM TOOLS ARE REFUSED: %s. HOLDFAST_UNSAFE_TOOLS=1 runs them nevertheless.", self._refusal)
+        elif self._refusal:
+            _log.warning("CUSTOM TOOLS ARE NOT SAFE, and HOLDFAST_UNSAFE_TOOLS runs them: %s.", self._refusal)
         _log.info("custom tools run in a sandbox: %s", self._isolation)
         warn_of_egress(self._egress, self._isolation)
         return link
 
     def _warn(self, why: str) -> None:
+        self._missing = why
         if not self._warned:
             self._warned = True
             _log.warning(
@@ -297,8 +311,8 @@ async def _settled(link: Link, ended: asyncio.Future[Ended]) -> None:
     ended.exception()  # marks it as seen
 
 
-def _outcome(job: Job, ended: Ended, isolation: str | None) -> Outcome:
-    answer = _answer(job, ended)
+def _outcome(job: Job, ended: Ended, isolation: str | None, limits: Limits) -> Outcome:
+    answer = _answer(job, ended, limits)
     return Outcome(
         status=answer.status,
         content=cut_to_limit(answer.content, job.return_char_limit),
@@ -308,7 +322,7 @@ def _outcome(job: Job, ended: Ended, isolation: str | None) -> Outcome:
     )
 
 
-def _answer(job: Job, ended: Ended) -> Answer:
+def _answer(job: Job, ended: Ended, limits: Limits) -> Answer:
     def failed(kind: str, message: str) -> Answer:
         return Answer("error", failure_text(job.tool_name, kind, message))
 
@@ -321,6 +335,8 @@ def _answer(job: Job, ended: Ended) -> Answer:
             return failed("CancelledError", "the tool was stopped")
         case "unstarted":
             return failed("OSError", f"no process could be started: {ended.stderr.decode(errors='replace')}")
+        case "memory" | "all_memory" | "processes" | "disk" | "files":
+            return failed("LimitExceeded", f"{limiting.reason(ended.how, limits)}, and the tool was stopped")
         case "exited":
             try:
                 return _answers.decode(ended.answer)

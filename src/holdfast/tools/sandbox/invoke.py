@@ -37,7 +37,7 @@ def rehearse(jobs: msgspec.json.Decoder[Job]) -> None:
     msgspec.json.encode(invoke(jobs.decode(_REHEARSAL)))
 
 
-def invoke(job: Job) -> Answer:
+def invoke(job: Job, explain: Callable[[BaseException], str] = str) -> Answer:
     """The tool boundary: whatever the tool raises, SystemExit included, becomes an answer."""
     for stream in (sys.stdout, sys.stderr):
         cast("Any", stream).reconfigure(line_buffering=True)
@@ -49,7 +49,7 @@ def invoke(job: Job) -> Answer:
         answer = Answer("success", shape(result))
     except BaseException as problem:
         sys.stderr.write(own_traceback(problem, _filename(job)))
-        answer = Answer("error", failure_text(job.tool_name, type(problem).__name__, str(problem)))
+        answer = Answer("error", failure_text(job.tool_name, type(problem).__name__, explain(problem)))
     sys.stdout.flush()
     sys.stderr.flush()
     return answer

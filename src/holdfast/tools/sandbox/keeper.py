@@ -1,6 +1,7 @@
 """Where no pid namespace can be had: a process between the fork server and the tool that no descendant can escape.
 
-It adopts every orphan below it, so that a tool that forks twice and calls setsid is still its child in the end.
+It adopts every orphan below it, so that a tool that forks twice and calls setsid is still its child in the end. It also
+watches the call's directory, which lies on a disk that others need.
 """
 
 from __future__ import annotations
@@ -8,17 +9,33 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import tempfile
+import stat
+import time
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Any, Final
 
-from holdfast.tools.sandbox import linux
+import msgspec
+
+from holdfast.tools.sandbox import landlock, limiting, linux, watching
+from holdfast.tools.sandbox.contract import Limits
 
 _WAITED_FOR: Final = (signal.SIGCHLD, signal.SIGTERM)
+# What was written and deleted again is no longer on the disk, but may still be in files that nobody can find.
+_WRITTEN_SHARE: Final = 8
 
 
-def keep(scratch_root: str, work: Callable[[str], None]) -> int:
-    """Run `work` in a child with a private directory; return its exit code once all it started is dead.
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
+    """What a keeper keeps."""
+
+    scratch: str  # the call's own directory
+    user: int | None  # the call's own user
+    limits: Limits
+    confines_signals: bool
+    verdict: int  # where to write which limit the call was ended for
+
+
+def keep(charge: Charge, work: Callable[[], None]) -> int:
+    """Run `work` in a child; return its exit code once all it started is dead and its directory is gone.
 
     SIGTERM, from the fork server or by its death, ends the call.
     """
@@ -28,22 +45,22 @@ def keep(scratch_root: str, work: Callable[[str], None]) -> int:
     signal.signal(signal.SIGCHLD, _pending)
     linux.adopt_orphans()
     linux.die_with_parent(signal.SIGTERM)
-    scratch = tempfile.mkdtemp(prefix="call-", dir=scratch_root)
+    os.mkdir(charge.scratch, 0o700)
+    if charge.user is not None:
+        os.chown(charge.scratch, charge.user, charge.user)
+    if charge.confines_signals:
+        linux.forbid_new_privileges()
+        landlock.confine_signals()
     tool = os.fork()
     if tool == 0:
         try:
             os.setsid()
-            work(scratch)
+            work()
         finally:
             os._exit(1)
-    code = -signal.SIGKILL
-    while signal.sigwait(_WAITED_FOR) == signal.SIGCHLD:
-        ended = reap().get(tool)
-        if ended is not None:
-            code = ended
-            break
-    end_children()
-    shutil.rmtree(scratch, ignore_errors=True)
+    code = _wait(charge, tool)
+    end_children(charge=charge)
+    remove(charge.scratch)
     return code
 
 
@@ -60,9 +77,11 @@ def reap() -> dict[int, int]:
         ended[pid] = os.waitstatus_to_exitcode(status)
 
 
-def end_children(spare: Collection[int] = ()) -> None:
+def end_children(spare: Collection[int] = (), charge: Charge | None = None) -> None:
     """Kill until none is left. Each round makes the last one's orphans our children, so all have their turn."""
     while has_children():
+        if charge is not None:
+            _kill_all_below(charge)
         targets = [pid for pid in _children() if pid not in spare]
         if not targets:
             return
@@ -81,6 +100,85 @@ def has_children() -> bool:
     return True
 
 
+def remove(directory: str) -> None:
+    """A tool may have closed directories to hinder us."""
+
+    def reopen(function: Callable[..., Any], path: str, _: object) -> None:
+        try:
+            os.chmod(os.path.dirname(path), 0o700)
+            if stat.S_ISDIR(os.lstat(path).st_mode):
+                os.chmod(path, 0o700)
+        except OSError:
+            return
+
+    for _ in range(8):
+        shutil.rmtree(directory, onerror=reopen)
+        if not os.path.lexists(directory):
+            return
+
+
+def _wait(charge: Charge, tool: int) -> int:
+    """The tool's exit code. Its directory is looked at now and then, but never in a short call."""
+    pause = limiting.LOOK_S
+    while True:
+        received = signal.sigtimedwait(_WAITED_FOR, pause)
+        if received is None:
+            excess, pause = _look(charge)
+            if excess:
+                os.write(charge.verdict, excess.encode())
+                return -signal.SIGKILL
+        elif received.si_signo == signal.SIGTERM:
+            return -signal.SIGKILL
+        elif (ended := reap().get(tool)) is not None:
+            return ended
+
+
+def _look(charge: Charge) -> tuple[str, float]:
+    """Which limit on files is exceeded, if any, and how long to wait before the next look."""
+    begun = time.process_time()
+    limits, me = charge.limits, os.getpid()
+    entries, size = watching.files_in(charge.scratch)
+    pids = watching.usage_below([me])[me].pids
+    size += watching.deleted_bytes(pids, os.stat(charge.scratch).st_dev)
+    written = watching.bytes_written(pids)
+    pause = limiting.pause_after(time.process_time() - begun, share=5)
+    if size > limits.scratch_bytes or written > _WRITTEN_SHARE * limits.scratch_bytes:
+        return "disk", pause
+    return "files" if entries > limits.scratch_files else "", pause
+
+
+def _kill_all_below(charge: Charge) -> None:
+    """All at once, where that can be done: processes that fork faster than they are found would not be caught singly.
+
+    A signal to "everybody" reaches whom the sender may signal. It is sent only where that is the call and nobody else.
+    """
+    if charge.user is not None:
+        killer = os.fork()
+        if killer == 0:
+            try:
+                linux.become_user(charge.user)
+                os.kill(-1, signal.SIGKILL)
+            finally:
+                os._exit(0)
+        os.waitpid(killer, 0)
+    elif charge.confines_signals and _cannot_reach_above():
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+
+def _cannot_reach_above() -> bool:
+    """Asked of the kernel each time, although the scope is in force: a mistake here would end every other process."""
+    try:
+        os.kill(os.getppid(), 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        return False
+    return False
+
+
 def _children() -> list[int]:
     me = str(os.getpid())
     found: list[int] = []
@@ -92,8 +190,8 @@ def _children() -> list[int]:
 
 def _parent_of(pid: str) -> str | None:
     try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[1]
+        with open(f"/proc/{pid}/stat") as stat_file:
+            return stat_file.read().rpartition(")")[2].split()[1]
     except OSError:  # it ended while we were looking
         return None
 

@@ -21,6 +21,7 @@ _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _READ: Final = _EXECUTE | _READ_FILE | _READ_DIR
 _ON_FILES: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1, 2
+SCOPES_SINCE: Final = 6
 
 
 class _PathBeneath(ctypes.Structure):
@@ -55,15 +56,25 @@ def restrict(abi: int, readable: Iterable[int], writable: Iterable[int]) -> None
     """From here on, for this process and all it starts, for ever. Needs no_new_privs."""
     handled = _handled(abi)
     # The kernel takes a prefix of the structure: file rights, network rights (left alone), scopes.
-    scopes = (_SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS) if abi >= 6 else 0
+    scopes = (_SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS) if abi >= SCOPES_SINCE else 0
     attributes = (ctypes.c_uint64 * 3)(handled, 0, scopes)
-    size = 24 if abi >= 6 else 16 if abi >= 4 else 8
+    size = 24 if abi >= SCOPES_SINCE else 16 if abi >= 4 else 8
     ruleset = linux.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
         for handle in readable:
             _allow(ruleset, handle, _READ & handled)
         for handle in writable:
             _allow(ruleset, handle, handled)
+        linux.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+    finally:
+        os.close(ruleset)
+
+
+def confine_signals() -> None:
+    """From here on this process and all it starts can send signals only to each other. Since Linux 6.12."""
+    attributes = (ctypes.c_uint64 * 3)(0, 0, _SCOPE_SIGNALS)
+    ruleset = linux.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(24), ctypes.c_uint32(0))
+    try:
         linux.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     finally:
         os.close(ruleset)

@@ -10,7 +10,10 @@ from typing import Final
 
 import msgspec
 
+from holdfast.errors import SandboxLost
+from holdfast.tools.sandbox import hiding
 from holdfast.tools.sandbox.contract import CALL, EgressConfig, Limits, Walls, ZygoteConfig
+from holdfast.tools.sandbox.hiding import lies_in
 
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC_NAMES: Final = """
@@ -28,14 +31,22 @@ _ENTRY: Final = (
 
 
 def configure(
-    limits: Limits, walls: Walls, environment: Mapping[str, str], scratch: Path | None, egress: EgressConfig
+    limits: Limits,
+    walls: Walls,
+    environment: Mapping[str, str],
+    scratch: Path | None,
+    hidden: Iterable[Path],
+    egress: EgressConfig,
 ) -> ZygoteConfig:
     """Without a scratch directory: for bubblewrap, which has one of its own."""
     kept = {name: environment[name] for name in _INHERITED if name in environment}
+    readable = (*_SYSTEM, *_ETC, *_interpreter_paths())
+    needed = readable if scratch is None else (*readable, str(scratch))
     return ZygoteConfig(
         limits=limits,
         walls=walls,
-        readable=(*_SYSTEM, *_ETC, *_interpreter_paths()),
+        readable=readable,
+        hidden=hiding.resolve(hidden, needed),
         scratch=_SCRATCH if scratch is None else str(scratch),
         environment={"LANG": "C.UTF-8", **kept, "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"},
         spares=_SPARES,
@@ -48,7 +59,10 @@ def python_command(config: ZygoteConfig) -> list[str]:
     return [sys.executable, "-I", "-c", _ENTRY, str(_PACKAGE.parent), msgspec.json.encode(config).decode()]
 
 
-def bubblewrap_command(bwrap: str, config: ZygoteConfig, hidden: Iterable[Path]) -> list[str]:
+def bubblewrap_command(bwrap: str, config: ZygoteConfig) -> list[str]:
+    problem = hiding.too_full(hiding.seen_at(config.hidden, config.readable))
+    if problem:
+        raise SandboxLost(f"custom tools are refused on this server: {problem}")
     isolated = "--unshare-all --unshare-user --share-net --die-with-parent --new-session --clearenv --cap-drop ALL"
     command = [bwrap, *isolated.split()]
     if os.geteuid() == 0:
@@ -59,10 +73,12 @@ def bubblewrap_command(bwrap: str, config: ZygoteConfig, hidden: Iterable[Path])
     command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", config.scratch, "--dir", call_directory]
     for path in config.readable:
         command += _shown(path)
-    for path in hidden:
-        if any(_lies_in(str(path), seen) for seen in config.readable) and path.is_dir():
-            command += ["--tmpfs", str(path)]
-    if not any(_lies_in(path, "/tmp") for path in config.readable):  # unless part of the interpreter lives there
+    seen = hiding.seen_at(config.hidden, config.readable)
+    for directory in hiding.mixed(seen):
+        command += _emptied(directory, seen)
+    for path in seen:
+        command += ["--tmpfs", path, "--remount-ro", path] if os.path.isdir(path) else []
+    if not any(lies_in(path, "/tmp") for path in config.readable):  # unless part of the interpreter lives there
         command += ["--symlink", call_directory, "/tmp"]
     command += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
     for name, value in config.environment.items():
@@ -78,15 +94,23 @@ def _shown(path: str) -> list[str]:
     return ["--ro-bind", os.path.realpath(path), path]
 
 
+def _emptied(directory: str, hidden: Iterable[str]) -> list[str]:
+    """Only what may be seen is in it, and nothing that is made in it later."""
+    options = ["--tmpfs", directory]
+    for name in hiding.kept_in(directory, hidden):
+        path = os.path.join(directory, name)
+        if os.path.islink(path):
+            options += ["--symlink", os.readlink(path), path]
+        else:
+            options += ["--ro-bind-try", path, path]
+    return [*options, "--remount-ro", directory]
+
+
 def _interpreter_paths() -> tuple[str, ...]:
     """The interpreter, the virtual environment and this package, but for what lies in the system directories."""
     wanted = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, str(_PACKAGE))
     kept: list[str] = []
     for path in sorted({os.path.abspath(path) for path in wanted}, key=len):
-        if not any(_lies_in(path, other) for other in (*_SYSTEM, *kept)):
+        if not any(lies_in(path, other) for other in (*_SYSTEM, *kept)):
             kept.append(path)
     return tuple(kept)
-
-
-def _lies_in(path: str, directory: str) -> bool:
-    return Path(path).is_relative_to(directory)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
+import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -15,10 +17,10 @@ CLONE_NEWNS: Final = 0x0002_0000
 CLONE_NEWUSER: Final = 0x1000_0000
 CLONE_NEWPID: Final = 0x2000_0000
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
-_MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 32, 4096, 16384
+_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 _MNT_DETACH: Final = 2
-_PR_SET_DUMPABLE: Final = 4
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _CAPABILITY_VERSION_3: Final = 0x2008_0522
 _CLOSE_RANGE: Final = 436  # the same on every architecture
 TOOL_UID: Final = 1000  # seen inside; not 0, so that no exec gives capabilities back
@@ -77,6 +79,51 @@ def seal(directory: str) -> None:
     call("mount", directory.encode(), directory.encode(), None, ctypes.c_ulong(_MS_BIND), None)
     flags = _MS_REMOUNT | _MS_BIND | _MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
     call("mount", None, directory.encode(), None, ctypes.c_ulong(flags), None)
+
+
+def cover(path: str) -> None:
+    """Put something empty over a file or directory, for this mount namespace and those made from it."""
+    if os.path.isdir(path):
+        mount("tmpfs", path, _MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,mode=0")
+    elif os.path.exists(path):
+        call("mount", os.devnull.encode(), path.encode(), None, ctypes.c_ulong(_MS_BIND), None)
+
+
+def show_only(directory: str, names: Iterable[str]) -> None:
+    """Put a new directory over this one and, in it, what these names lead to. Files made later are not seen."""
+    kept: dict[str, int] = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+            kept[name] = os.open(os.path.join(directory, name), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    mount("tmpfs", directory, MS_NOSUID | MS_NODEV, "size=1m,mode=0755")
+    for name, handle in kept.items():
+        target, mode = os.path.join(directory, name), os.fstat(handle).st_mode
+        if stat.S_ISLNK(mode):
+            os.symlink(os.readlink("", dir_fd=handle), target)
+            continue
+        if stat.S_ISDIR(mode):
+            os.mkdir(target)
+        else:
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
+        flags = ctypes.c_ulong(_MS_BIND | _MS_REC)
+        call("mount", f"/proc/self/fd/{handle}".encode(), target.encode(), None, flags, None)
+    for handle in kept.values():
+        os.close(handle)
+
+
+def make_all_read_only() -> None:
+    """Every mount there is, for this mount namespace; what is mounted later is not. Since Linux 5.12."""
+    attributes = (ctypes.c_uint64 * 4)(_MOUNT_ATTR_RDONLY, 0, 0, 0)
+    size = ctypes.c_size_t(ctypes.sizeof(attributes))
+    syscall(_MOUNT_SETATTR, ctypes.c_int(_AT_FDCWD), b"/", ctypes.c_uint(_AT_RECURSIVE), attributes, size)
+
+
+def become_user(uid: int) -> None:
+    """For good, and with a group of the same number. What belongs to root is then out of reach, signals included."""
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    prctl(_PR_SET_DUMPABLE, 1)  # otherwise its own /proc/self would be closed to it
 
 
 def unshare(flags: int) -> None:

@@ -10,23 +10,25 @@ import contextlib
 import gc
 import importlib
 import os
+import resource
 import selectors
 import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import Final, Literal, NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 
 from holdfast.tools.base import Job
 from holdfast.tools.sandbox import cell as cells
-from holdfast.tools.sandbox import egress, invoke, keeper, linux
+from holdfast.tools.sandbox import egress, hiding, invoke, keeper, landlock, limiting, linux
 from holdfast.tools.sandbox.contract import (
     AT_REST,
     CALL,
     Answer,
     Ended,
+    How,
     Kill,
     Ready,
     Run,
@@ -89,23 +91,35 @@ class Gathered:
             self._dropped += excess
 
 
+class Seat(msgspec.Struct, frozen=True):
+    """Where a child was put."""
+
+    pid: int
+    slot: int = 0  # which of the own users it runs as
+    verdict: int = -1  # what its keeper says it ended the call for
+
+
 class Child:
     """A walled-off process: first a spare that waits for a job, then a call, until it is dead."""
 
-    def __init__(self, pid: int, doorbell: int, inbox: int, pipes: tuple[Gathered, Gathered, Gathered]) -> None:
-        self.pid = pid
+    def __init__(self, seat: Seat, doorbell: int, inbox: int, pipes: tuple[Gathered, Gathered, Gathered]) -> None:
+        self.pid = seat.pid
+        self.seat = seat
         self.pipes = pipes
         self.number = 0
         self.deadline: float | None = None
-        self.how: Literal["exited", "killed", "timeout", "overflow"] = "exited"
+        self.watched_from = 0.0
+        self.how: How = "exited"
         self.open_pipes = len(pipes)
         self._doorbell = doorbell
         self._inbox = inbox
 
     def give(self, run: Run) -> None:
         """Through a file in memory, which takes a job of any size without making us wait for its reader."""
+        now = time.monotonic()
         self.number = run.number
-        self.deadline = time.monotonic() + run.timeout_s
+        self.deadline = now + run.timeout_s
+        self.watched_from = now + limiting.LOOK_S
         _write_all(self._inbox, run.job)
         with contextlib.suppress(BrokenPipeError):  # it is dead already, as the loop will notice
             os.write(self._doorbell, b"!")
@@ -135,6 +149,9 @@ class Zygote:
         self._calls: dict[int, Child] = {}  # by pid
         self._spares: dict[int, Child] = {}
         self._answered: dict[int, float] = {}  # when to take down the rooms that have served, by pid
+        self._watch = limiting.Watch(cell.config.limits)
+        self._slots: set[int] = set()
+        self._last_scratch = 0
         self._may_spare = True
         self._deaths = False
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY) if cell.namespaces else -1
@@ -149,7 +166,7 @@ class Zygote:
         self._selector.register(self._control, selectors.EVENT_READ, self._listen)
         gc.collect()
         gc.freeze()  # children share these pages; a collection there must not touch them
-        self._control.sendall(pack(Ready(self._cell.isolation)))
+        self._control.sendall(pack(Ready(self._cell.isolation, self._cell.refusal)))
         while True:
             spare_missing = self._may_spare and len(self._spares) < self._cell.config.spares
             pause = _QUIET_S if self._calls or self._spares else 0.0
@@ -166,6 +183,7 @@ class Zygote:
         now = time.monotonic()
         waits = [call.deadline - now for call in self._calls.values() if call.deadline is not None]
         waits += [due - now for due in self._answered.values()]
+        waits += [self._watch.due(call.watched_from) - now for call in self._calls.values()]
         waits += [at_most] if at_most is not None else []
         return max(0.0, min(waits)) if waits else None
 
@@ -174,6 +192,9 @@ class Zygote:
         for call in self._calls.values():
             if call.deadline is not None and call.deadline <= now:
                 self._end(call, "timeout")
+        watched = [call.pid for call in self._calls.values() if call.watched_from <= now and call.how == "exited"]
+        for pid, excess in self._watch.excesses(watched, now):
+            self._end(self._calls[pid], excess)
         for pid in [pid for pid, due in self._answered.items() if due <= now]:
             del self._answered[pid]
             os.kill(pid, signal.SIGKILL)
@@ -203,7 +224,7 @@ class Zygote:
                 os.waitpid(pid, 0)
         os._exit(0)
 
-    def _end(self, call: Child, how: Literal["killed", "timeout", "overflow"]) -> None:
+    def _end(self, call: Child, how: How) -> None:
         call.how = how
         call.deadline = None
         os.kill(call.pid, signal.SIGKILL if self._cell.namespaces else signal.SIGTERM)
@@ -235,7 +256,7 @@ class Zygote:
             for fd in (inbox, *(fd for pair in ends for fd in pair)):
                 on_failure.callback(os.close, fd)
             (listen, doorbell), *outputs = ends
-            pid = self._fork(cells.Pipes(listen, inbox, *(write for _, write in outputs)))
+            seat = self._fork(cells.Pipes(listen, inbox, *(write for _, write in outputs)))
             on_failure.pop_all()
         os.close(listen)
         for read, write in outputs:
@@ -243,12 +264,11 @@ class Zygote:
             os.set_blocking(read, False)
         keep = (self._limits.output_bytes, self._limits.output_bytes, self._limits.result_bytes)
         stdout, stderr, answer = (Gathered(read, cap) for (read, _), cap in zip(outputs, keep, strict=True))
-        return Child(pid, doorbell, inbox, (stdout, stderr, answer))
+        return Child(seat, doorbell, inbox, (stdout, stderr, answer))
 
-    def _fork(self, pipes: cells.Pipes) -> int:
+    def _fork(self, pipes: cells.Pipes) -> Seat:
         if not self._cell.namespaces:
-            pid = os.fork()
-            return pid or self._become_keeper(pipes)
+            return self._fork_keeper(pipes)
         linux.unshare(linux.CLONE_NEWPID)
         try:
             pid = os.fork()
@@ -257,12 +277,33 @@ class Zygote:
                 _become_tool(self._cell, pipes, os.path.join(self._cell.config.scratch, CALL))
         finally:
             linux.enter_pid_namespace(self._own_pids)
-        return pid
+        return Seat(pid)
 
-    def _become_keeper(self, pipes: cells.Pipes) -> NoReturn:
+    def _fork_keeper(self, pipes: cells.Pipes) -> Seat:
+        slot = min(set(range(len(self._slots) + 1)) - self._slots)
+        self._last_scratch += 1
+        verdict, told = os.pipe()
+        charge = keeper.Charge(
+            scratch=os.path.join(self._cell.config.scratch, f"call-{os.getpid()}-{self._last_scratch}"),
+            user=cells.user_of(slot) if self._cell.own_users else None,
+            limits=self._limits,
+            confines_signals=self._cell.landlock_abi >= landlock.SCOPES_SINCE,
+            verdict=told,
+        )
+        with contextlib.ExitStack() as always, contextlib.ExitStack() as on_failure:
+            always.callback(os.close, told)
+            on_failure.callback(os.close, verdict)
+            pid = os.fork()
+            if pid == 0:
+                self._become_keeper(pipes, charge)
+            on_failure.pop_all()
+        self._slots.add(slot)
+        return Seat(pid, slot, verdict)
+
+    def _become_keeper(self, pipes: cells.Pipes, charge: keeper.Charge) -> NoReturn:
         code = 1
         try:
-            code = keeper.keep(self._cell.config.scratch, lambda path: _become_tool(self._cell, pipes, path))
+            code = keeper.keep(charge, lambda: _become_tool(self._cell, pipes, charge.scratch, charge.user))
         finally:
             os._exit(code if code >= 0 else 128 - code)
 
@@ -299,7 +340,7 @@ class Zygote:
                 # The keeper itself was killed: what it held is ours now.
                 keeper.end_children(spare={*self._calls, *self._spares})
             if pid in self._calls:
-                self._report(self._calls.pop(pid), code)
+                self._report(self._heard(self._calls.pop(pid)), code)
             elif pid in self._spares:
                 self._discard(self._spares.pop(pid))
 
@@ -316,18 +357,28 @@ class Zygote:
         code = 128 - code if code > 128 and not self._cell.namespaces else code
         self._control.sendall(pack(Ended(call.number, call.how, code, answer, stdout, stderr)))
 
+    def _heard(self, child: Child) -> Child:
+        """What its keeper found, and its place is free again."""
+        if child.seat.verdict >= 0:
+            self._slots.discard(child.seat.slot)
+            found = os.read(child.seat.verdict, _CHUNK).decode()
+            os.close(child.seat.verdict)
+            if found in ("disk", "files") and child.how == "exited":
+                child.how = found
+        return child
+
     def _discard(self, spare: Child) -> None:
         self._may_spare = False  # whatever killed it would kill the next; a call that has to wait will say what it was
-        spare.shut()
+        self._heard(spare).shut()
         for pipe in spare.pipes:
             os.close(pipe.fd)
 
 
-def _become_tool(cell: cells.Cell, pipes: cells.Pipes, scratch: str) -> NoReturn:
+def _become_tool(cell: cells.Cell, pipes: cells.Pipes, scratch: str, user: int | None = None) -> NoReturn:
     """Never returns, so that no exception can carry a child back into the fork server's loop."""
     code = 1
     try:
-        cells.enter(cell, pipes, scratch)
+        cells.enter(cell, pipes, scratch, user)
         invoke.rehearse(_jobs)
         received = cells.wait_for_job()
         if not received:
@@ -335,7 +386,7 @@ def _become_tool(cell: cells.Cell, pipes: cells.Pipes, scratch: str) -> NoReturn
         job = _jobs.decode(received)
         cells.admit(job, cell)
         me = os.getpid()
-        answer = invoke.invoke(job)
+        answer = invoke.invoke(job, limiting.explain(cell.config.limits))
         if os.getpid() == me:  # a tool that forked: only the original speaks
             code = 0
             at_rest = cell.namespaces and _is_alone()
@@ -371,6 +422,8 @@ def main(config_text: str) -> NoReturn:
     while os.open(os.devnull, os.O_RDONLY) < cells.INBOX_FD:
         pass  # taken, so that no rule or pipe gets a number that the children need
     control = socket.socket(fileno=0)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for pipes of calls and for rules; calls get their own
     linux.die_with_parent()
     standing = egress.enclose(config)
     linux.adopt_orphans()
@@ -378,11 +431,33 @@ def main(config_text: str) -> NoReturn:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     namespaces = config.walls.namespaces and linux.works(lambda: _try_namespaces(config))
+    is_read_only = False
     if namespaces:
         linux.found_namespaces()
         linux.stay_open_to_ancestors()
-        linux.seal(config.scratch)  # calls share it: only what is mounted for each of them may be written
-    Zygote(cells.survey(config, namespaces, standing), control).serve()
+        is_read_only = _close_files(config)
+    Zygote(cells.survey(config, namespaces, is_read_only, standing), control).serve()
+
+
+def _close_files(config: ZygoteConfig) -> bool:
+    """For all calls at once, in the mounts they start from. Whether nothing can be written but a call's own mounts."""
+    if config.shell == "process":  # bubblewrap has done it otherwise
+        with contextlib.suppress(OSError):  # whether they can be seen is tried afterwards
+            _cover(config.hidden)
+    linux.seal(config.scratch)  # calls share it: only what is mounted for each of them may be written
+    try:
+        linux.make_all_read_only()
+    except OSError:
+        return False
+    return True
+
+
+def _cover(hidden: tuple[str, ...]) -> None:
+    if not hiding.too_full(hidden):
+        for directory in hiding.mixed(hidden):
+            linux.show_only(directory, hiding.kept_in(directory, hidden))
+    for path in hidden:
+        linux.cover(path)
 
 
 def _try_namespaces(config: ZygoteConfig) -> None:
