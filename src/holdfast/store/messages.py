@@ -29,7 +29,7 @@ _LONGEST_PIECE = 200
 # Characters that Python folds to one whose own capital is another.
 _FOLDED_TOO = {"\u00df": "\u1e9e", "\u00e5": "\u212b", "\u03c9": "\u2126", "\u03b8": "\u03f4"}
 
-# Capitals that Python folds to something of which both databases make no such capital.
+# Capitals that Python folds to plain characters, and the databases do not.
 _FOLDED_TO_PLAIN = {"i": "\u0130", "\u0307": "\u0130", "k": "\u212a"}
 
 _INSERT = insert_into(messages)
