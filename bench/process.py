@@ -22,16 +22,16 @@ class Server:
             self.port: int = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._data_dir = data_dir
+        self.program = Path(sys.executable).with_name("holdfast")  # or another checkout's, to compare with
         self._environment = environment
         self.started_in_s = 0.0
 
     def __enter__(self) -> Self:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "LETTA_"))}
-        program = Path(sys.executable).with_name("holdfast")
         began = time.perf_counter()
         with (self._data_dir / "server.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [str(program), "serve", "--port", str(self.port)],
+                [str(self.program), "serve", "--port", str(self.port)],
                 env=clean | {"HOLDFAST_DATA_DIR": str(self._data_dir)} | self._environment,
                 stdout=log,
                 stderr=log,

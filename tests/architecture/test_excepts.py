@@ -13,6 +13,7 @@ ALLOWED = {
     "engine/runner.py": (1, "the boundary of one run: recorded on the run, and logged"),
     "engine/worker.py": (1, "the run's failure could not be recorded: logged, and a sweep tries again"),
     "in_process.py": (1, "kept while everything is closed, then raised again"),
+    "store/postgres.py": (1, "whatever ends a job rolls its transaction back, and is raised again"),
     "store/sqlite.py": (1, "the boundary of one job on the writer thread: rolled back, and raised in its caller"),
     "tools/sandbox/invoke.py": (1, "the boundary of one tool call: whatever a tool raises becomes its return"),
 }

@@ -86,3 +86,17 @@ def test_an_ipv6_address_can_be_listened_on() -> None:
         pytest.skip("this machine has no IPv6 loopback")
     with listener:
         assert listener.family is socket.AF_INET6
+
+
+def test_a_process_that_cannot_stop_because_everything_hangs_is_ended() -> None:
+    """The event loop itself is blocked here, as by a disk that does not answer."""
+    program = (
+        "import threading\n"
+        "from holdfast.commands import serving\n"
+        "serving._STOP_GRACE_S = 0.1\n"
+        "serving._end_after(0.1)\n"
+        "threading.Event().wait()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert b"did not stop in time" in ended.stderr

@@ -237,3 +237,20 @@ async def test_a_message_waits_in_line_for_a_thread_that_another_server_drives(w
     await second.worker.stopped(accepted.run.id)
     assert (await world.run(busy.run.id)).stop_reason == "end_turn"
     assert (await world.run(accepted.run.id)).stop_reason == "end_turn"
+
+
+async def test_a_process_that_takes_over_its_own_run_ends_the_drive_under_the_older_lease(world: World) -> None:
+    """As one does that was stopped for longer than its lease."""
+    node = world.node()
+    accepted = await node.send("call the slow tool", background=True, stream_tokens=True)
+    await world.tools.waiting.wait()
+    owned = node.worker._owned.pop(accepted.run.id)  # a sweep that runs before the acceptance is known to the worker
+    assert await node.worker.recover(alone=True) == 1
+    world.tools.let_go.set()
+    owned.scope.cancel("lease_lost")
+    await owned.stopped.wait()
+    await node.worker.stopped(accepted.run.id)
+    run = await world.run(accepted.run.id)
+    assert (run.status, run.stop_reason, run.lease) == ("completed", "end_turn", 2)
+    assert await node.replay(accepted.run.id)
+    await assert_invariants(world.database, idle=True)

@@ -14,7 +14,8 @@ from holdfast.llm.base import ModelRequest
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.llm.scripted import OfflineModel
 from holdfast.store.database import Transaction
-from holdfast.store.sqlite import SQLiteDatabase, SQLiteTransaction
+from holdfast.store.sqlite import SQLiteDatabase
+from holdfast.store.sqlite_connection import SQLiteTransaction
 from tests.invariants import assert_invariants
 from tests.scenario import eventually
 from tests.served import ServedClient, served

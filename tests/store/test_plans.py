@@ -20,7 +20,8 @@ from holdfast.store import frames, holds, journal, messages, runs, steps, thread
 from holdfast.store.database import Row
 from holdfast.store.paging import Page
 from holdfast.store.run_filters import RunFilter
-from holdfast.store.sqlite import COMPILER, connect, drive, migrate
+from holdfast.store.sqlite import migrate
+from holdfast.store.sqlite_connection import COMPILER, connect, drive
 from holdfast.store.statements import Statement
 from holdfast.store.steps import StepFilter
 

@@ -9,7 +9,7 @@ from sqlalchemy import Select, bindparam, select
 
 from holdfast.errors import BugError
 from holdfast.store.database import Database, Transaction
-from holdfast.store.sqlite import COMPILER
+from holdfast.store.sqlite_connection import COMPILER
 from holdfast.store.statements import insert_into, insert_or_ignore, insert_or_update, one_of
 from holdfast.store.tables import facts, runs
 

@@ -24,6 +24,7 @@ from holdfast.api.browsers import LocalPagesOnly
 from holdfast.api.deps import Holdfast
 from holdfast.api.server import create_app
 from holdfast.commands.connections import Connections, GuardedHttp, Limits, most_connections
+from holdfast.engine.worker import HAND_OVER_S
 from holdfast.errors import ConfigError
 from holdfast.settings import OFFLINE_MODEL, Settings
 from holdfast.version import VERSION
@@ -128,7 +129,8 @@ def _uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=max(1, round(settings.drain_s)),
+        # Longer than runs are given to be handed over: a request whose run is let go is answered, not cut off.
+        timeout_graceful_shutdown=round(settings.drain_s + HAND_OVER_S) + 1,
     )
 
 
@@ -157,7 +159,7 @@ class _Server(uvicorn.Server):
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         if not self.should_exit:
-            _end_after(self.config.timeout_graceful_shutdown or 0)
+            _end_after(self._deps.settings.drain_s)
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -7,6 +7,7 @@ not itself carry it out, writes nothing and raises CancelPending: the database o
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from typing import Final
 
 import msgspec
 
@@ -25,6 +26,7 @@ from holdfast.store import frames as frame_rows
 from holdfast.store.transaction import Database, Transaction
 
 _encoder = msgspec.json.Encoder()
+_DUE_AT_ONCE: Final = 0  # by everybody's clock: this process's own may be ahead, and another may deliver it
 
 
 class CancelPending(RunInterrupted):
@@ -96,7 +98,7 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
         stop_reason=failure.stop_reason,
         completed_us=now_us,
         total_duration_ns=max(0, now_us - run.created_us) * 1_000,
-        callback_due_us=now_us if run.callback_url else None,
+        callback_due_us=_DUE_AT_ONCE if run.callback_url else None,
         metadata_merge={"error": failure.error},
         unless_cancelling=False,
     )
@@ -156,7 +158,7 @@ async def _fence(tx: Transaction, session: Session, stop: StopReason | None) -> 
         completed_us=now_us if stop else None,
         ttft_ns=session.ttft_ns,
         total_duration_ns=session.clock.now_ns() - session.received_ns if stop else None,
-        callback_due_us=now_us if stop and session.run.callback_url else None,
+        callback_due_us=_DUE_AT_ONCE if stop and session.run.callback_url else None,
         metadata_merge={"error": {"run_id": session.run.id, **state.error}} if stop and state.error else None,
         unless_cancelling=not cancelling,
     )

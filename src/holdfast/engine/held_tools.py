@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from holdfast.core.fingerprint import ToolIdentity, fingerprint, gets_secrets
 from holdfast.core.hold import NO_TOOLS, HeldTools
@@ -12,7 +12,7 @@ from holdfast.store import agents, tools
 from holdfast.store.transaction import Database, Transaction
 
 
-async def find_held_tools(database: Database, spec: RunSpec, calls: Sequence[OpenCall]) -> HeldTools:
+async def find_held_tools(database: Database, spec: RunSpec, calls: Iterable[OpenCall]) -> HeldTools:
     asking = {call.call.name for call in calls if call.status == "held"}
     asked = {tool.tool_id: tool for tool in spec.tools if tool.name in asking and tool.tool_id is not None}
     if not asked:

@@ -150,9 +150,14 @@ class Streams:
         return self._live.get(run_id)
 
     def close(self, run_id: str) -> None:
-        stream = self._live.pop(run_id, None)
-        if stream is not None:
-            stream.finish()
+        if (stream := self._live.get(run_id)) is not None:
+            self.end(stream)
+
+    def end(self, stream: RunStream) -> None:
+        """Only this one: a newer owner in this process may have opened another for the same run."""
+        if self._live.get(stream.run_id) is stream:
+            del self._live[stream.run_id]
+        stream.finish()
 
     async def flush(self, run_ids: Sequence[str]) -> None:
         """Stores what has piled up for these runs since their last checkpoint, in one transaction.

@@ -32,7 +32,7 @@ _EVER = 2**62
 _CLAIMS_AT_ONCE = 64
 _ALL = 1_000_000
 SKEW_LIMIT_S = 5.0
-_HAND_OVER_S = 6.0  # a sandbox that hangs is given five seconds to end its tools
+HAND_OVER_S = 6.0  # a sandbox that hangs is given five seconds to end its tools
 _BETWEEN_SWEEPS_S = 0.01
 _SWEPT_AGAIN_US = 600_000_000
 _Sweep = Callable[[Transaction, int, Place], Coroutine[Any, Any, Swept]]
@@ -61,9 +61,10 @@ def skew_of(clock: Clock, database_us: int) -> float | None:
 
 
 class _Owned:
-    def __init__(self, run_id: str, background: bool) -> None:
+    def __init__(self, run_id: str, background: bool, lease: int) -> None:
         self.run_id = run_id
         self.background = background
+        self.lease = lease
         self.scope = CancelScope()
         self.stopped = asyncio.Event()
 
@@ -106,12 +107,23 @@ class Worker:
     def start(self, session: Session) -> None:
         """Takes charge of a run whose lease this worker holds."""
         session.retelling = self.windows.retelling_of(session.run.thread_id)
-        owned = self._owned[session.run.id] = _Owned(session.run.id, session.run.background)
+        owned = _Owned(session.run.id, session.run.background, session.lease)
+        self._replace(self._owned.get(session.run.id), owned)
         if session.run.cancel_asked_us is not None:
             owned.scope.cancel("user")
         task = asyncio.create_task(self._drive(session, owned), name=session.run.id)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _replace(self, earlier: _Owned | None, owned: _Owned) -> None:
+        """A process that was stopped for longer than its lease may find its own run expired, and take it over. Then the
+        newer lease counts, and whatever is done under the older one ends."""
+        if earlier is not None and earlier.lease > owned.lease:
+            owned.scope.cancel("lease_lost")
+            return
+        if earlier is not None:
+            earlier.scope.cancel("lease_lost")
+        self._owned[owned.run_id] = owned
 
     def owns(self, run_id: str) -> bool:
         return run_id in self._owned
@@ -214,7 +226,7 @@ class Worker:
         for owned in list(self._owned.values()):
             owned.scope.cancel("shutdown")
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_HAND_OVER_S)
+            await asyncio.wait(self._tasks, timeout=HAND_OVER_S)
         for task in self._tasks:
             # It hangs, in a database that does not answer say. Its lease runs out, and another server carries it on.
             log.error("run %s could not be handed over in time", task.get_name())
@@ -232,8 +244,9 @@ class Worker:
         finally:
             if session.thread_end is not None:
                 self.windows.keep(session.run.thread_id, session.thread_end, session.stored_window, session.retelling)
-            del self._owned[session.run.id]
-            self._streams.close(session.run.id)
+            if self._owned.get(session.run.id) is owned:
+                del self._owned[session.run.id]
+            self._streams.end(session.stream)
             owned.stopped.set()
             self.on_end(session.run)
 

@@ -108,6 +108,7 @@ class PostgresDatabase:
         self._timeout_s = timeout_s
         self._writes: set[asyncio.Task[Any]] = set()
         self._refused: str | None = None  # why the last write failed, if the database refuses to store anything
+        self._checking: asyncio.Task[int] | None = None
         self._closed = False
 
     async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
@@ -144,6 +145,13 @@ class PostgresDatabase:
         return await self._retried(self._lease_pool, job, isolation="read_committed")
 
     async def check(self) -> int:
+        # One for all who ask at once: anybody may, and leases are renewed on the same connections.
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.get_running_loop().create_task(self._check())
+            self._checking.add_done_callback(_seen)
+        return await asyncio.shield(self._checking)
+
+    async def _check(self) -> int:
         if self._refused is not None:
             # Only a write can tell whether it is over.
             await self.write(lambda tx: facts.set_number(tx, "ready", time.time()))
@@ -270,6 +278,12 @@ async def _now_us(tx: Transaction) -> int:
     row = await tx.fetch_one(_CLOCK)
     assert row is not None
     return row["now_us"]
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Whoever waited for it may have given up, and then nobody asks for its exception."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _report_unseen(task: asyncio.Task[Any]) -> None:

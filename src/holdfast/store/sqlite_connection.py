@@ -1,0 +1,148 @@
+"""A connection to a SQLite file, and what a job sees of it: a transaction, or a view that cannot write."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+
+from holdfast.errors import BugError, HoldfastError
+from holdfast.store.sqlite_log import CHECKPOINT_PAGES, keep_a_log
+from holdfast.store.statements import Compiler, PerDialect, Statement
+from holdfast.store.transaction import DatabaseError, IntegrityError, Job, Parameters, Row, Transaction
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_S: Final = 10
+COMPILER: Final = Compiler(SQLiteDialect_pysqlite(paramstyle="qmark"), insert)
+
+
+def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    # Autocommit, so that every BEGIN and COMMIT is ours; the writer's connection is made here but used in its thread.
+    connection = sqlite3.connect(
+        path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=1_000
+    )
+    connection.row_factory = sqlite3.Row
+    connection.create_function("database_now_us", 0, now_us)
+    keep_a_log(connection)
+    for pragma in (
+        "synchronous = FULL",
+        # Moving them into the file costs the commit that has to do it two syncs.
+        f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
+        "foreign_keys = ON",
+        "cache_size = -32000",
+        "mmap_size = 268435456",
+        "temp_store = MEMORY",
+        f"query_only = {'ON' if read_only else 'OFF'}",
+    ):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    return connection
+
+
+def now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+class SQLiteTransaction:
+    """Store functions never see more of the connection than this."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    async def execute(self, statement: Statement, parameters: Parameters | None = None) -> int:
+        return self._run(statement, parameters).rowcount
+
+    async def execute_many(self, statement: Statement, parameters: Sequence[Parameters]) -> None:
+        if not parameters:
+            return
+        prepared = COMPILER.prepare(statement, parameters[0])
+        sql, _ = prepared.bind(parameters[0])
+        try:
+            self._connection.executemany(sql, (_sendable(prepared.bind(each)[1]) for each in parameters))
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+    async def fetch_all(self, statement: Statement, parameters: Parameters | None = None) -> list[Row]:
+        cursor = self._run(statement, parameters)
+        try:
+            return cursor.fetchall()
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+    async def fetch_one(self, statement: Statement, parameters: Parameters | None = None) -> Row | None:
+        # All of it: a statement with RETURNING has done its work only when its last row has been read.
+        rows = await self.fetch_all(statement, parameters)
+        return rows[0] if rows else None
+
+    def _run(self, statement: Statement, parameters: Mapping[str, Any] | None) -> sqlite3.Cursor:
+        given = parameters or {}
+        sql, values = COMPILER.prepare(statement, given).bind(given)
+        try:
+            return self._connection.execute(sql, _sendable(values))
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+
+class SQLiteView(SQLiteTransaction):
+    """For reads, also on a connection that could write."""
+
+    async def execute_many(self, statement: Statement, parameters: Sequence[Parameters]) -> None:
+        raise BugError(f"A read tried to write: {statement}")
+
+    def _run(self, statement: Statement, parameters: Mapping[str, Any] | None) -> sqlite3.Cursor:
+        if isinstance(statement, PerDialect) or not statement.is_select:
+            raise BugError(f"A read tried to write: {statement}")
+        return super()._run(statement, parameters)
+
+    def show(self, job: Job[T]) -> T:
+        try:
+            self._connection.execute("BEGIN DEFERRED")
+            try:
+                return drive(job, self)
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+
+def _sendable(values: list[Any]) -> list[Any]:
+    return [msgspec.json.encode(value).decode() if isinstance(value, (list, tuple)) else value for value in values]
+
+
+def translate(error: sqlite3.Error) -> HoldfastError:
+    if isinstance(error, sqlite3.IntegrityError):
+        return IntegrityError(str(error).partition(" constraint failed: ")[2] or str(error))
+    if isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError)):
+        return BugError(f"SQLite was used wrongly: {error}")
+    return refusal(error)(f"SQLite: {error}")
+
+
+class DamagedFile(DatabaseError):
+    """Part of the file is not a database. It stays so until the file is replaced, which takes a restart."""
+
+
+def refusal(error: BaseException) -> type[DatabaseError]:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code
+    return DamagedFile if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) else DatabaseError
+
+
+def drive(job: Job[T], tx: Transaction) -> T:
+    """Run a coroutine that awaits only its transaction; with SQLite it has no reason to suspend."""
+    coroutine = job(tx)
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    coroutine.close()
+    raise BugError(f"The database job {job_name(job)} awaited something other than its transaction")
+
+
+def job_name(job: Job[Any]) -> str:
+    return getattr(job, "__qualname__", None) or repr(job)
