@@ -44,6 +44,7 @@ def peek(directory: str, names: list) -> list:
 def shown_directory() -> Iterator[Path]:
     """A new directory below the interpreter's prefix, all of which tools may read."""
     directory = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=sys.prefix))
+    directory.chmod(0o755)  # also where each call has a user of its own
     yield directory
     shutil.rmtree(directory)
 

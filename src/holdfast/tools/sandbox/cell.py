@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.tools.base import Job
 from holdfast.tools.sandbox import egress, hiding, landlock, linux, seccomp
-from holdfast.tools.sandbox.contract import Limits, ZygoteConfig
+from holdfast.tools.sandbox.contract import CALL, Limits, ZygoteConfig
 
 ANSWER_FD, DOORBELL_FD, INBOX_FD = 3, 4, 5
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
@@ -114,7 +114,7 @@ def survey(config: ZygoteConfig, namespaces: bool, is_read_only: bool, standing:
         namespaces=namespaces,
         landlock_abi=abi if abi and linux.works(restrict) else 0,
         seccomp_program=filter_program if filter_program and linux.works(filter_calls) else None,
-        own_users=could_switch and linux.works(_try_own_user),
+        own_users=could_switch and linux.works(lambda: _try_own_user(config.scratch)),
         is_read_only=is_read_only,
         readable=tuple(landlock.open_paths(readable)),
         writable=tuple(landlock.open_paths(writable)),
@@ -145,8 +145,8 @@ def user_of(slot: int) -> int:
     return min(_FIRST_USER, max(ends) - 4096) + slot
 
 
-def _try_own_user() -> None:
-    """Python, its packages and this package must stay readable; they are not if root keeps them to itself.
+def _try_own_user(scratch: str) -> None:
+    """Python, its packages, this package and the calls' directory must stay in reach; root may keep them to itself.
 
     The guard of the egress policy must still see into processes of another user, for which root needs CAP_SYS_PTRACE.
     """
@@ -157,6 +157,7 @@ def _try_own_user() -> None:
     for path in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__), os.path.dirname(msgspec.__file__)):
         os.listdir(path)
     os.stat(__file__)
+    os.stat(os.path.join(scratch, CALL))
 
 
 def _try_to_see(cell: Cell, path: str) -> None:
@@ -281,14 +282,15 @@ def _lower(kind: int, wanted: int) -> None:
 
 
 def _build_walls(cell: Cell, scratch: str, user: int | None) -> None:
+    # Opened before the user changes, who may not get there by name.
     proc = landlock.open_paths(_proc_paths(cell)) if cell.landlock_abi else []
+    writable = landlock.open_paths((scratch,)) if cell.landlock_abi and not cell.namespaces else []
     if user is not None:
         linux.become_user(user)
     linux.drop_capabilities()
     linux.die_with_parent()
     linux.forbid_new_privileges()
     if cell.landlock_abi:
-        writable = () if cell.namespaces else landlock.open_paths((scratch,))
         landlock.restrict(cell.landlock_abi, (*cell.readable, *proc), (*cell.writable, *writable))
     linux.close_from(INBOX_FD + 1)
     if cell.seccomp_program:
