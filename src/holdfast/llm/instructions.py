@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -38,6 +39,7 @@ _TIMES = re.compile(rf"\b(?:(\d+|{'|'.join(_WORDS)})\s+times|(once)|(twice)|(thr
 # A person's instruction is shorter; what is pasted below it would take minutes to look through.
 _READ_CHARS: Final = 4_000
 _MOST_TIMES: Final = 100
+_MOST_CALLS: Final = 200  # fewer than a reply may make
 _MUST_CALL = re.compile(r"\bmust call\b(.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -55,7 +57,8 @@ class _Mention(msgspec.Struct, frozen=True):
 
 
 def planned_calls(text: str, tools: Sequence[ToolSchema]) -> tuple[PlannedCall, ...]:
-    return tuple(call for mention in _mentions(text[:_READ_CHARS], tools) for call in _calls_of(mention))
+    calls = (call for mention in _mentions(text[:_READ_CHARS], tools) for call in _calls_of(mention))
+    return tuple(islice(calls, _MOST_CALLS))
 
 
 def demanded_tools(alert: str, tools: Sequence[ToolSchema]) -> tuple[str, ...]:
