@@ -157,6 +157,7 @@ async def test_renewing_extends_all_runs_of_the_owner_and_tells_of_cancels(datab
     renewed = await call(database, runs.renew, "me", 5 * SECOND)
     assert sorted(renewed) == sorted([(mine[0].id, 1, None), (mine[1].id, 1, NOW + 7)])
     until_us = (await stored(database, mine[0])).lease_expires_us
+    assert until_us is not None
     assert before_us + 5 * SECOND <= until_us <= await database.now_us() + 5 * SECOND, "by the database's clock"
     assert (await stored(database, other)).lease_expires_us == NOW + SECOND
 
