@@ -28,7 +28,7 @@ from holdfast.core.spec import RunSpec
 from holdfast.engine.clock import Clock
 from holdfast.engine.loading import blocks_in_view
 from holdfast.engine.session import Session
-from holdfast.engine.starting import own_part, shared_part
+from holdfast.engine.starting import SharedParts, own_part
 from holdfast.engine.streams import RunStream, Streams
 from holdfast.engine.windows import Windows
 from holdfast.engine.worker import Worker
@@ -128,6 +128,7 @@ class SendMessage:
         self._clock = clock
         self._retries = retries
         self._accepting: set[asyncio.Task[Accepted | None]] = set()
+        self._shared_parts = SharedParts()
         self._known_specs: set[str] = set()  # hashes of specs that were stored when last used
 
     async def __call__(self, sending: Sending) -> Accepted:
@@ -218,7 +219,7 @@ class SendMessage:
     ) -> None:
         """A spec that is known to be stored is not written again. Should it have been deleted since, because no journal
         referred to it, the database refuses the new one, and the spec is written after all."""
-        shared, ttl_us = shared_part(accepting.spec), self._worker.lease_ttl_us
+        shared, ttl_us = self._shared_parts.of(accepting.spec), self._worker.lease_ttl_us
 
         async def write(*, spec_known: bool) -> RunStarted | None:
             return await self._database.write(

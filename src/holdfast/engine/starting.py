@@ -17,6 +17,7 @@ from holdfast.store.specs import SharedSpec
 
 SHARED: Final = ("model", "tools", "rules", "compaction", "skills")
 _OWN: Final = tuple(name for name in RunSpec.__struct_fields__ if name not in SHARED)
+_MOST_AGENTS: Final = 500
 _encode = msgspec.json.Encoder().encode
 
 
@@ -24,6 +25,24 @@ def shared_part(spec: RunSpec) -> SharedSpec:
     """Objects keep the order of their keys, and the hash depends on it: a model is shown a schema as it was written."""
     text = _encode({name: getattr(spec, name) for name in SHARED})
     return SharedSpec(hashlib.sha256(text).hexdigest(), text.decode())
+
+
+class SharedParts:
+    """The shared part of each agent's newest spec: encoding and hashing it anew with every message costs more than to
+    compare. A tool that was edited has another version, so equal ones are equal to the letter."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, tuple[RunSpec, SharedSpec]] = {}
+
+    def of(self, spec: RunSpec) -> SharedSpec:
+        known = self._newest.get(spec.agent_id)
+        if known is not None and all(getattr(spec, name) == getattr(known[0], name) for name in SHARED):
+            return known[1]
+        if len(self._newest) >= _MOST_AGENTS:
+            self._newest.clear()
+        shared = shared_part(spec)
+        self._newest[spec.agent_id] = spec, shared
+        return shared
 
 
 def own_part(started: RunStarted) -> str:
