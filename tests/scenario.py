@@ -93,7 +93,12 @@ class FragileDatabase:
     def spare(self) -> None:
         self._crash_at = None
 
-    async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
+    async def write(
+        self,
+        job: Job[T],
+        performed: Callable[[T], None] | None = None,
+        settled: Callable[[BaseException | None], None] | None = None,
+    ) -> T:
         self._check()
         self.writes += 1
         if (lost := self._lost_writes.get(self.writes)) is not None:
@@ -102,7 +107,7 @@ class FragileDatabase:
                 await self._inner.write(job)
             raise DatabaseError("the connection was lost")
         if self.writes != self._crash_at:
-            return await self._inner.write(job, performed)
+            return await self._inner.write(job, performed, settled)
         if self._when == "after":
             await self._inner.write(job)
         self.dead = True

@@ -138,3 +138,7 @@ def test_a_prefilled_argument_that_the_tool_does_not_have_is_refused() -> None:
 
 def test_a_tool_that_takes_any_argument_takes_any_prefilled_one() -> None:
     assert merge_prefilled({"additionalProperties": True}, {}, {"town": "Rome"}) == {"town": "Rome"}
+
+
+def test_ordinary_fractions_are_readable() -> None:
+    assert arguments_of('{"m": 1.5, "note": "a\nb"}') == {"m": 1.5, "note": "a\nb"}

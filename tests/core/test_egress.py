@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+from typing import get_args
 
 import pytest
 
-from holdfast.core.egress import Egress, Entry, UnknownEgress, entries, is_public, of_tags
+from holdfast.core.egress import Egress, Entry, Mode, UnknownEgress, entries, is_public, of_tags, plain
+from holdfast.core.records import Tool
 
 NOT_PUBLIC = """
     0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 127.0.0.1 127.255.255.255 169.254.169.254 172.16.0.1 172.31.255.255 192.0.2.1
@@ -77,3 +79,40 @@ def test_tags_say_a_tools_own_policy() -> None:
 def test_a_tag_that_widens_or_means_nothing_is_refused(tag: str) -> None:
     with pytest.raises(UnknownEgress):
         of_tags([tag])
+
+
+def test_a_policy_knows_its_names_and_whether_it_needs_dns() -> None:
+    named = Egress("allow-list", (Entry("api.example.com", 443), Entry("10.0.0.0/8")))
+    assert named.names == ("api.example.com",)
+    assert [Egress(mode).needs_names for mode in ("none", "public", "all")] == [False, True, True]
+    assert (named.needs_names, Egress("allow-list", (Entry("10.0.0.0/8"),)).needs_names) == (True, False)
+
+
+def test_each_policy_judges_an_address() -> None:
+    public, private = ipaddress.ip_address("93.184.216.34"), ipaddress.ip_address("10.1.2.3")
+    judged = {mode: (Egress(mode).allows(public, 80), Egress(mode).allows(private, 80)) for mode in get_args(Mode)}
+    assert judged == {
+        "none": (False, False),
+        "public": (True, False),
+        "allow-list": (False, False),
+        "all": (True, True),
+    }
+
+
+def test_a_name_of_the_list_allows_its_port() -> None:
+    listed = Egress("allow-list", (Entry("api.example.com", 443),))
+    assert (listed.allows_as("api.example.com", 443), listed.allows_as("api.example.com", 80)) == (True, False)
+    assert not listed.allows_as("other.example.com", 443)
+
+
+def test_the_zone_of_a_link_local_address_is_no_part_of_it() -> None:
+    assert plain(ipaddress.ip_address("fe80::1%eth0")) == ipaddress.ip_address("fe80::1")
+
+
+def test_a_tool_says_its_own_policy_with_its_tags() -> None:
+    tool = Tool(id="tool-1", name="t", tool_type="custom", description="", json_schema={}, tags=("egress:none",))
+    assert tool.egress == Egress("none")
+
+
+def test_brackets_around_an_address_need_no_port() -> None:
+    assert entries("[::1], [fd00::2]:80") == (Entry("::1/128"), Entry("fd00::2/128", 80))

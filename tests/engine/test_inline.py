@@ -45,11 +45,16 @@ class Meddler:
         self._block_id = block_id
         self._left = at
 
-    async def write(self, job: Job[Any], performed: Callable[[Any], None] | None = None) -> Any:
+    async def write(
+        self,
+        job: Job[Any],
+        performed: Callable[[Any], None] | None = None,
+        settled: Callable[[BaseException | None], None] | None = None,
+    ) -> Any:
         self._left -= 1
         if self._left == 0:
             await self._inner.write(self._meddle)
-        return await self._inner.write(job, performed)
+        return await self._inner.write(job, performed, settled)
 
     async def read(self, job: Job[Any]) -> Any:
         return await self._inner.read(job)

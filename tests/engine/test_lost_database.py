@@ -17,7 +17,7 @@ from holdfast.errors import Busy
 from holdfast.llm.base import ModelRequest
 from holdfast.llm.scripted import OfflineModel
 from holdfast.store import runs, threads
-from holdfast.store.transaction import DatabaseError
+from holdfast.store.transaction import DatabaseError, Transaction
 
 from ..invariants import assert_invariants
 from ..scenario import Node, World, eventually
@@ -39,6 +39,10 @@ class CountingModel(OfflineModel):
         async for delta in super().stream(request):
             yield delta
         self.replies += 1
+
+
+async def _nothing(_: Transaction) -> None:
+    pass
 
 
 def counting(node: Node) -> CountingModel:
@@ -143,7 +147,8 @@ async def test_a_sender_that_leaves_at_any_moment_does_not_wedge_its_thread(worl
             await asyncio.sleep(0)
         sending.cancel()
         await asyncio.wait([sending])
-        await eventually(lambda: not node.worker._owned and not node._send._accepting)
+        await node.database.write(_nothing)  # what the sender had under way comes before it
+        await eventually(lambda: not node.worker._owned)
         assert (await node.ask("hello again", thread=thread)).stop_reason == "end_turn"
     await assert_invariants(world.database, idle=True)
 

@@ -16,10 +16,11 @@ from holdfast.actions.explain_run import explain_run
 from holdfast.actions.run_spec import freeze
 from holdfast.core.events import AnyEvent, RunStarted
 from holdfast.core.messages import Approve, Message, Text
-from holdfast.core.records import Run
-from holdfast.core.spec import RunSpec
+from holdfast.core.records import CompactionSettings, ModelChoice, Run
+from holdfast.core.spec import RunSpec, ToolSpec
+from holdfast.core.tool_rules import RequiresApproval
 from holdfast.engine.loading import load_state
-from holdfast.engine.starting import SHARED, own_part, shared_part
+from holdfast.engine.starting import SHARED, SharedParts, own_part, shared_part
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.store import agents, journal, messages, runs, specs, threads, tools
 from holdfast.store.database import Database, open_database, sqlite_path
@@ -317,3 +318,24 @@ async def test_a_database_of_the_revision_before_is_used_on(old_url: str) -> Non
     finally:
         await node.die()
         await database.aclose()
+
+
+def test_a_change_of_any_shared_field_makes_another_shared_part() -> None:
+    model = ModelChoice(handle="holdfast/offline", context_window=1_000)
+    plain = RunSpec(agent_id="agent-1", thread_id="agent-1", model=model)
+    tool = ToolSpec(name="t", description="", parameters={}, effect="once")
+    changes: dict[str, Any] = {
+        "model": ModelChoice(handle="holdfast/offline", context_window=2_000),
+        "tools": (tool,),
+        "rules": (RequiresApproval(tool_name="t"),),
+        "compaction": CompactionSettings(clip_chars=7),
+        "skills": "skills",
+    }
+    assert changes.keys() == set(SHARED)
+    parts = SharedParts()
+    first = parts.of(plain)
+    for name, value in changes.items():
+        changed = msgspec.structs.replace(plain, **{name: value})
+        assert parts.of(changed) == shared_part(changed) != first
+        assert parts.of(plain) == first
+    assert parts.of(msgspec.structs.replace(plain, max_steps=3)) == first

@@ -60,9 +60,14 @@ class SeamDatabase:
         self._inner = inner
         self._seams = seams
 
-    async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
+    async def write(
+        self,
+        job: Job[T],
+        performed: Callable[[T], None] | None = None,
+        settled: Callable[[BaseException | None], None] | None = None,
+    ) -> T:
         await self._seams.passing("before a write")
-        written = await self._inner.write(job, performed)
+        written = await self._inner.write(job, performed, settled)
         await self._seams.passing("after a write")
         return written
 
@@ -143,8 +148,13 @@ class Announcing:
         self._inner = inner
         self.written = asyncio.Event()
 
-    async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
-        done = await self._inner.write(job, performed)
+    async def write(
+        self,
+        job: Job[T],
+        performed: Callable[[T], None] | None = None,
+        settled: Callable[[BaseException | None], None] | None = None,
+    ) -> T:
+        done = await self._inner.write(job, performed, settled)
         self.written.set()
         return done
 

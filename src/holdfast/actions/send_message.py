@@ -7,9 +7,8 @@ refused request leaves nothing behind.
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -49,7 +48,6 @@ _POLL_ELSEWHERE_S: Final = 0.1
 _LONGEST_WINDOW: Final = 500  # messages that are read on the event loop: about 5 ms
 _KNOWN_SPECS: Final = 10_000  # of which this process remembers that they are stored: 2 MB
 _encode = msgspec.json.Encoder().encode
-log = logging.getLogger(__name__)
 
 
 class Sending(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +125,6 @@ class SendMessage:
         self._streams = streams
         self._clock = clock
         self._retries = retries
-        self._accepting: set[asyncio.Task[Accepted | None]] = set()
         self._shared_parts = SharedParts()
         self._known_specs: set[str] = set()  # hashes of specs that were stored when last used
 
@@ -147,7 +144,7 @@ class SendMessage:
             if scene.active is not None:
                 await self._wait(scene.active, deadline)
                 continue
-            accepted = await self._accept_in_own_task(sending, scene)
+            accepted = await self._accept(sending, scene)
             if accepted is not None:
                 return accepted
 
@@ -158,17 +155,6 @@ class SendMessage:
             return await self._database.read(lambda tx: look(tx, sending, windows, longest=_LONGEST_WINDOW))
         except _LongWindow:
             return await self._database.read_long(lambda tx: look(tx, sending, windows))
-
-    async def _accept_in_own_task(self, sending: Sending, scene: Scene) -> Accepted | None:
-        """Carried through though the request is cancelled: a run that has begun must learn whether it is stored."""
-        task = asyncio.create_task(self._accept(sending, scene))
-        self._accepting.add(task)
-        task.add_done_callback(self._accepting.discard)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(_report_unseen)
-            raise
 
     async def _wait(self, active: Run, deadline: float) -> None:
         left_s = deadline - asyncio.get_running_loop().time()
@@ -197,33 +183,42 @@ class SendMessage:
                 begun.append(self._session(accepting, scene, started))
                 self._worker.start(begun[0])
 
+        def settle(error: BaseException | None) -> None:
+            """Also when the sender has left meanwhile: a run that has begun must learn whether it is stored."""
+            if begun and error is not None:
+                self._worker.lose(accepting.run.id)
+                begun[0].arrived(None)
+            elif begun:
+                begun[0].arrived(_places(accepting)[0][-1] + 1)
+
         try:
-            await self._store(accepting, sending, now_us, begin)
+            await self._store(accepting, sending, now_us, begin, settle)
         except _Overtaken:
             return None
         except DatabaseError:
-            if begun:
-                self._worker.lose(accepting.run.id)
-                begun[0].arrived(None)
-                raise
-            if not await self._is_stored(accepting.run.id):
+            if begun or not await self._is_stored(accepting.run.id):
                 raise
             begin(_started(accepting, _places(accepting)[1]))
+            settle(None)
         if not begun:
             return None
-        begun[0].arrived(_places(accepting)[0][-1] + 1)
         return Accepted(accepting.run, begun[0].stream, scene.agent)
 
     async def _store(
-        self, accepting: _Plan, sending: Sending, now_us: int, begin: Callable[[RunStarted | None], None]
+        self,
+        accepting: _Plan,
+        sending: Sending,
+        now_us: int,
+        begin: Callable[[RunStarted | None], None],
+        settle: Callable[[BaseException | None], None],
     ) -> None:
         """A spec that is known to be stored is not written again. Should it have been deleted since, because no journal
         referred to it, the database refuses the new one, and the spec is written after all."""
         shared, ttl_us = self._shared_parts.of(accepting.spec), self._worker.lease_ttl_us
 
-        async def write(*, spec_known: bool) -> RunStarted | None:
-            return await self._database.write(
-                lambda tx: _write(tx, accepting, sending, now_us, ttl_us, shared, spec_known=spec_known), begin
+        def write(*, spec_known: bool) -> Awaitable[RunStarted | None]:
+            return self._database.write(
+                lambda tx: _write(tx, accepting, sending, now_us, ttl_us, shared, spec_known=spec_known), begin, settle
             )
 
         known = shared.hash in self._known_specs
@@ -450,11 +445,6 @@ def input_rows(run: Run, new: Sequence[NewMessage]) -> tuple[Message, ...]:
         )
         for each in new
     )
-
-
-def _report_unseen(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("a message was refused after its sender had left: %s", error)
 
 
 def _event(event: AnyEvent) -> str:

@@ -136,8 +136,7 @@ class GuardedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._is_refused:
             return
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > MAX_HEADER_BYTES:
+        if self._header_bytes > MAX_HEADER_BYTES and self._header_size() > MAX_HEADER_BYTES:
             self._refuse(431, f"The header of the request is longer than {MAX_HEADER_BYTES} bytes.")
         elif len(self.headers) > MAX_HEADERS:
             self._refuse(431, f"The request has {len(self.headers)} headers; at most {MAX_HEADERS} are accepted.")
@@ -145,6 +144,10 @@ class GuardedHttp(HttpToolsProtocol):
             self._awaited, self._since = "body", self.loop.time()
             self._connections.used(self)
             super().on_headers_complete()
+
+    def _header_size(self) -> int:
+        """Of what has come, the body may be part."""
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def on_body(self, body: bytes) -> None:
         if not self._is_refused:

@@ -95,7 +95,9 @@ class ReplyFolder:
         self._size += 1
         match delta:
             case TextDelta(text, signature):
-                self._grow(text, signature)
+                self._size += len(text)  # as `_grow` does: of all deltas this is the one that there are thousands of
+                if signature or self._size > MAX_REPLY_CHARS:
+                    self._grow("", signature)
                 self._append("text", text, signature)
             case ReasoningDelta(text, signature):
                 self._grow(text, signature)

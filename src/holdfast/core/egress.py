@@ -67,7 +67,7 @@ class Egress(msgspec.Struct, frozen=True):
                 return False
             case "public":
                 return is_public(address)
-            case "allow-list":
+            case "allow-list":  # pragma: no branch - there is no other mode
                 return any(_matches(entry, address, port) for entry in self.allow)
 
     def allows_as(self, name: str, port: int) -> bool:

@@ -90,6 +90,8 @@ class Choice(msgspec.Struct, frozen=True):
 
 def choose(rules: Sequence[Rule], attached: Sequence[str], history: Sequence[Called]) -> Choice:
     """The rules narrow down one set, which is put into the order of `attached` once: rules and tools may be many."""
+    if not rules:
+        return Choice(tuple(attached), forced=False)
     allowed, forced, prefilled = set(attached), False, dict[str, dict[str, Any]]()
     firsts = [rule for rule in rules if isinstance(rule, RunFirst)]
     if firsts and not history:
@@ -118,7 +120,9 @@ def any_ends_turn(rules: Iterable[Rule], tool_names: Iterable[str]) -> bool:
     return any(name in ending for name in tool_names)
 
 
-def uncalled_required(rules: Iterable[Rule], attached: Iterable[str], history: Iterable[Called]) -> tuple[str, ...]:
+def uncalled_required(rules: Sequence[Rule], attached: Iterable[str], history: Iterable[Called]) -> tuple[str, ...]:
+    if not rules:
+        return ()
     called = {call.name for call in history}
     present = set(attached)
     required = (rule.tool_name for rule in rules if isinstance(rule, RequiredBeforeExit))

@@ -23,7 +23,7 @@ from holdfast.engine.waiting import until_database_answers
 from holdfast.errors import BugError, LeaseLost, RunInterrupted
 from holdfast.store import endings, holds, journal, memory_edits, messages, runs, steps, threads, traces
 from holdfast.store import frames as frame_rows
-from holdfast.store.transaction import Database, Transaction
+from holdfast.store.transaction import Database, DatabaseError, Transaction
 
 _encoder = msgspec.json.Encoder()
 _DUE_AT_ONCE: Final = 0  # by everybody's clock: this process's own may be ahead, and another may deliver it
@@ -57,9 +57,11 @@ async def checkpoint(
 
     # Locked over all tries: were the frames stored by one that only seemed to fail, nobody else may store them.
     async with session.stream.storing:
-        if scope is None:
+        try:
             session.thread_end = await write()
-        else:
+        except DatabaseError:
+            if scope is None:
+                raise
             session.thread_end = await until_database_answers(write, f"run {session.run.id}", scope.pause, waiting)
         # Published only now: what a listener has seen, a replay can show.
         session.stream.publish(*frames)

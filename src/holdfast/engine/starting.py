@@ -36,13 +36,24 @@ class SharedParts:
 
     def of(self, spec: RunSpec) -> SharedSpec:
         known = self._newest.get(spec.agent_id)
-        if known is not None and all(getattr(spec, name) == getattr(known[0], name) for name in SHARED):
+        if known is not None and _shares(spec, known[0]):
             return known[1]
         if len(self._newest) >= _MOST_AGENTS:
             self._newest.clear()
         shared = shared_part(spec)
         self._newest[spec.agent_id] = spec, shared
         return shared
+
+
+def _shares(one: RunSpec, other: RunSpec) -> bool:
+    """As `SHARED` says, spelt out: it is asked with every message."""
+    return (
+        one.tools == other.tools
+        and one.model == other.model
+        and one.rules == other.rules
+        and one.compaction == other.compaction
+        and one.skills == other.skills
+    )
 
 
 def own_part(started: RunStarted) -> str:

@@ -99,7 +99,7 @@ class RunStream:
         position, frames = max(after, self.first), self.frames
         now, next_at = asyncio.get_running_loop().time, 0.0
         while True:
-            if gap_s and self.last > position and not self.finished:
+            if gap_s and self.base + len(frames) > position and not self.finished:
                 if (early_s := next_at - now()) > 0:
                     await self._rest(early_s)
                 next_at = now() + gap_s
@@ -109,7 +109,7 @@ class RunStream:
                 if shown := without_abandoned(batch):
                     yield shown
                 continue
-            last = self.last
+            last = self.base + len(frames)
             if last == position + 1 and not isinstance(frames[-1], AbandonedFrame):  # as it is with a token at a time
                 position = last
                 yield ((last, frames[-1]),)

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from holdfast.core.context import Retelling
-from holdfast.core.messages import Message
+from holdfast.core.messages import Message, Text
 
 _encode = msgspec.json.Encoder().encode
 MOST_MESSAGES: Final = 20_000
@@ -77,4 +77,7 @@ def _weight(window: list[Message], before: _Kept | None) -> int:
 
 
 def _bytes_of(message: Message) -> int:
-    return _MESSAGE_BYTES + len(_encode(message.parts))
+    parts = message.parts
+    if len(parts) == 1 and isinstance(parts[0], Text):  # as most are, and quickly told
+        return _MESSAGE_BYTES + len(parts[0].text)
+    return _MESSAGE_BYTES + len(_encode(parts))

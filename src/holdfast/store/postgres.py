@@ -111,11 +111,16 @@ class PostgresDatabase:
         self._checking: asyncio.Task[int] | None = None
         self._closed = False
 
-    async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
+    async def write(
+        self,
+        job: Job[T],
+        performed: Callable[[T], None] | None = None,
+        settled: Callable[[BaseException | None], None] | None = None,
+    ) -> T:
         # In a task of its own and shielded, so that a cancelled caller leaves no half-done connection behind and an
         # accepted job commits, just as with SQLite.
         self._check_open()
-        task = asyncio.get_running_loop().create_task(self._write(job, performed))
+        task = asyncio.get_running_loop().create_task(self._write(job, performed, settled))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
         try:
@@ -124,16 +129,25 @@ class PostgresDatabase:
             task.add_done_callback(_report_unseen)
             raise
 
-    async def _write(self, job: Job[T], performed: Callable[[T], None] | None) -> T:
+    async def _write(
+        self,
+        job: Job[T],
+        performed: Callable[[T], None] | None,
+        settled: Callable[[BaseException | None], None] | None,
+    ) -> T:
         try:
             written = await self._retried(self._pool, job, isolation="read_committed")
-        except DatabaseError as error:
+        except HoldfastError as error:
             if isinstance(error.__cause__, _REFUSED):
                 self._refused = error.message
+            if settled is not None:
+                settled(error)
             raise
         self._refused = None
         if performed is not None:
             performed(written)  # no sooner: what comes next takes another connection, which would not see it
+        if settled is not None:
+            settled(None)
         return written
 
     async def read(self, job: Job[T]) -> T:

@@ -98,6 +98,7 @@ class _Queued(msgspec.Struct, eq=False):
     result: Any = None
     error: BaseException | None = None
     told: bool = False
+    settled: Callable[[BaseException | None], None] | None = None
 
     def resolve(self) -> None:
         if self.future.cancelled():
@@ -107,6 +108,8 @@ class _Queued(msgspec.Struct, eq=False):
             self.future.set_exception(self.error)
         else:
             self.future.set_result(self.result)
+        if self.settled is not None:
+            self.settled(self.error)  # last: whoever waits for the result goes on first
 
 
 class _Writer:
@@ -330,10 +333,16 @@ class SQLiteDatabase:
         self._long = _LongReads(path)
         self._closed = False
 
-    async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
+    async def write(
+        self,
+        job: Job[T],
+        performed: Callable[[T], None] | None = None,
+        settled: Callable[[BaseException | None], None] | None = None,
+    ) -> T:
         self._check_open()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._writer.put(_Queued(job, future, performed, copy_context() if performed is not None else None))
+        context = copy_context() if performed is not None else None
+        self._writer.put(_Queued(job, future, performed, context, settled=settled))
         try:
             return await future
         except DamagedFile as damaged:

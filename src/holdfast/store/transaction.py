@@ -46,12 +46,19 @@ Job = Callable[[Transaction], Coroutine[Any, Any, T]]
 
 
 class Database(Protocol):
-    async def write(self, job: Job[T], performed: Callable[[T], None] | None = None) -> T:
+    async def write(
+        self,
+        job: Job[T],
+        performed: Callable[[T], None] | None = None,
+        settled: Callable[[BaseException | None], None] | None = None,
+    ) -> T:
         """Run the job as one transaction. Once asked for, it is carried through even if the caller is cancelled.
 
         `performed` is called with the result on the caller's event loop, before this returns: as soon as nothing but
         the disk can prevent the commit, if the engine can tell. Nobody else sees what was written by then, and what
         is written afterwards comes after it.
+
+        `settled` is called there too, with what went wrong or None, once it is known: also if the caller was cancelled.
         """
         ...
 
