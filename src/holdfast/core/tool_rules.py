@@ -120,9 +120,7 @@ def any_ends_turn(rules: Iterable[Rule], tool_names: Iterable[str]) -> bool:
     return any(name in ending for name in tool_names)
 
 
-def uncalled_required(rules: Sequence[Rule], attached: Iterable[str], history: Iterable[Called]) -> tuple[str, ...]:
-    if not rules:
-        return ()
+def uncalled_required(rules: Iterable[Rule], attached: Iterable[str], history: Iterable[Called]) -> tuple[str, ...]:
     called = {call.name for call in history}
     present = set(attached)
     required = (rule.tool_name for rule in rules if isinstance(rule, RequiredBeforeExit))
