@@ -67,8 +67,15 @@ class SeamDatabase:
         settled: Callable[[BaseException | None], None] | None = None,
     ) -> T:
         await self._seams.passing("before a write")
-        written = await self._inner.write(job, performed, settled)
+        try:
+            written = await self._inner.write(job, performed)
+        except Exception as error:
+            if settled is not None:
+                settled(error)
+            raise
         await self._seams.passing("after a write")
+        if settled is not None:
+            settled(None)  # its commit is heard of only now
         return written
 
     async def read(self, job: Job[T]) -> T:

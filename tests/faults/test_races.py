@@ -198,14 +198,14 @@ async def test_a_summary_waits_for_a_message_that_is_being_accepted_and_gives_wa
         await node.ask("two")
         write: Any = node.database.write
 
-        async def slow_write(job: Job[Any], performed: Any = None) -> Any:
+        async def slow_write(job: Job[Any], performed: Any = None, settled: Any = None) -> Any:
             async def slow(tx: Transaction) -> Any:
                 done = await job(tx)
                 written.set()
                 await go_on.wait()
                 return done
 
-            return await write(slow, performed)
+            return await write(slow, performed, settled)
 
         node.database.write = slow_write  # type: ignore[method-assign]
         sending = asyncio.create_task(node.send("three"))
