@@ -6,6 +6,7 @@ One process per test process. It reads its standard input until the end, which c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -87,40 +88,46 @@ def postmaster(directory: Path) -> int | None:
 
 def _end_postgres(directory: Path) -> None:
     pid = postmaster(directory)
-    if pid is not None and (everyone := family(pid)):
-        send(everyone, signal.SIGQUIT)
-        send(everyone, signal.SIGCONT)  # a test may have stopped them
-        _, alive = _processes.wait_procs([_processes.Process(each) for each in everyone if _runs(each)], _END_S)
-        send((process.pid for process in alive), signal.SIGKILL)
+    everyone = [] if pid is None else _handles(family(pid))
+    pids = [process.pid for process in everyone]
+    send(pids, signal.SIGQUIT)
+    send(pids, signal.SIGCONT)  # a test may have stopped them
+    _, alive = _processes.wait_procs(everyone, _END_S)
+    send((process.pid for process in alive), signal.SIGKILL)
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _runs(pid: int) -> bool:
-    return bool(_processes.pid_exists(pid))
+def _handles(pids: Iterable[int]) -> list[Any]:
+    """Of those that run. Made before they are told to end: there is no handle on a process that is gone."""
+    found: list[Any] = []
+    for pid in pids:
+        with contextlib.suppress(_processes.NoSuchProcess):
+            found.append(_processes.Process(pid))
+    return found
 
 
 def main() -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    born: dict[int, float] = {}  # a number may be given to another process later
+    servers: dict[int, Any] = {}  # handles: a number may be given to another process later
     directories: list[Path] = []
     mounts: list[str] = []
     for line in sys.stdin:
         kind, _, value = line.rstrip("\n").partition(" ")
         match kind:
-            case "process" if _runs(int(value)):
-                born[int(value)] = _processes.Process(int(value)).create_time()
+            case "process":
+                servers |= {process.pid: process for process in _handles([int(value)])}
             case "forget":
-                born.pop(int(value), None)
+                servers.pop(int(value), None)
             case "postgres":
                 directories.append(Path(value))
             case "mount":
                 mounts.append(value)
             case _:
                 continue
-    for pid, when in born.items():
-        if _runs(pid) and _processes.Process(pid).create_time() == when:
-            send(family(pid), signal.SIGKILL)
+    for server in servers.values():
+        if server.is_running():
+            send(family(server.pid), signal.SIGKILL)
     for directory in directories:
         _end_postgres(directory)
     for mount in mounts:
