@@ -17,10 +17,10 @@ from holdfast.errors import Busy
 from holdfast.llm.base import ModelRequest
 from holdfast.llm.scripted import OfflineModel
 from holdfast.store import runs, threads
-from holdfast.store.transaction import DatabaseError, Transaction
+from holdfast.store.transaction import DatabaseError
 
 from ..invariants import assert_invariants
-from ..scenario import Node, World, eventually
+from ..scenario import Node, World
 
 SCENES: dict[str, dict[str, Any]] = {
     "an answer": {"text": "hello"},
@@ -39,10 +39,6 @@ class CountingModel(OfflineModel):
         async for delta in super().stream(request):
             yield delta
         self.replies += 1
-
-
-async def _nothing(_: Transaction) -> None:
-    pass
 
 
 def counting(node: Node) -> CountingModel:
@@ -147,9 +143,8 @@ async def test_a_sender_that_leaves_at_any_moment_does_not_wedge_its_thread(worl
             await asyncio.sleep(0)
         sending.cancel()
         await asyncio.wait([sending])
-        await node.database.write(_nothing)  # what the sender had under way comes before it
-        await eventually(lambda: not node.worker._owned)
-        assert (await node.ask("hello again", thread=thread)).stop_reason == "end_turn"
+        # What the sender had under way may still be written. Its run ends by itself, well before its lease would.
+        assert (await node.ask("hello again", thread=thread, wait_s=10)).stop_reason == "end_turn"
     await assert_invariants(world.database, idle=True)
 
 

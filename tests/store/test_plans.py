@@ -60,7 +60,7 @@ def test_no_prepared_statement_scans_a_table(connection: sqlite3.Connection, mod
 
 
 @pytest.mark.parametrize("name", ["_ACTIVE_OF_THREAD", "_EXPIRED", "_RENEW"])
-def test_active_runs_are_found_by_the_indexes_of_active_runs(connection: sqlite3.Connection, name: str) -> None:
+def test_active_runs_are_found_by_the_index_of_active_runs(connection: sqlite3.Connection, name: str) -> None:
     (line, *_) = plan_of(connection, vars(runs)[name])
     assert "active_run" in line
 

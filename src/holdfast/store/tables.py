@@ -269,7 +269,6 @@ runs = Table(
         unique=True,
         sqlite_where=text(_ACTIVE),
     ),
-    Index("active_runs", "lease_expires_us", sqlite_where=text(_ACTIVE)),
     Index(
         "one_run_per_request",
         "thread_id",
