@@ -82,9 +82,8 @@ class ReplyFolder:
     """
 
     def __init__(self) -> None:
-        self._spoken: list[list[str] | RedactedReasoning | OmittedReasoning] = []
-        self._kinds: list[Literal["text", "reasoning", "other"]] = []
-        self._signatures: dict[int, str] = {}
+        self._spoken: list[_Spoken | RedactedReasoning | OmittedReasoning] = []
+        self._open: _Spoken | None = None  # the last of them, while it can grow
         self._calls: dict[int, _Call] = {}
         self._finish: FinishReason | None = None
         self._usage: Usage | None = None
@@ -92,18 +91,16 @@ class ReplyFolder:
 
     def add(self, delta: Delta) -> None:
         """Raises BadReply when the reply has grown beyond all bounds; what was added before can still be read."""
-        self._size += 1
+        if isinstance(delta, TextDelta):  # first, and without a match: of these there are thousands
+            self._grow(delta.text, delta.signature)
+            self._append(Text, delta.text, delta.signature)
+            return
         match delta:
-            case TextDelta(text, signature):
-                self._size += len(text)  # as `_grow` does: of all deltas this is the one that there are thousands of
-                if signature or self._size > MAX_REPLY_CHARS:
-                    self._grow("", signature)
-                self._append("text", text, signature)
             case ReasoningDelta(text, signature):
                 self._grow(text, signature)
-                self._append("reasoning", text, signature)
+                self._append(Reasoning, text, signature)
             case RedactedDelta(data):
-                self._grow(data, None)
+                self._grow(data)
                 self._place(RedactedReasoning(data))
             case OmittedDelta(signature):
                 self._grow("", signature)
@@ -117,12 +114,14 @@ class ReplyFolder:
                 self._finish = reason
 
     def reply(self) -> Reply:
-        spoken = tuple(self._part(index) for index in range(len(self._spoken)))
+        spoken = tuple(part.whole() if isinstance(part, _Spoken) else part for part in self._spoken)
         calls = tuple(self._calls[index].whole() for index in sorted(self._calls))
         return Reply(spoken + calls, self._finish, self._usage)
 
-    def _grow(self, text: str, signature: str | None) -> None:
-        self._size += len(text) + (len(signature) if signature else 0)
+    def _grow(self, text: str, signature: str | None = None) -> None:
+        self._size += 1 + len(text)
+        if signature is not None:
+            self._size += len(signature)
         if self._size > MAX_REPLY_CHARS:
             raise BadReply(f"The reply is longer than {MAX_REPLY_CHARS} characters, the most that is accepted.")
 
@@ -131,27 +130,31 @@ class ReplyFolder:
             raise BadReply(f"The reply makes more than {MAX_CALLS} tool calls, the most that is accepted.")
         self._calls.setdefault(delta.index, _Call()).add(delta)
 
-    def _append(self, kind: Literal["text", "reasoning"], text: str, signature: str | None) -> None:
-        last = self._spoken[-1] if self._spoken else None
-        if isinstance(last, list) and self._kinds[-1] == kind and len(self._spoken) - 1 not in self._signatures:
-            last.append(text)
-        else:
-            self._spoken.append([text])
-            self._kinds.append(kind)
+    def _append(self, kind: type[Text | Reasoning], text: str, signature: str | None) -> None:
+        part = self._open
+        if part is None or part.kind is not kind:
+            part = self._open = _Spoken(kind)
+            self._spoken.append(part)
+        part.pieces.append(text)
         if signature:
-            self._signatures[len(self._spoken) - 1] = signature
+            part.signature = signature
+            self._open = None
 
     def _place(self, part: RedactedReasoning | OmittedReasoning) -> None:
         self._spoken.append(part)
-        self._kinds.append("other")
+        self._open = None
 
-    def _part(self, index: int) -> Text | Reasoning | RedactedReasoning | OmittedReasoning:
-        held = self._spoken[index]
-        if not isinstance(held, list):
-            return held
-        text = "".join(held)
-        kind = Text if self._kinds[index] == "text" else Reasoning
-        return kind(text, self._signatures.get(index))
+
+class _Spoken:
+    """Text or reasoning as its pieces come in."""
+
+    def __init__(self, kind: type[Text | Reasoning]) -> None:
+        self.kind = kind
+        self.pieces: list[str] = []
+        self.signature: str | None = None
+
+    def whole(self) -> Text | Reasoning:
+        return self.kind("".join(self.pieces), self.signature)
 
 
 class _Call:
