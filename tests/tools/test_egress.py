@@ -284,6 +284,56 @@ async def test_a_tools_own_policy_cannot_widen_the_servers(wanted: Egress, liste
     assert reached(outcome) == []
 
 
+FETCH = """
+import urllib.request
+def fetch(url: str) -> str:
+    return urllib.request.urlopen(url, timeout=20).read(5).decode()
+"""
+AIO = """
+import asyncio
+async def talk(port: int) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.open_connection("127.0.0.1", port))
+"""
+READ = """
+def look(path: str) -> str:
+    return open(path).read()
+"""
+SETTING = "the operator sets it with HOLDFAST_TOOL_EGRESS)"
+
+
+async def test_a_refused_tool_returns_the_policy_and_who_can_change_it(listener: socket.socket) -> None:
+    port = port_of(listener)
+    async with sandboxed("namespaces", Egress("public")) as sandbox:
+        plain = await sandbox.run(job(DIAL, port=port))
+        wrapped = await sandbox.run(job(FETCH, url=f"http://127.0.0.1:{port}/"))
+        grouped = await sandbox.run(job(AIO, port=port))
+        narrowed = await sandbox.run(job(FETCH, LOOPBACK, url="http://10.0.0.1/"))
+    for outcome in (plain, wrapped, grouped, narrowed):
+        assert outcome.status == "error"
+        assert "the egress policy `public` of this server refuses" in str(outcome.content)
+        assert SETTING in str(outcome.content)
+    assert REFUSED in str(plain.content)
+    assert "narrow" not in str(plain.content)
+    assert "the tags of this tool narrow it to `allow-list`" in str(narrowed.content)
+
+
+@pytest.mark.parametrize("policy", [Egress("none"), Egress("allow-list", entries("10.0.0.0/8"))], ids=lambda p: p.mode)
+async def test_a_name_that_may_not_be_looked_up_returns_the_policy(policy: Egress) -> None:
+    async with sandboxed("namespaces", policy) as sandbox:
+        outcome = await sandbox.run(job(FETCH, url="http://api.example.com/"))
+    assert f"the egress policy `{policy.mode}` of this server allows" in str(outcome.content)
+
+
+async def test_the_policy_is_not_named_for_other_refusals() -> None:
+    async with sandboxed("namespaces", Egress("public")) as sandbox:
+        file = await sandbox.run(job(READ, path="/root/secret"))
+        name = await sandbox.run(job(FETCH, url="http://no-such-name.invalid/"))
+    assert file.status == name.status == "error"
+    assert "egress" not in str(file.content)
+    assert "egress" not in str(name.content)
+
+
 ASYNC = """
 import asyncio
 async def talk(port: int) -> str:
