@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import re
 import shutil
 import socket
@@ -15,6 +16,7 @@ import pytest
 from holdfast.core.egress import Egress, entries
 from holdfast.tools.base import Job, Outcome
 from holdfast.tools.sandbox.contract import EgressConfig, Walls
+from holdfast.tools.sandbox.destinations import Judge
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 
 MODES = {
@@ -242,6 +244,14 @@ async def test_a_public_policy_lets_no_tool_reach_this_machine_on_any_port(mode:
     assert reached(outcome) == []
     assert REFUSED in str(private.content)
     assert REFUSED in str(metadata.content)
+
+
+@pytest.mark.parametrize("address", ["168.63.129.16", "::ffff:168.63.129.16", "192.0.0.192", "3fff::1", "10.0.0.1"])
+async def test_a_public_policy_refuses_services_of_clouds_that_look_public(address: str) -> None:
+    judge, asked = Judge(EgressConfig()), ipaddress.ip_address(address)
+    assert not await judge.allows((Egress("public"),), asked, 80)
+    assert await judge.allows((Egress("all"),), asked, 80)
+    assert await judge.allows((Egress("public"),), ipaddress.ip_address("8.8.8.8"), 80)
 
 
 @pytest.mark.parametrize("mode", list(MODES))

@@ -16,6 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from holdfast.core.egress import DNS_PORT, Address, Egress, plain
+from holdfast.netguard import is_public, may_be_of_this_machine
 from holdfast.tools.sandbox import foreign
 from holdfast.tools.sandbox.contract import EgressConfig
 
@@ -117,8 +118,9 @@ class Judge:
         local = is_own(judged)
         if self.is_own_port(port) and local:
             return False
+        private = local or not is_public(judged)
         for policy in policies:
-            if policy.mode == "public" and local and not self._is_resolver(judged, port):
+            if policy.mode == "public" and private and not self._is_resolver(judged, port):
                 return False
             if not await self._allows(policy, judged, port):
                 return False
@@ -166,17 +168,8 @@ class Judge:
 
 
 def is_own(address: Address) -> bool:
-    """Whether the address is one of this machine's: only those can be bound to."""
-    if address.is_loopback or address.is_unspecified:
-        return True
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((str(address), 0))
-    except OSError as problem:
-        # Anything but "not ours" leaves it open, and then it counts as ours.
-        return problem.errno not in (errno.EADDRNOTAVAIL, errno.EINVAL, errno.EAFNOSUPPORT)
-    return True
+    """Whether the address is one of this machine's. If that cannot be told, it counts as one."""
+    return address.is_loopback or address.is_unspecified or may_be_of_this_machine(str(address))
 
 
 def _resolvers() -> frozenset[Address]:
