@@ -344,6 +344,35 @@ async def test_the_policy_is_not_named_for_other_refusals() -> None:
     assert "egress" not in str(name.content)
 
 
+NARROW = """
+import ctypes, errno, json, socket
+def narrow(policies: list[dict], port: int = 9) -> list[str]:
+    libc, told = ctypes.CDLL(None, use_errno=True), []
+    for policy in policies:
+        text = json.dumps(policy).encode()
+        code = libc.connect(-0x4846, text, len(text))
+        told.append(errno.errorcode[ctypes.get_errno()] if code else "narrowed")
+    with socket.socket() as line:
+        line.settimeout(20)
+        told.append(errno.errorcode[line.connect_ex(("127.0.0.1", port))])
+    return told
+"""
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+async def test_a_tool_cannot_fill_the_guards_memory_with_policies(mode: str) -> None:
+    """The guard is outside the limits of a call."""
+    listed = {"mode": "allow-list", "allow": [{"host": f"h{number}.example"} for number in range(201)]}
+    none = {"mode": "none"}
+    async with sandboxed(mode, LOOPBACK) as sandbox:
+        long = await sandbox.run(job(NARROW, policies=[listed]))
+        again = await sandbox.run(job(NARROW, policies=[none, none]))
+        tagged = await sandbox.run(job(NARROW, Egress("none"), policies=[none]))
+    assert long.content == '["EBADF","ECONNREFUSED"]'
+    assert again.content == '["narrowed","EBADF","EACCES"]'
+    assert tagged.content == '["EBADF","EACCES"]'
+
+
 ASYNC = """
 import asyncio
 async def talk(port: int) -> str:

@@ -27,6 +27,7 @@ _RESOLVER_FILE: Final = "/etc/resolv.conf"
 _REMEMBER_S: Final = 600.0  # what a name of the allow-list pointed to; a tool may have looked it up before we do
 _LOOK_AGAIN_S: Final = 1.0  # a tool cannot make us ask for names more often than this
 _RESOLVE_S: Final = 10.0
+_MOST_NAMES: Final = 5_000  # that are remembered; the one that was asked for longest ago goes first
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -158,8 +159,13 @@ class Judge:
         except (OSError, UnicodeError):  # it points nowhere now; what it pointed to may still count
             found = []
         finally:
+            self._asked.pop(name, None)
             self._asked[name] = time.monotonic()
             del self._asking[name]
+        if len(self._asked) > _MOST_NAMES:
+            oldest = next(iter(self._asked))
+            del self._asked[oldest]
+            self._known.pop(oldest, None)
         now = time.monotonic()
         kept = {address: until for address, until in self._known.get(name, {}).items() if until > now}
         for entry in found:

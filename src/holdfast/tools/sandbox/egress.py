@@ -34,7 +34,6 @@ _MSG_FASTOPEN: Final = 0x2000_0000
 _KIND_MASK: Final = 0xF  # of a socket's type, without SOCK_CLOEXEC and SOCK_NONBLOCK
 _IO_URING: Final = (425, 426, 427)  # its operations pass no filter; the same numbers on every architecture
 _NARROW_FD: Final = -0x4846  # no file descriptor: tells the guard that the "address" is a policy
-_MOST_POLICY_BYTES: Final = guard.MOST_POLICY_BYTES
 
 Step = tuple[int, int, int, int]
 

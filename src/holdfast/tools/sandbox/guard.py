@@ -25,10 +25,10 @@ import msgspec
 
 from holdfast.core.egress import Egress
 from holdfast.tools.sandbox import foreign, linux, sending
-from holdfast.tools.sandbox.contract import EgressConfig
+from holdfast.tools.sandbox.contract import MOST_EGRESS_ENTRIES, EgressConfig
 from holdfast.tools.sandbox.destinations import Destination, Judge, parse, unix_destination
 
-MOST_POLICY_BYTES: Final = 64 << 10
+_MOST_POLICY_BYTES: Final = 64 << 10
 _RECEIVE, _ANSWER, _IS_VALID = 0xC050_2100, 0xC018_2101, 0x4008_2102
 _NOTICE: Final = struct.Struct("=QIIiIQ6Q")
 _REPLY: Final = struct.Struct("=QqiI")
@@ -72,7 +72,7 @@ class _Guard:
         self._child = child
         self._scratch = scratch
         self._judge = Judge(config)
-        self._narrowed: dict[int, tuple[Egress, ...]] = {}  # by the first process of a call
+        self._narrowed: dict[int, Egress] = {}  # by the first process of a call
         self._tasks: set[asyncio.Task[None]] = set()
         self._perform: dict[str, Callable[[Notice], Coroutine[Any, Any, int]]] = {
             "connect": self._connect,
@@ -137,8 +137,9 @@ class _Guard:
         return 0
 
     def _narrow(self, notice: Notice) -> int:
+        """Once for each call, before the tool's code begins. What tools pass here must not fill our memory."""
         size = notice.arguments[2] & 0xFFFF_FFFF
-        if not 0 < size <= MOST_POLICY_BYTES:
+        if not 0 < size <= _MOST_POLICY_BYTES:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         text = foreign.read(notice.pid, notice.arguments[1], size)
         root = self._root(notice.pid)
@@ -147,9 +148,10 @@ class _Guard:
             policy = msgspec.json.decode(text, type=Egress)
         except msgspec.MsgspecError:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
-        if root not in self._narrowed:
-            self._forget_when_ended(root)
-        self._narrowed[root] = (*self._narrowed.get(root, ()), policy)
+        if root in self._narrowed or len(policy.allow) > MOST_EGRESS_ENTRIES:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        self._forget_when_ended(root)
+        self._narrowed[root] = policy
         return 0
 
     def _forget_when_ended(self, root: int) -> None:
@@ -286,8 +288,8 @@ class _Guard:
             raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
 
     def _policies(self, notice: Notice) -> tuple[Egress, ...]:
-        own = self._narrowed.get(self._root(notice.pid), ()) if self._narrowed else ()
-        return (self._judge.policy, *own)
+        own = self._narrowed.get(self._root(notice.pid)) if self._narrowed else None
+        return (self._judge.policy,) if own is None else (self._judge.policy, own)
 
     def _socket(self, notice: Notice) -> socket.socket:
         line = foreign.share_socket(notice.pid, notice.signed(0))
