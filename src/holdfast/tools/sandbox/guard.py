@@ -178,7 +178,7 @@ class _Guard:
 
     async def _sendto(self, notice: Notice) -> int:
         with self._socket(notice) as line:
-            size = min(notice.arguments[2], sending.MOST_BYTES)
+            size = sending.copied_bytes(line, notice.arguments[2])
             data = foreign.read(notice.pid, notice.arguments[1], size)
             where = self._address(notice, notice.arguments[4], notice.arguments[5])
             self._check_alive(notice)
@@ -186,7 +186,7 @@ class _Guard:
 
     async def _sendmsg(self, notice: Notice) -> int:
         with self._socket(notice) as line, contextlib.ExitStack() as after:
-            message = sending.read_message(notice.pid, notice.arguments[1], after)
+            message = sending.read_message(line, notice.pid, notice.arguments[1], after)
             self._check_alive(notice)
             return await self._send(notice, line, message, notice.signed(2))
 
@@ -198,7 +198,7 @@ class _Guard:
                 place = notice.arguments[1] + at * sending.MULTIPLE_BYTES
                 try:
                     with contextlib.ExitStack() as after:
-                        message = sending.read_message(notice.pid, place, after)
+                        message = sending.read_message(line, notice.pid, place, after)
                         self._check_alive(notice)
                         size = await self._send(notice, line, message, notice.signed(3))
                     foreign.write(notice.pid, place + sending.SIZE_AT, struct.pack("=I", size))

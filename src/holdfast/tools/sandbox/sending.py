@@ -15,7 +15,9 @@ import msgspec
 from holdfast.tools.sandbox import foreign
 from holdfast.tools.sandbox.destinations import Destination, parse
 
-MOST_BYTES: Final = 1 << 20  # of one message; a stream takes the rest with its next call
+# Of one message. A call may have hundreds of them waiting, and the guard's memory is outside its limits.
+_STREAM_BYTES: Final = 64 << 10  # a stream takes the rest with its next call
+_DATAGRAM_BYTES: Final = 256 << 10  # a datagram is sent whole or not at all
 MOST_MESSAGES: Final = 64  # of one sendmmsg; its caller sends the rest again
 FASTOPEN: Final = 0x2000_0000
 MULTIPLE_BYTES, SIZE_AT = 64, 56  # of a struct mmsghdr, and where its msg_len is
@@ -35,7 +37,16 @@ class Message(msgspec.Struct, frozen=True):
     files: tuple[int, ...] = ()  # handles of ours, to pass on
 
 
-def read_message(pid: int, at: int, after: contextlib.ExitStack) -> Message:
+def copied_bytes(line: socket.socket, size: int) -> int:
+    """How much of a message is copied, or OSError when it is too large to be sent whole."""
+    if line.type == socket.SOCK_STREAM:
+        return min(size, _STREAM_BYTES)
+    if size > _DATAGRAM_BYTES:
+        raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
+    return size
+
+
+def read_message(line: socket.socket, pid: int, at: int, after: contextlib.ExitStack) -> Message:
     """A struct msghdr. Files that it passes on are opened here and closed by `after`."""
     name, name_size, pieces, count, control, control_size, _ = _HEADER.unpack(foreign.read(pid, at, _HEADER.size))
     if count > _MOST_PIECES:
@@ -44,10 +55,10 @@ def read_message(pid: int, at: int, after: contextlib.ExitStack) -> Message:
     if name and name_size:
         where = parse(foreign.read(pid, name, min(name_size, _MOST_ADDRESS_BYTES)))
     data = bytearray()
-    table = foreign.read(pid, pieces, count * _PIECE.size)
-    for start, size in _PIECE.iter_unpack(table):
-        size = min(size, MOST_BYTES - len(data))
-        data += foreign.read(pid, start, size)
+    table = list(_PIECE.iter_unpack(foreign.read(pid, pieces, count * _PIECE.size)))
+    most = copied_bytes(line, sum(size for _, size in table))
+    for start, size in table:
+        data += foreign.read(pid, start, min(size, most - len(data)))
     if not (control and control_size):
         return Message(bytes(data), where)
     if control_size > _MOST_CONTROL_BYTES:
