@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import re
 import shutil
 import socket
@@ -395,6 +396,29 @@ async def test_the_guard_copies_a_bounded_part_of_each_message() -> None:
     assert stream.content == str(64 << 10)
     assert datagram.content == "150000"
     assert too_large.content == "EMSGSIZE"
+
+
+NO_SOCKET = """
+import ctypes, errno, os
+def connect_file() -> list[str]:
+    libc, told, address = ctypes.CDLL(None, use_errno=True), set(), bytes(16)
+    with open("file", "w") as file:
+        for _ in range(50):
+            libc.connect(file.fileno(), address, len(address))
+            told.add(errno.errorcode[ctypes.get_errno()])
+    return sorted(told)
+"""
+
+
+async def test_a_connection_of_something_that_is_no_socket_leaves_no_file_open_in_the_guard() -> None:
+    async with sandboxed("namespaces", Egress("public")) as sandbox:
+        assert sandbox._link is not None
+        open_files = f"/proc/{sandbox._link._process.pid}/fd"
+        before = len(os.listdir(open_files))
+        outcome = await sandbox.run(job(NO_SOCKET))
+        after = len(os.listdir(open_files))
+    assert outcome.content == '["ENOTSOCK"]'
+    assert after < before + 25
 
 
 ASYNC = """
