@@ -138,6 +138,21 @@ def test_too_many_headers_are_answered_431(server: Quick, header: bytes, problem
     assert server.is_healthy()
 
 
+def test_a_bad_header_that_follows_at_once_does_not_disturb_the_answer_before_it(server: Quick) -> None:
+    agent = server.client().agents.create(model="holdfast/offline", include_base_tools=False)
+    body = b'{"input": "[[ttft:0.5]] hello", "streaming": true}'
+    head = f"POST /v1/agents/{agent.id}/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    first = head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
+    headers = b"".join(b"x-%d: a\r\n" % number for number in range(300))
+    with server.connect() as pipelined:
+        pipelined.sendall(first + b"GET /v1/health/ HTTP/1.1\r\nhost: localhost\r\n" + headers + b"\r\n")
+        answer = read_all(pipelined)
+    whole, done, after = answer.partition(b"[DONE]")
+    assert whole.startswith(b"HTTP/1.1 200")
+    assert done
+    assert b"HTTP/1.1 431" in after
+
+
 def test_a_header_just_below_the_limit_is_served(server: Quick) -> None:
     with server.connect() as large:
         header = b"x-long: " + b"a" * 60_000 + b"\r\nconnection: close\r\n"

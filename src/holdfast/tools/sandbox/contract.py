@@ -16,6 +16,7 @@ from holdfast.core.messages import Content, Status
 
 CALL: Final = "call"  # the directory in the scratch directory over which each call's own is mounted
 AT_REST: Final = b"\n"  # after the answer of a child that does no more, and has left nobody behind who could
+MOST_EGRESS_ENTRIES: Final = 200  # of a tool's own policy: the guard looks up every name that is listed
 _LENGTH: Final = struct.Struct("!I")
 
 

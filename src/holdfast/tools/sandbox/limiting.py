@@ -1,19 +1,28 @@
-"""The limits of a call as sums over all its processes, and the words for a limit that was reached."""
+"""The limits of a call as sums over all its processes, and the words for a limit or a policy that stopped a tool."""
 
 from __future__ import annotations
 
 import errno
 import os
+import socket
 import time
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final, cast
 
+from holdfast.core.egress import Egress, Mode
 from holdfast.tools.sandbox import watching
-from holdfast.tools.sandbox.contract import How, Limits
+from holdfast.tools.sandbox.contract import How, Limits, ZygoteConfig
 
 LOOK_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 _MEGABYTE: Final = 1 << 20
+_MOST_CAUSES: Final = 100  # of one error; a tool may make as many as it likes
+_POLICIES: Final[dict[Mode, str]] = {
+    "none": "allows no connections",
+    "public": "refuses this machine, private addresses and link-local ones",
+    "allow-list": "allows only what HOLDFAST_TOOL_EGRESS_ALLOW lists",
+    "all": "refuses only the port of this server",
+}
 
 
 class Watch:
@@ -78,12 +87,15 @@ def reason(how: How, limits: Limits) -> str:
             return ""
 
 
-def explain(limits: Limits) -> Callable[[BaseException], str]:
-    """Names the limit behind an error that the kernel gave a tool, as far as the error tells."""
+def explain(config: ZygoteConfig, own_policy: Egress | None) -> Callable[[BaseException], str]:
+    """Names the limit or the egress policy behind an error that the kernel gave a tool, as far as the error tells.
+
+    `own_policy` is the one that the tool's tags ask for.
+    """
 
     def text(problem: BaseException) -> str:
-        limit = _limit_behind(problem, limits)
-        return f"{problem} ({limit})" if limit else str(problem)
+        why = _limit_behind(problem, config.limits) or _policy_behind(problem, config.egress.policy, own_policy)
+        return f"{problem} ({why})" if why else str(problem)
 
     return text
 
@@ -102,6 +114,38 @@ def _limit_behind(problem: BaseException, limits: Limits) -> str:
             return f"a call may have {limits.processes} processes and threads"
         case _:
             return ""
+
+
+def _policy_behind(problem: BaseException, policy: Egress, own_policy: Egress | None) -> str:
+    has_names = policy.needs_names and (own_policy is None or own_policy.needs_names)
+    if not any(_is_refusal(cause, has_names=has_names) for cause in _causes(problem)):
+        return ""
+    words = f"the egress policy `{policy.mode}` of this server {_POLICIES[policy.mode]}"
+    if own_policy is not None:
+        words += f", and the tags of this tool narrow it to `{own_policy.mode}`"
+    return f"{words}; the operator sets it with HOLDFAST_TOOL_EGRESS"
+
+
+def _is_refusal(problem: BaseException, *, has_names: bool) -> bool:
+    """An error of a file names the file. Where no DNS server may be asked, looking a name up fails first."""
+    if isinstance(problem, socket.gaierror):
+        return not has_names
+    return isinstance(problem, OSError) and problem.errno == errno.EACCES and problem.filename is None
+
+
+def _causes(problem: BaseException) -> Iterator[BaseException]:
+    """The error and what led to it: HTTP clients put an error of their own around the kernel's."""
+    found, pending = set[int](), [problem]
+    while pending and len(found) < _MOST_CAUSES:
+        cause = pending.pop()
+        if id(cause) in found:
+            continue
+        found.add(id(cause))
+        yield cause
+        inner = [cause.__cause__, cause.__context__, vars(cause).get("reason")]  # the last: urllib's
+        if isinstance(cause, BaseExceptionGroup):
+            inner += cast("BaseExceptionGroup[Any]", cause).exceptions
+        pending += [one for one in inner if isinstance(one, BaseException)]
 
 
 def _exceeds(usage: watching.Usage, most: int) -> bool:

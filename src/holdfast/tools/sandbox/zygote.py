@@ -386,7 +386,7 @@ def _become_tool(cell: cells.Cell, pipes: cells.Pipes, scratch: str, user: int |
         job = _jobs.decode(received)
         cells.admit(job, cell)
         me = os.getpid()
-        answer = invoke.invoke(job, limiting.explain(cell.config.limits))
+        answer = invoke.invoke(job, limiting.explain(cell.config, job.egress))
         if os.getpid() == me:  # a tool that forked: only the original speaks
             code = 0
             at_rest = cell.namespaces and _is_alone()
