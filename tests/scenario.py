@@ -286,6 +286,11 @@ class Node:
     async def replay(self, run_id: str, after: int = 0) -> list[Numbered]:
         return [numbered async for batch in self.streams.follow(run_id, after) for numbered in batch]
 
+    async def take_over_all(self) -> int:
+        """As a server does at its start that shares its database with nobody."""
+        await self.worker.expire_other_leases()
+        return await self.worker.recover()
+
     async def settled(self) -> None:
         """Returns when nothing is driven here any more. A dead process has nothing left to say."""
         while self.worker._tasks:

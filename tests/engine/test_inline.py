@@ -269,7 +269,7 @@ class TestTheProcessDies:
         edited = await value_of(world, block) == "Ann\ntea"
         assert edited == bool(await returns_of(world))
         heir = world.node()
-        carried_on = await heir.worker.recover(alone=True)
+        carried_on = await heir.take_over_all()
         await heir.settled()
         accepted = carried_on or len(await world.window()) > 1
         assert await value_of(world, block) == ("Ann\ntea" if accepted else "Ann")
@@ -286,7 +286,7 @@ class TestTheProcessDies:
             await _ask_until_dead(node, order("core_memory_append", label="human", content="tea"))
             seen.add("edited" if await value_of(world, block) != before else "not yet")
             heir = world.node()
-            await heir.worker.recover(alone=True)
+            await heir.take_over_all()
             await heir.settled()
         assert seen == {"edited", "not yet"}
 

@@ -183,7 +183,7 @@ async def test_a_server_whose_clock_is_wrong_neither_loses_its_runs_nor_keeps_th
     wrong = world.node(pace)
     accepted = await wrong.send("call the slow tool")
     await world.tools.waiting.wait()
-    assert await right.worker.recover(alone=False) == 0, "a healthy run is nobody else's"
+    assert await right.worker.recover() == 0, "a healthy run is nobody else's"
     run = await world.run(accepted.run.id)
     assert run.lease_expires_us is not None
     assert 0 < run.lease_expires_us - await world.database.now_us() <= 15_000_000
@@ -194,8 +194,8 @@ async def test_a_server_whose_clock_is_wrong_neither_loses_its_runs_nor_keeps_th
 async def test_a_clock_that_is_far_off_the_databases_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.clock = _Skewed(-30.0)
     node = world.node()
-    await node.worker.recover(alone=False)
-    await node.worker.recover(alone=False)
+    await node.worker.recover()
+    await node.worker.recover()
     assert caplog.text.count("off the database's") == 1
 
 
@@ -215,7 +215,7 @@ async def test_a_window_is_not_remembered_over_a_tool_return_that_another_server
     accepted = await first.send("and also this", decisions=[Approve(hold.hold.asked_ids[0])])
     await begun.wait()
     await world.database.write(lambda tx: runs.ask_cancel(tx, accepted.run.id, world.clock.now_us()))
-    assert await second.worker.recover(alone=True) == 1
+    assert await second.take_over_all() == 1
     await second.worker.stopped(accepted.run.id)
     await first.worker.renew_leases()
     await first.worker.stopped(accepted.run.id)
@@ -245,7 +245,7 @@ async def test_a_process_that_takes_over_its_own_run_ends_the_drive_under_the_ol
     accepted = await node.send("call the slow tool", background=True, stream_tokens=True)
     await world.tools.waiting.wait()
     owned = node.worker._owned.pop(accepted.run.id)  # a sweep that runs before the acceptance is known to the worker
-    assert await node.worker.recover(alone=True) == 1
+    assert await node.take_over_all() == 1
     world.tools.let_go.set()
     owned.scope.cancel("lease_lost")
     await owned.stopped.wait()

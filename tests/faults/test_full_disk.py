@@ -89,7 +89,7 @@ async def check_that_all_is_well_again(client: ServedClient, agent_id: str) -> N
     await make_room(client)
     async with asyncio.timeout(60):
         while (await client.ask("GET", "/v1/runs/", active=True)) != []:
-            await client.deps.worker.recover(alone=False)
+            await client.deps.worker.recover()
             await asyncio.sleep(LEASE_S / 3)
     answer = await client.say(agent_id, "Hello again [[say:Here I am.]]")
     assert answer.messages[-1].content == "Here I am."

@@ -38,7 +38,7 @@ async def test_a_run_that_a_slow_or_fast_clock_has_accepted_is_not_taken_over(
         wrong = world.node(STEADY)
         accepted = await wrong.send("[[call:slow {}]] [[say:Done.]]")
         await world.tools.waiting.wait()
-        assert await right.worker.recover(alone=False) == 0
+        assert await right.worker.recover() == 0
         world.tools.let_go.set()
         await wrong.worker.stopped(accepted.run.id)
         assert (await world.run(accepted.run.id)).lease == 1
@@ -63,7 +63,7 @@ async def test_a_run_of_a_dead_worker_is_taken_over_after_its_lease_whatever_its
             taken = 0
             while not taken:
                 await asyncio.sleep(SHORT.lease_ttl_s / 5)  # a lease runs out by time alone
-                taken = await right.worker.recover(alone=False)
+                taken = await right.worker.recover()
         await right.settled()
         assert (await world.run(accepted.run.id)).status == "completed"
         await assert_invariants(world.database, idle=True)

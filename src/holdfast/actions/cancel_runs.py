@@ -89,7 +89,7 @@ class CancelRuns:
             if not run.is_active:
                 return
             if not self._worker.draining:
-                await self._worker.recover(alone=False)
+                await self._worker.recover()
             await asyncio.sleep(_POLL_S)
 
 
