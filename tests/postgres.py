@@ -94,17 +94,9 @@ _CUT = (
 
 
 @contextmanager
-def running_server() -> Generator[str]:
-    """The address of its maintenance database. Durability is off: a test never survives its machine."""
-    with server_with_faults() as server:
-        server.configure(synchronous_commit="off")  # nobody crashes this one
-        yield server.uri
-
-
-@contextmanager
-def server_with_faults(home: Path | None = None) -> Generator[PostgresServer]:
-    """Commits survive the end of PostgreSQL's processes, not that of the machine."""
-    home = home or Path(tempfile.mkdtemp(prefix="hf-pg-"))
+def running_server() -> Generator[PostgresServer]:
+    """Commits survive the end of PostgreSQL's processes, which suites of faults kill, but not that of the machine."""
+    home = Path(tempfile.mkdtemp(prefix="hf-pg-"))
     watchdog.end_postgres_with_us(home)
     server = _pgserver.get_server(home, cleanup_mode="stop")
     try:

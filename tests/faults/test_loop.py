@@ -19,8 +19,8 @@ EVERYTHING = Means(clock=True, full_disk=True)
 BOTH: tuple[Literal["sqlite", "postgresql"], ...] = ("sqlite", "postgresql")
 _CHILD = """
 import os, signal, sys
-from tests.postgres import server_with_faults
-with server_with_faults() as server:
+from tests.postgres import running_server
+with running_server() as server:
     server.pause()  # as a test may have left it
     print(server.data_dir, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
