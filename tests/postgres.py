@@ -73,6 +73,14 @@ class PostgresServer:
         pid = watchdog.postmaster(self.data_dir)
         watchdog.send(reversed(watchdog.family(pid) if pid else []), signal.SIGCONT)
 
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
+
     async def cut_connections(self, url: str) -> int:
         """Ends every session that Holdfast servers have in this database. How many there were."""
         connection = await _driver.connect(self.uri)

@@ -1,4 +1,4 @@
-"""The connection to the database is lost: no run fails because of it, no model is asked twice, nothing is stored twice."""
+"""Lost connections to the database: no run fails because of one, no model is asked twice, nothing is stored twice."""
 
 from __future__ import annotations
 

@@ -47,4 +47,4 @@ collect_ignore = [] if clocks.library() or "CI" in os.environ else ["test_clock_
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "kill9: kills a real server again and again; alone with -m kill9")
+    config.addinivalue_line("markers", "kill9: kills real servers many times; alone with -m kill9")
