@@ -46,7 +46,9 @@ async def test_runs_of_killed_servers_are_finished_by_those_that_are_left_and_no
     async with (
         tally.listening(),
         model.listening(),
-        fleet.running(tmp_path, postgres_url, size, HOLDFAST_LEASE_TTL_S=LEASE_S, **model.environment) as servers,
+        fleet.running(
+            tmp_path, postgres_url, size, [model.environment] * size, HOLDFAST_LEASE_TTL_S=LEASE_S
+        ) as servers,
     ):
         runs = await begin_on_each(servers, tally, model, [LONG_S] * killed + [0.0] * (size - killed))
         for server in servers.servers[:killed]:
@@ -69,7 +71,7 @@ async def test_a_server_that_was_stopped_for_longer_than_its_lease_writes_nothin
     async with (
         tally.listening(),
         model.listening(),
-        fleet.running(tmp_path, postgres_url, 2, HOLDFAST_LEASE_TTL_S=LEASE_S, **model.environment) as servers,
+        fleet.running(tmp_path, postgres_url, 2, [model.environment] * 2, HOLDFAST_LEASE_TTL_S=LEASE_S) as servers,
     ):
         stopped, other = servers.servers
         runs = await begin_on_each(servers, tally, model, [LONG_S, 0.0])
