@@ -20,7 +20,7 @@ PATIENCE_S = 30.0  # far above any timeout below: it is only reached when the se
 
 class Quick(ServerProcess):
     def __init__(self, data_dir: Path, **environment: str) -> None:
-        quick = {"HOLDFAST_HEADER_TIMEOUT_S": "1", "HOLDFAST_BODY_TIMEOUT_S": "1", "HOLDFAST_DRAIN_S": "1"}
+        quick = {"HOLDFAST_HEADER_TIMEOUT_S": "1", "HOLDFAST_BODY_TIMEOUT_S": "3", "HOLDFAST_DRAIN_S": "1"}
         super().__init__(data_dir, **quick | environment)
 
     def connect(self) -> socket.socket:
@@ -100,7 +100,7 @@ def test_a_body_that_keeps_arriving_slowly_is_served(server: Quick) -> None:
         slow.sendall(head + b"content-length: %d\r\n\r\n" % len(AGENT))
         for start in range(0, len(AGENT), 6):
             slow.sendall(AGENT[start : start + 6])
-            time.sleep(0.15)  # the pauses are what is tested: together longer than the timeout, each shorter
+            time.sleep(0.35)  # the pauses are what is tested: together longer than the timeout, each shorter
         assert read_all(slow).startswith(b"HTTP/1.1 200")
 
 

@@ -27,6 +27,7 @@ _WRITTEN_SHARE: Final = 8
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """What a keeper keeps."""
 
+    fork_server: int  # its process id
     scratch: str  # the call's own directory
     user: int | None  # the call's own user
     limits: Limits
@@ -45,6 +46,8 @@ def keep(charge: Charge, work: Callable[[], None]) -> int:
     signal.signal(signal.SIGCHLD, _pending)
     linux.adopt_orphans()
     linux.die_with_parent(signal.SIGTERM)
+    if os.getppid() != charge.fork_server:
+        return -signal.SIGKILL  # it ended before that, so no signal comes
     os.mkdir(charge.scratch, 0o700)
     if charge.user is not None:
         os.chown(charge.scratch, charge.user, charge.user)

@@ -284,6 +284,7 @@ class Zygote:
         self._last_scratch += 1
         verdict, told = os.pipe()
         charge = keeper.Charge(
+            fork_server=os.getpid(),
             scratch=os.path.join(self._cell.config.scratch, f"call-{os.getpid()}-{self._last_scratch}"),
             user=cells.user_of(slot) if self._cell.own_users else None,
             limits=self._limits,
