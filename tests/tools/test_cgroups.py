@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools.sandbox import cgroups, launch
+from holdfast.tools.sandbox import cgroups, launch, linux
 from holdfast.tools.sandbox.contract import CallsCgroup, EgressConfig, How, Limits, Walls
 
 MOUNT = "35 25 0:30 {root} {point} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
@@ -145,6 +145,16 @@ def test_bubblewrap_makes_no_cgroup_namespace_from_which_calls_cannot_be_put_int
 
     assert "--unshare-cgroup-try" in command(None)
     assert "--unshare-cgroup-try" not in command(CallsCgroup("/sys/fs/cgroup/calls", 9))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("6.1.0-54-amd64", (6, 1)), ("6.14-rc3", (6, 14)), ("5.15.167.4-standard", (5, 15))]
+)
+def test_the_version_of_the_kernel_is_read_from_its_name(
+    name: str, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "here", name, "#1", "x86_64")))
+    assert linux.release() == expected
 
 
 def imitated_call(calls: Path) -> cgroups.Cgroup:

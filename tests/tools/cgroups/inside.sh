@@ -22,8 +22,8 @@ run_as() {
 	{
 		sh -c 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"' sh "$cgroup" \
 			setpriv --reuid "$1" --regid "$1" --clear-groups \
-			"$python" -m pytest -v -p pytest_asyncio.plugin -p pytest_timeout -p no:cacheprovider --noconftest \
-			--timeout 300 tests/tools/cgroups 2>&1
+			"$python" -m pytest -vv -p pytest_asyncio.plugin -p pytest_timeout -p no:cacheprovider --noconftest \
+			--tb short --timeout 300 tests/tools/cgroups 2>&1
 		echo "ended with $?"
 	} | sed -u "s/^/user $1: /"
 }

@@ -61,7 +61,7 @@ def run_in_machine(directory: Path) -> int:
     with console.open("wb") as file:
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, timeout=LIMIT_S, check=False)
     said = console.read_text(errors="replace").replace("\r", "")
-    print(said)
+    print(re.sub(r"^.*Killed process.*\n", "", said[said.find("user ") :], flags=re.MULTILINE))
     return 0 if re.findall(r"^user \d+: ended with (\d+)$", said, re.MULTILINE) == ["0", "0"] else 1
 
 
@@ -69,7 +69,8 @@ def unpack_kernel(directory: Path) -> None:
     """Not installed: nothing of this machine is changed."""
     depends = subprocess.run(["apt-cache", "depends", "linux-image-amd64"], check=True, capture_output=True, text=True)
     image = next(line.split()[1] for line in depends.stdout.splitlines() if "Depends:" in line)
-    subprocess.run(["apt-get", "download", "-qq", image, "busybox-static"], cwd=directory, check=True)
+    as_us = ["-o", "APT::Sandbox::User=root"]  # no other user can write to our directory
+    subprocess.run(["apt-get", "download", "-qq", *as_us, image, "busybox-static"], cwd=directory, check=True)
     for package in directory.glob("*.deb"):
         subprocess.run(["dpkg-deb", "-x", str(package), str(directory / "unpacked")], check=True)
 

@@ -52,9 +52,16 @@ def fill(children: int, size: int) -> str:
     time.sleep(600)
 """
 HOLDER = """
-import socket
-def hold(port: int, size: int) -> str:
-    held = b"x" * size
+import os, socket, time
+def hold(port: int, children: int, size: int) -> str:
+    filled, full = os.pipe()
+    for _ in range(children):
+        if os.fork() == 0:
+            held = b"x" * size
+            os.write(full, b".")
+            time.sleep(600)
+    for _ in range(children):
+        os.read(filled, 1)
     line = socket.create_connection(("127.0.0.1", port))
     line.sendall(open("/proc/self/cgroup").read().encode())
     return line.recv(16).decode()
@@ -62,29 +69,23 @@ def hold(port: int, size: int) -> str:
 # Every way that it has to a file of cgroups: by path, through the directories that other processes have open, by mount.
 ATTACK = """
 import ctypes, os
+def entries(directory):
+    try:
+        return [os.path.join(directory, name) for name in os.listdir(directory)]
+    except OSError:
+        return []
+def writable(path, value):
+    try:
+        return os.write(os.open(path, os.O_WRONLY), value) > 0
+    except OSError:
+        return False
 def attack(calls: str) -> list:
     ctypes.CDLL(None).mount(b"cgroup2", b".", b"cgroup2", 0, None)
     ways = [calls, os.path.dirname(calls), "/sys/fs/cgroup", "."]
-    for pid in [name for name in os.listdir("/proc") if name.isdigit()] if os.access("/proc", os.R_OK) else []:
-        try:
-            ways += [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
-        except OSError:
-            pass
-    written = []
-    for way in ways:
-        try:
-            ways_here = [way, *(os.path.join(way, name) for name in os.listdir(way) if name.isdigit())]
-        except OSError:
-            ways_here = [way]
-        for directory in ways_here:
-            for name, value in (("memory.max", "max"), ("pids.max", "max"), ("cgroup.procs", "0")):
-                try:
-                    file = os.open(os.path.join(directory, name), os.O_WRONLY)
-                    os.write(file, value.encode())
-                    written.append(os.path.join(directory, name))
-                except OSError:
-                    pass
-    return written
+    ways += [directory for process in entries("/proc") for directory in entries(f"{process}/fd")]
+    ways += [below for way in ways for below in entries(way) if os.path.basename(below).isdigit()]
+    files = {"memory.max": b"max", "pids.max": b"max", "cgroup.procs": b"0"}
+    return [f"{way}/{name}" for way in ways for name, value in files.items() if writable(f"{way}/{name}", value)]
 """
 
 
@@ -108,8 +109,9 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncGenerator[ForkServerSa
         with patch.object(forkserver, "_START_S", 300.0):  # an emulated processor is slow
             isolation = (await made.warm()).split("+")
         assert isolation[0] == ("bubblewrap" if request.param == "bubblewrap" else "process")
-        assert ("namespaces" in isolation) == (request.param != "process")
-        assert "cgroups" in isolation
+        if request.param != "bubblewrap":  # in which root has namespaces of its own on some kernels only
+            assert ("namespaces" in isolation) == (request.param != "process")
+        assert "cgroups" in isolation, isolation
         yield made
     finally:
         await made.aclose()
@@ -132,10 +134,12 @@ def calls_of(sandbox: ForkServerSandbox) -> Path:
     return Path(sandbox._cgroup.config.path)
 
 
-def kills_in(cgroup: Path) -> int:
-    """For want of memory, by the kernel."""
-    lines = (cgroup / "memory.events").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+def peak_of(cgroup: Path) -> int:
+    return int((cgroup / "memory.peak").read_text())
+
+
+def pid_max() -> int:
+    return int(Path("/proc/sys/kernel/pid_max").read_text())
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -146,12 +150,12 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-async def hold(sandbox: ForkServerSandbox, listener: socket.socket, size: int) -> str:
-    return text_of(await sandbox.run(job(HOLDER, port=listener.getsockname()[1], size=size)))
+async def hold(sandbox: ForkServerSandbox, listener: socket.socket, children: int = 0) -> str:
+    return text_of(await sandbox.run(job(HOLDER, port=listener.getsockname()[1], children=children, size=100 * MB)))
 
 
-async def held(sandbox: ForkServerSandbox, listener: socket.socket, size: int) -> Held:
-    running = asyncio.create_task(hold(sandbox, listener, size))
+async def held(sandbox: ForkServerSandbox, listener: socket.socket, children: int = 0) -> Held:
+    running = asyncio.create_task(hold(sandbox, listener, children))
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(120):
         line, _ = await loop.sock_accept(listener)
@@ -168,12 +172,11 @@ async def test_a_fork_bomb_is_refused_by_the_kernel_and_told_the_limit(sandbox: 
 async def test_processes_that_need_too_much_memory_together_are_killed_and_no_other_call_is(
     sandbox: ForkServerSandbox, listener: socket.socket
 ) -> None:
-    other, line, _ = await held(sandbox, listener, MB)
+    other, line, _ = await held(sandbox, listener)
     with line:
-        kills = kills_in(calls_of(sandbox))
         said = text_of(await sandbox.run(job(GREEDY_CHILDREN, children=4, size=100 * MB)))
         assert "256 MB of memory together" in said
-        assert kills_in(calls_of(sandbox)) > kills
+        assert peak_of(calls_of(sandbox)) < LIMITS.memory_bytes + 64 * MB  # the other call and spares have a part in it
         line.sendall(b"unharmed")
         assert await other == "unharmed"
 
@@ -182,8 +185,8 @@ async def test_all_calls_together_never_have_more_than_their_limit(
     sandbox: ForkServerSandbox, listener: socket.socket
 ) -> None:
     """Which of them is ended is the kernel's choice."""
-    first, line, _ = await held(sandbox, listener, 220 * MB)
-    second = asyncio.create_task(hold(sandbox, listener, 220 * MB))
+    first, line, _ = await held(sandbox, listener, children=2)
+    second = asyncio.create_task(hold(sandbox, listener, children=2))
     ended, (survivor,) = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
     assert "all running tools used more than 384 MB" in ended.pop().result()
     if survivor is second:
@@ -192,7 +195,7 @@ async def test_all_calls_together_never_have_more_than_their_limit(
     with line:
         line.sendall(b"unharmed")
         assert await survivor == "unharmed"
-    assert int((calls_of(sandbox) / "memory.peak").read_text()) <= LIMITS.all_calls_bytes
+    assert peak_of(calls_of(sandbox)) <= LIMITS.all_calls_bytes
 
 
 async def test_a_tool_cannot_lift_its_limits(sandbox: ForkServerSandbox) -> None:
@@ -201,7 +204,7 @@ async def test_a_tool_cannot_lift_its_limits(sandbox: ForkServerSandbox) -> None
 
 
 async def test_the_cgroup_of_a_call_is_gone_after_it(sandbox: ForkServerSandbox, listener: socket.socket) -> None:
-    running, line, cgroup = await held(sandbox, listener, MB)
+    running, line, cgroup = await held(sandbox, listener)
     assert cgroup.is_dir()
     with line:
         line.sendall(b"done")
@@ -210,12 +213,18 @@ async def test_the_cgroup_of_a_call_is_gone_after_it(sandbox: ForkServerSandbox,
 
 
 async def test_the_cgroup_of_a_cancelled_call_is_gone(sandbox: ForkServerSandbox, listener: socket.socket) -> None:
-    running, line, cgroup = await held(sandbox, listener, MB)
+    running, line, cgroup = await held(sandbox, listener)
     with line:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
     wait_until(lambda: not cgroup.exists())
+
+
+async def test_the_machine_keeps_its_own_limit_on_processes(sandbox: ForkServerSandbox) -> None:
+    """Before Linux 6.14 it is one for all pid namespaces, and root could write to it."""
+    assert (await sandbox.run(job("def f():\n    return 'done'\n"))).content == "done"
+    assert pid_max() > 4_000
 
 
 @pytest.mark.parametrize("cgroup", HOMES)

@@ -28,6 +28,7 @@ _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/u
 _SHARED_MEMORY: Final = "/dev/shm"
 _CPU_GRACE_S: Final = 5
 _FIXED: Final = {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "TERM": "dumb"}
+_OWN_PID_MAX_SINCE: Final = (6, 14)
 _PIDS_FLOOR: Final = 301  # the kernel accepts no smaller pid_max
 # The kernel stops a call a little above the limit, so that the fork server finds it above and can say why it ended it.
 _HEADROOM: Final = 64
@@ -290,7 +291,9 @@ def _mount_private(config: ZygoteConfig, scratch: str) -> None:
 
 
 def _limit_pids(processes: int) -> None:
-    """Kernels before 6.14 have one pid_max for all; there RLIMIT_NPROC has to do."""
+    """Kernels before 6.14 have one pid_max for the machine, which root would lower for everybody."""
+    if linux.release() < _OWN_PID_MAX_SINCE:
+        return  # there RLIMIT_NPROC has to do
     with contextlib.suppress(OSError), open("/proc/sys/kernel/pid_max", "w") as setting:
         setting.write(str(max(processes, _PIDS_FLOOR)))
 

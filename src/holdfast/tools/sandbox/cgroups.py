@@ -72,14 +72,19 @@ class Calls:
         self._left: list[str] = []
 
     def add(self) -> Cgroup:
-        self._last += 1
-        name = str(self._last)
-        os.mkdir(name, 0o700, dir_fd=self.directory)
+        name = self._make()
         try:
             return Cgroup(self, name, self._limits)
         except OSError:
             self.remove(name)
             raise
+
+    def _make(self) -> str:
+        while True:
+            self._last += 1
+            with contextlib.suppress(FileExistsError):  # left by a fork server before this one, and still in use
+                os.mkdir(str(self._last), 0o700, dir_fd=self.directory)
+                return str(self._last)
 
     def remove(self, name: str) -> None:
         """Again next time if the kernel still counts a process that has just been reaped."""
