@@ -19,7 +19,7 @@ import pytest_asyncio
 from holdfast.core.egress import Egress
 from holdfast.tools.base import Job
 from holdfast.tools.sandbox import forkserver
-from holdfast.tools.sandbox.contract import EgressConfig, Limits
+from holdfast.tools.sandbox.contract import EgressConfig, Limits, Walls
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 from tests.tools.modes import MODES, text_of
 from tests.tools.modes import job as job_within
@@ -201,6 +201,19 @@ async def test_all_calls_together_never_have_more_than_their_limit(
 async def test_a_tool_cannot_lift_its_limits(sandbox: ForkServerSandbox) -> None:
     said = text_of(await sandbox.run(job(ATTACK, calls=str(calls_of(sandbox)))))
     assert said == "[]"
+
+
+async def test_limits_that_a_tool_could_lift_are_not_announced() -> None:
+    open_to_all = Walls(bubblewrap=False, namespaces=False, landlock=False, own_users=False)
+    sandbox = ForkServerSandbox(walls=open_to_all, unsafe=True)
+    try:
+        with patch.object(forkserver, "_START_S", 300.0):
+            isolation = (await sandbox.warm()).split("+")
+        assert sandbox._cgroup is not None
+        assert "seccomp" in isolation
+        assert "cgroups" not in isolation
+    finally:
+        await sandbox.aclose()
 
 
 async def test_the_cgroup_of_a_call_is_gone_after_it(sandbox: ForkServerSandbox, listener: socket.socket) -> None:
