@@ -77,7 +77,7 @@ def unpack_kernel(directory: Path) -> None:
 
 def pack_init(directory: Path) -> Path:
     root, packed = directory / "init", directory / "init.cpio"
-    for name in ("bin", "modules", "host", "changes", "root"):
+    for name in ("bin", "modules", "host", "changes", "machine"):
         (root / name).mkdir(parents=True)
     shutil.copy(directory / "unpacked/bin/busybox", root / "bin/busybox")
     shutil.copy(HERE / "init.sh", root / "init")

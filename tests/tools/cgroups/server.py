@@ -6,7 +6,8 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from unittest.mock import patch
+
+import pytest
 
 from holdfast.tools.sandbox import forkserver
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
@@ -25,5 +26,6 @@ async def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1]:
         Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
-    with patch.object(forkserver, "_START_S", 300.0):  # an emulated processor is slow
+    with pytest.MonkeyPatch.context() as patient:
+        patient.setattr(forkserver, "_START_S", 300.0)  # an emulated processor is slow
         asyncio.run(main())

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import pytest
 import pytest_asyncio
@@ -106,8 +105,7 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncGenerator[ForkServerSa
         unsafe=True,  # an ordinary process of an ordinary user has no wall against signals before Linux 6.12
     )
     try:
-        with patch.object(forkserver, "_START_S", 300.0):  # an emulated processor is slow
-            isolation = (await made.warm()).split("+")
+        isolation = (await started(made)).split("+")
         assert isolation[0] == ("bubblewrap" if request.param == "bubblewrap" else "process")
         if request.param != "bubblewrap":  # in which root has namespaces of its own on some kernels only
             assert ("namespaces" in isolation) == (request.param != "process")
@@ -116,6 +114,12 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncGenerator[ForkServerSa
     finally:
         await made.aclose()
         assert not calls_of(made).exists()
+
+
+async def started(sandbox: ForkServerSandbox) -> str:
+    with pytest.MonkeyPatch.context() as patient:
+        patient.setattr(forkserver, "_START_S", 300.0)  # an emulated processor is slow
+        return await sandbox.warm()
 
 
 def job(source: str, **arguments: Any) -> Job:
@@ -207,8 +211,7 @@ async def test_limits_that_a_tool_could_lift_are_not_announced() -> None:
     open_to_all = Walls(bubblewrap=False, namespaces=False, landlock=False, own_users=False)
     sandbox = ForkServerSandbox(walls=open_to_all, unsafe=True)
     try:
-        with patch.object(forkserver, "_START_S", 300.0):
-            isolation = (await sandbox.warm()).split("+")
+        isolation = (await started(sandbox)).split("+")
         assert sandbox._cgroup is not None
         assert "seccomp" in isolation
         assert "cgroups" not in isolation
