@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.tools.sandbox import landlock, limiting, linux, watching
+from holdfast.tools.sandbox import cgroups, landlock, limiting, linux, watching
 from holdfast.tools.sandbox.contract import Limits
 
 _WAITED_FOR: Final = (signal.SIGCHLD, signal.SIGTERM)
@@ -33,6 +33,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     confines_signals: bool
     verdict: int  # where to write which limit the call was ended for
+    cgroup: cgroups.Cgroup | None  # the call's own
 
 
 def keep(charge: Charge, work: Callable[[], None]) -> int:
@@ -155,6 +156,8 @@ def _kill_all_below(charge: Charge) -> None:
 
     A signal to "everybody" reaches whom the sender may signal. It is sent only where that is the call and nobody else.
     """
+    if charge.cgroup is not None:
+        charge.cgroup.kill()
     if charge.user is not None:
         killer = os.fork()
         if killer == 0:

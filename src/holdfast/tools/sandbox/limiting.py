@@ -28,9 +28,10 @@ _POLICIES: Final[dict[Mode, str]] = {
 class Watch:
     """Looks at running calls now and then. Calls that take less than one period are never looked at."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, was_refused_a_process: Callable[[int], bool]) -> None:
         self._limits = limits
-        self._all_calls = limits.all_calls_bytes or memory_of_the_machine() // 2
+        self._all_calls = most_of_all_calls(limits)
+        self._was_refused_a_process = was_refused_a_process  # by the kernel, which counts for itself where it can
         self._next = 0.0
 
     def due(self, watched_from: float) -> float:
@@ -44,7 +45,7 @@ class Watch:
         usages = watching.usage_below(tops)
         found: list[tuple[int, How]] = []
         for top, usage in usages.items():
-            if usage.tasks > self._limits.processes:
+            if usage.tasks > self._limits.processes or self._was_refused_a_process(top):
                 found.append((top, "processes"))
             elif _exceeds(usage, self._limits.memory_bytes):
                 found.append((top, "memory"))
@@ -65,7 +66,11 @@ def pause_after(cost_s: float, share: int) -> float:
     return min(max(LOOK_S, share * cost_s), LONGEST_PAUSE_S)
 
 
-def memory_of_the_machine() -> int:
+def most_of_all_calls(limits: Limits) -> int:
+    return limits.all_calls_bytes or _memory_of_the_machine() // 2
+
+
+def _memory_of_the_machine() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -75,8 +80,8 @@ def reason(how: How, limits: Limits) -> str:
         case "memory":
             return f"the processes of the call used more than {_megabytes(limits.memory_bytes)} of memory together"
         case "all_memory":
-            most = limits.all_calls_bytes or memory_of_the_machine() // 2
-            return f"all running tools used more than {_megabytes(most)} of memory together, and this call the most"
+            most = _megabytes(most_of_all_calls(limits))
+            return f"all running tools used more than {most} of memory together, and this call the most"
         case "processes":
             return f"the call had more than {limits.processes} processes and threads at once"
         case "disk":
