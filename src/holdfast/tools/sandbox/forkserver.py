@@ -221,9 +221,15 @@ class ForkServerSandbox:
         if self._closed:
             raise SandboxLost("The server is shutting down.")
         if self._starting is None or self._starting.done():
-            self._starting = asyncio.create_task(self._start())
+            self._starting = asyncio.create_task(self._started())
         # Shielded: the start is shared, and one impatient caller must not spoil it for the others.
         return await asyncio.shield(self._starting)
+
+    async def _started(self) -> Link:
+        try:
+            return await self._start()
+        except OSError as problem:  # no room for its directory, no process or file left
+            raise SandboxLost(f"The sandbox process could not be started: {problem}") from problem
 
     async def _start(self) -> Link:
         if sys.platform != "linux":
