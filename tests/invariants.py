@@ -28,9 +28,11 @@ from holdfast.core.frames import (
     TextFrame,
     UsageFrame,
 )
-from holdfast.core.messages import Message, Reasoning, Text
+from holdfast.core.heartbeats import only_confirms, words_of
+from holdfast.core.messages import Message, Reasoning, Text, Thoughts
 from holdfast.core.records import STATUS_OF_STOP, Run, Step
 from holdfast.core.run import Phase, RunState, replay
+from holdfast.core.spec import Speaking
 from holdfast.engine.loading import SKIPPED_AFTER_DEATH
 from holdfast.errors import HoldfastError
 from holdfast.store import frames, holds, journal, messages, runs, steps
@@ -307,8 +309,8 @@ def stream_violations(snapshot: Snapshot, run: Run, numbered: Sequence[tuple[int
         row = snapshot.messages.get(message_id)
         if row is None and not run.is_active:
             yield f"run {run.id} streamed message {message_id}, which is not stored"
-        if row is not None and text != _row_text(row):
-            yield f"run {run.id} streamed {text!r} as {message_id}, stored is {_row_text(row)!r}"
+        if row is not None and text != (stored := _row_text(row, _speaking(snapshot, run))):
+            yield f"run {run.id} streamed {text!r} as {message_id}, stored is {stored!r}"
     whole = {frame.message.id: frame.message for frame in shown if isinstance(frame, MessageFrame)}
     for message_id, message in whole.items():
         if snapshot.messages.get(message_id) != message:
@@ -356,8 +358,15 @@ def _call_messages(shown: Sequence[Frame]) -> set[str]:
     return {frame.message_id for frame in shown if isinstance(frame, (CallFrame, HiddenReasoningFrame))}
 
 
-def _row_text(row: Message) -> str:
-    return "".join(part.text for part in row.parts if isinstance(part, (Text, Reasoning)))
+def _row_text(row: Message, speaking: Speaking | None) -> str:
+    spoken = (part.text for part in row.parts if isinstance(part, (Text, Reasoning, Thoughts)))
+    return "".join((*spoken, *(words_of(call, speaking) or "" for call in row.calls)))
+
+
+def _speaking(snapshot: Snapshot, run: Run) -> Speaking | None:
+    state = snapshot.states.get(run.id)
+    loop = state.frozen_spec.heartbeats if state else None
+    return loop.speaking if loop else None
 
 
 def _missing_from_stream(snapshot: Snapshot, run: Run, told: set[str]) -> Iterator[str]:
@@ -368,6 +377,8 @@ def _missing_from_stream(snapshot: Snapshot, run: Run, told: set[str]) -> Iterat
         if row.role not in _PRODUCED or row.decisions or (withdrawn and row.role == "tool"):
             continue
         if row.role == "summary" and not (state and state.frozen_spec.include_compaction):
+            continue
+        if row.role == "tool" and all(only_confirms(answer, _speaking(snapshot, run)) for answer in row.returns):
             continue
         if row.id not in told:
             yield f"run {run.id} never streamed its {row.role} message {row.id}"

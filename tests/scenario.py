@@ -12,7 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from sqlalchemy import update
+
 from holdfast import ids
+from holdfast.actions.base_tools import find_named
 from holdfast.actions.cancel_runs import CancelRuns
 from holdfast.actions.send_message import Accepted, Sending, SendMessage
 from holdfast.core.frames import Frame, StopFrame
@@ -36,6 +39,7 @@ from holdfast.llm.catalog import ModelCatalog
 from holdfast.store import agents, holds, messages, runs, threads, tools
 from holdfast.store.database import Database, DatabaseError, Job, Transaction, open_database
 from holdfast.store.holds import HoldRow
+from holdfast.store.tables import agents as agent_rows
 from holdfast.wire.inputs import NewMessage, ParsedInput
 from holdfast.wire.requests import LettaRequest
 from tests.wrapping import WrappedDatabase
@@ -325,6 +329,19 @@ class World:
         thread = Thread(id=ids.new("conv"), agent_id=self.agent_id, created_us=self.clock.now_us())
         await self.database.write(lambda tx: _open_thread(tx, self.agent_id, thread))
         return thread.id
+
+    async def speak_through_send_message(self) -> None:
+        """Makes it an agent of the kind that says nothing except by calling send_message."""
+        agent = _agent(self.agent_id, (*RULES, ExitLoop(tool_name="send_message")))
+
+        async def change(tx: Transaction) -> None:
+            await agents.update_agent(tx, agent)
+            kind = update(agent_rows).where(agent_rows.c.id == agent.id).values(agent_type="memgpt_v2_agent")
+            await tx.execute(kind)
+            found = await find_named(tx, ["send_message"], self.clock.now_us())
+            await tools.attach_many(tx, agent.id, [tool.id for tool in found.values()])
+
+        await self.database.write(change)
 
     async def change_rules(self, rules: tuple[Rule, ...], **model: Any) -> None:
         """As an edit of the agent would."""

@@ -220,6 +220,12 @@ class BadReply(ModelError):
     summary = "The model's response could not be understood."
 
 
+class NoToolCall(ModelError):
+    """From a model that may answer in no other way."""
+
+    stop_reason = "no_tool_call"
+
+
 class ModelUnavailable(ModelError):
     retryable = True
 

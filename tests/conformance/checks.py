@@ -22,6 +22,7 @@ STATUS_OF = {
     "invalid_llm_response": "failed",
     "invalid_tool_call": "failed",
     "max_tokens_exceeded": "failed",
+    "no_tool_call": "failed",
     "context_window_overflow_in_system_prompt": "failed",
 }
 _SHOWN = ("content", "reasoning", "tool_return", "tool_returns", "status", "hidden_reasoning", "state")
@@ -30,7 +31,7 @@ _SHOWN = ("content", "reasoning", "tool_return", "tool_returns", "status", "hidd
 async def check_at_rest(client: AsyncLetta, agent_id: str, *, compacted: bool = False) -> None:
     """`compacted`: some of what is listed has left the context."""
     agent = await read_agent(client, agent_id)
-    listed = await history(client, agent_id)
+    listed = await history(client, agent_id, use_assistant_message=False)
     check_window(agent["message_ids"], listed, compacted=compacted)
     check_calls(listed, agent["pending_approval"])
     check_otids(listed)
@@ -123,9 +124,15 @@ def shown(message: Json) -> Json:
     return kept | {"calls": calls}
 
 
-async def history(client: AsyncLetta, agent_id: str) -> list[Json]:
+async def history(client: AsyncLetta, agent_id: str, *, use_assistant_message: bool = True) -> list[Json]:
     """The agent's own thread, oldest first."""
-    page = await client.agents.messages.list(agent_id=agent_id, limit=1000, order="asc", conversation_id="default")
+    page = await client.agents.messages.list(
+        agent_id=agent_id,
+        limit=1000,
+        order="asc",
+        conversation_id="default",
+        use_assistant_message=use_assistant_message,
+    )
     return [message.to_dict() for message in page.items]
 
 

@@ -33,6 +33,7 @@ class Turn(msgspec.Struct, frozen=True):
 class Scene(msgspec.Struct, frozen=True):
     name: str
     turns: tuple[Turn, ...]
+    speaks_through_tool: bool = False  # played by an agent that calls send_message
 
     @property
     def prelude(self) -> tuple[Turn, ...]:
@@ -66,6 +67,7 @@ def client_returns(hold: Hold) -> tuple[Decision, ...]:
 _ASKS = Turn(f"[[call:guarded {{}}]] [[say:Done.]] {QUIET}")
 _ASKS_THREE = Turn(f"[[call:guarded {{}}]] [[call:note {{}}]] [[call:lookup {{}}]] [[say:Done.]] {QUIET}")
 _ASKS_CLIENT = Turn(f"[[call:ask_client {{}}]] [[say:Done.]] {QUIET}", request=ASK_CLIENT)
+_WITH_HEARTBEAT = '[[call:{} {{"request_heartbeat": true}}]]'
 _LONG_AGO = tuple(Turn(f"{'This is said at length. ' * 40} {number} [[say:Yes.]] {QUIET}") for number in range(3))
 
 SCENES = (
@@ -100,6 +102,18 @@ SCENES = (
             ),
         ),
     ),
+    Scene("send_message", (Turn("Hello [[say:Good day to you.]]"),), speaks_through_tool=True),
+    Scene("a heartbeat", (Turn(f"{_WITH_HEARTBEAT.format('note')} [[say:Done.]]"),), speaks_through_tool=True),
+    Scene(
+        "a heartbeat after an approval",
+        (Turn(f"{_WITH_HEARTBEAT.format('guarded')} [[say:Done.]]"), Turn(answer=approve)),
+        speaks_through_tool=True,
+    ),
+    Scene(
+        "a heartbeat after a denial",
+        (Turn(f"{_WITH_HEARTBEAT.format('guarded')} [[say:Done.]]"), Turn(answer=deny)),
+        speaks_through_tool=True,
+    ),
 )
 BY_NAME = {scene.name: scene for scene in SCENES}
 MODES = tuple(Mode(tokens, background) for background in (False, True) for tokens in (False, True))
@@ -119,6 +133,8 @@ async def play(node: Node, turn: Turn, mode: Mode, *, otid: str | None = None, h
 
 async def lead_up(node: Node, scene: Scene) -> None:
     """Everything before the turn that is to be disturbed."""
+    if scene.speaks_through_tool:
+        await node.world.speak_through_send_message()
     for turn in scene.prelude:
         accepted = await play(node, turn, MODES[0])
         await node.worker.stopped(accepted.run.id)

@@ -20,7 +20,7 @@ from holdfast.errors import Invalid
 from holdfast.store import messages, runs
 from holdfast.store.paging import Page
 from holdfast.store.transaction import Database, DatabaseError, Transaction
-from holdfast.wire.messages import filter_types, to_wire
+from holdfast.wire.messages import filter_types, speaking_in, to_wire
 from holdfast.wire.responses import stop_reason_view, usage_statistics
 from holdfast.wire.times import timestamp
 
@@ -122,7 +122,8 @@ class Callbacks:
 async def callback_payload(tx: Transaction, run: Run) -> dict[str, Any]:
     rows = await messages.list_of_run(tx, run.id, Page(limit=_ROWS, order="asc"))
     usage, step_count = await runs.usage(tx, run.id)
-    shown = [wire for row in rows for wire in to_wire(row)]
+    speaking = speaking_in(run.request_config)
+    shown = [wire for row in rows for wire in to_wire(row, speaking=speaking)]
     result = {
         "messages": filter_types(shown, run.request_config.get("include_return_message_types")),
         "stop_reason": stop_reason_view(run.stop_reason or "error"),

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core import envelopes, prompt
-from holdfast.core.messages import Message, Text, ToolCall, ToolReturn
+from holdfast.core.messages import Message, Text, Thoughts, ToolCall, ToolReturn
 from holdfast.core.records import Agent, Block
 from holdfast.errors import Invalid
 from holdfast.wire.agent_requests import InitialMessage
@@ -62,12 +62,12 @@ def _given(agent: Agent, given: InitialMessage, now_us: int) -> Iterator[Message
 
 
 def _greeting(agent: Agent, now_us: int) -> Iterator[Message]:
-    yield from _spoken(agent, (Text(_THOUGHT),), _GREETING, now_us)
+    yield from _spoken(agent, (Thoughts(_THOUGHT),), _GREETING, now_us)
     login = {"type": "login", "last_login": "Never (first login)"}
     yield _message("user", (Text(_packed(agent, login, now_us)),), now_us)
 
 
-def _spoken(agent: Agent, thoughts: tuple[Text, ...], text: str, now_us: int) -> Iterator[Message]:
+def _spoken(agent: Agent, thoughts: tuple[Thoughts, ...], text: str, now_us: int) -> Iterator[Message]:
     """The agent's words as these kinds of agent say them: a call of send_message, and its return."""
     arguments = msgspec.json.encode({"message": text}).decode()
     call = ToolCall(ids.new("call"), "send_message", arguments)

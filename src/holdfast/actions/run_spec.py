@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.core import prompt
 from holdfast.core.records import Agent, ModelChoice, Thread, Tool
-from holdfast.core.spec import RunSpec, ToolSpec
+from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking, ToolSpec
+from holdfast.errors import RequestError
 from holdfast.llm.base import Catalog, ModelInfo
+from holdfast.llm.dialects import reasons
 from holdfast.wire.requests import ClientTool, LettaRequest
 
+# Those that speak through a tool, and go on only when they ask for it.
+_WITH_HEARTBEATS: Final = frozenset(
+    {
+        "memgpt_agent",
+        "memgpt_v2_agent",
+        "react_agent",
+        "workflow_agent",
+        "split_thread_agent",
+        "voice_convo_agent",
+        "voice_sleeptime_agent",
+    }
+)
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
 
 
@@ -28,11 +42,12 @@ async def freeze(
     kept: Collection[str] = (),
 ) -> RunSpec:
     """`kept`: names of attached tools whose place no client tool takes, because an approval lets them run."""
+    model = await effective_model(catalog, agent, thread, request.override_model)
     return RunSpec(
         agent_id=agent.id,
         agent_name=agent.name,
         thread_id=thread.id,
-        model=await effective_model(catalog, agent, thread, request.override_model),
+        model=model,
         tools=tool_specs(tools, request.client_tools or (), kept),
         rules=agent.tool_rules,
         max_steps=request.max_steps,
@@ -44,7 +59,28 @@ async def freeze(
         override_system=request.override_system,
         skills=prompt.skills_section([skill.model_dump() for skill in request.client_skills or ()]),
         autoclear=agent.message_buffer_autoclear,
+        heartbeats=await _heartbeats(catalog, model, request) if agent.agent_type in _WITH_HEARTBEATS else None,
     )
+
+
+async def _heartbeats(catalog: Catalog, model: ModelChoice, request: LettaRequest) -> HeartbeatLoop:
+    speaking = None
+    if request.use_assistant_message:
+        speaking = Speaking(request.assistant_message_tool_name, request.assistant_message_tool_kwarg)
+    return HeartbeatLoop(thinking=await _has_no_reasoning(catalog, model), speaking=speaking)
+
+
+async def _has_no_reasoning(catalog: Catalog, model: ModelChoice) -> bool:
+    """Then thoughts are asked for in an argument, unless the agent's settings say no to them."""
+    wanted = model.settings.get("put_inner_thoughts_in_kwargs")
+    if wanted is not None:
+        return bool(wanted)
+    if not model.settings.get("enable_reasoner", True):
+        return False
+    try:
+        return not reasons(await catalog.find(model.handle))
+    except RequestError:  # the first model call says that it is not there
+        return False
 
 
 async def effective_model(catalog: Catalog, agent: Agent, thread: Thread, override: str | None) -> ModelChoice:

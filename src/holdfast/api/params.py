@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from fastapi import Query
+from fastapi import Depends, Query
 
+from holdfast.core.spec import Speaking
 from holdfast.wire.bounds import MAX_QUERY
 
 MAX_LIMIT: Final = 1000
@@ -18,6 +19,18 @@ After = Annotated[str | None, Query(description="Only items after this id, in th
 SearchQuery = Annotated[str | None, Query(max_length=MAX_QUERY)]
 Order = Annotated[Literal["asc", "desc"], Query(description="`asc` is oldest first, `desc` newest first.")]
 OrderBy = Annotated[Literal["created_at"], Query(description="The field that decides the order.")]
+
+
+def _speaking(
+    use_assistant_message: bool = True,
+    assistant_message_tool_name: str = Speaking().tool,
+    assistant_message_tool_kwarg: str = Speaking().argument,
+) -> Speaking | None:
+    return Speaking(assistant_message_tool_name, assistant_message_tool_kwarg) if use_assistant_message else None
+
+
+# The tool whose calls are listed as what the agent says.
+SpeakingTool = Annotated[Speaking | None, Depends(_speaking)]
 
 # Databases keep 64 bits; larger numbers are refused at the door.
 Int64 = Annotated[int, Query(ge=-INT64_MAX - 1, le=INT64_MAX)]

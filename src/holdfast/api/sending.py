@@ -23,6 +23,7 @@ from holdfast.netguard import Unresolved, check_url
 from holdfast.store import messages, runs
 from holdfast.store.paging import Page
 from holdfast.wire.inputs import ParsedInput, input_of, resolve_images
+from holdfast.wire.messages import speaking_in
 from holdfast.wire.requests import LettaRequest, LettaStreamingRequest, RetrieveStreamRequest
 from holdfast.wire.responses import letta_response
 from holdfast.wire.sse import FrameEncoder
@@ -116,6 +117,7 @@ def event_stream(
         background=run.background,
         include_types=shown,
         include_compaction=request.include_compaction_messages if request else True,
+        speaking=speaking_in(run.request_config),
     )
     return EventStream(batches, encoder, keepalive_s=deps.settings.keepalive_s, include_pings=include_pings)
 
@@ -189,6 +191,7 @@ def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Respon
             include_types=request.include_return_message_types,
             include_compaction=request.include_compaction_messages,
             run_id=run_id,
+            speaking=speaking_in(request_config(request)),
         )
     )
 
@@ -198,7 +201,10 @@ async def _told(deps: Holdfast, run: Run) -> list[Any]:
     everything = Page(limit=10_000, order="asc")
     rows = await deps.database.read(lambda tx: messages.list_of_run(tx, run.id, everything))
     usage, step_count = await deps.database.read(lambda tx: runs.usage(tx, run.id))
-    frames: list[Any] = [frame for row in rows if row.role not in ("user", "system") for frame in message_frames(row)]
+    speaking = speaking_in(run.request_config)
+    frames: list[Any] = [
+        frame for row in rows if row.role not in ("user", "system") for frame in message_frames(row, speaking)
+    ]
     if run.stop_reason is not None:
         frames.append(StopFrame(run.stop_reason))
         error: dict[str, Any] | None = run.metadata.get("error")

@@ -39,6 +39,11 @@ _lenient = json.JSONDecoder(strict=False, parse_float=_finite, parse_constant=_f
 
 
 def arguments_of(text: str) -> dict[str, Any]:
+    """Those that are meant for the tool."""
+    return {name: given for name, given in all_arguments_of(text).items() if name not in _NOT_FOR_THE_TOOL}
+
+
+def all_arguments_of(text: str) -> dict[str, Any]:
     """Accepts an object encoded twice, and takes the first of several objects run together."""
     try:
         value = _read(text)
@@ -50,8 +55,7 @@ def arguments_of(text: str) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict):
         raise ToolFailed("Error: the arguments must be a JSON object. Call the tool again.")
-    named = cast("dict[str, Any]", value)
-    return {name: given for name, given in named.items() if name not in _NOT_FOR_THE_TOOL}
+    return cast("dict[str, Any]", value)
 
 
 def merge_prefilled(schema: Schema, arguments: Mapping[str, Any], prefilled: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class OpenCall(msgspec.Struct, frozen=True):
     note: str | None = None
     ran: bool = False  # returned because a tool was run here, not because it was refused, denied or answered
     approved: ToolIdentity | None = None  # the only tool that it may run
+    heartbeat: bool = False  # it asks for another step
 
 
 class Calls(msgspec.Struct, frozen=True):
@@ -75,7 +76,8 @@ class Calls(msgspec.Struct, frozen=True):
     def _now(self, place: int) -> OpenCall:
         call = self.made[place]
         if self.returned >> place & 1:
-            return OpenCall(call.call, "returned", call.note, bool(self.ran >> place & 1), call.approved)
+            ran = bool(self.ran >> place & 1)
+            return OpenCall(call.call, "returned", call.note, ran, call.approved, call.heartbeat)
         if self.started >> place & 1:
-            return OpenCall(call.call, "started", call.note, approved=call.approved)
+            return OpenCall(call.call, "started", call.note, False, call.approved, call.heartbeat)
         return call

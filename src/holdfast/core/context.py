@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.core import envelopes
+from holdfast.core import envelopes, heartbeats
 from holdfast.core.messages import (
     AnyPart,
     Content,
@@ -26,10 +26,12 @@ from holdfast.core.messages import (
     RedactedReasoning,
     Summary,
     Text,
+    Thoughts,
     ToolCall,
     ToolReturn,
     Turn,
 )
+from holdfast.errors import ToolFailed
 
 OUTCOME_UNKNOWN: Final = (
     "The outcome of this call is unknown: it was interrupted before its result was recorded, so it may or may not have "
@@ -65,6 +67,7 @@ class Terms(msgspec.Struct, frozen=True):
     model_handle: str
     context_window: int
     timezone: str = "UTC"
+    thinking: bool = False  # thoughts are an argument of the call that they came with
 
 
 class Retelling:
@@ -202,6 +205,7 @@ class _Draft:
         self._model_handle = terms.model_handle
         self._limit = return_char_limit(terms.context_window)
         self._timezone = terms.timezone
+        self._thinking = terms.thinking
         self._before = before
         self._called: set[str] = set()
         self._turns = list(before.turns)
@@ -217,7 +221,7 @@ class _Draft:
         calls: list[ToolCall] = []
         for row in rows:
             same_model = row.model == self._model_handle
-            for part in row.parts:
+            for part in self._with_thoughts_told(row):
                 if isinstance(part, Text):
                     if part.text:
                         said.append(part)
@@ -231,6 +235,21 @@ class _Draft:
             self._add("assistant", (*said, *calls), rows[-1].model)
         if calls:
             self._turns.append(Turn("tool", tuple([self._return_of(call, rows[-1].created_us) for call in calls])))
+
+    def _with_thoughts_told(self, row: Message) -> Parts:
+        """As the model is shown them: in its first call, or as text where calls have no argument for them."""
+        thoughts = "".join(part.text for part in row.parts if isinstance(part, Thoughts))
+        if not thoughts:
+            return row.parts
+        others = tuple(part for part in row.parts if not isinstance(part, Thoughts))
+        if not self._thinking or not row.calls:
+            return (Text(thoughts), *others)
+        first = row.calls[0]
+        try:
+            told = msgspec.structs.replace(first, arguments=heartbeats.told_arguments(first.arguments, thoughts))
+        except ToolFailed:  # arguments that nobody can read, from an imported history
+            return (Text(thoughts), *others)
+        return tuple(told if part is first else part for part in others)
 
     def told(self) -> _Told:
         if not self._called:
@@ -306,7 +325,7 @@ def _parts_size(parts: Iterable[AnyPart]) -> int:
 
 def _part_size(part: AnyPart) -> int:
     match part:
-        case Text() | Reasoning() | Summary():
+        case Text() | Reasoning() | Thoughts() | Summary():
             return _text_size(part.text)
         case ToolCall():
             return len(part.id) + len(part.name) + _text_size(part.arguments)

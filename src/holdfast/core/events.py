@@ -26,12 +26,14 @@ class JudgedCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
     held: waits for a decision. refused: never runs; `note` is its return. fatal: refused, and ends the run.
     denied and answered: decided by the human or the client. `approved` is the only tool that an approved call may run.
+    `heartbeat`: it asks for another step, in a run where that decides.
     """
 
     call: ToolCall
     verdict: Literal["allowed", "held", "refused", "fatal", "denied", "answered"]
     note: str | None = None
     approved: ToolIdentity | None = None
+    heartbeat: bool = False
 
 
 class RunStarted(Event, frozen=True, tag="run_started"):

@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.heartbeats import only_confirms
 from holdfast.core.messages import Message, shown_parts
 from holdfast.core.records import StopReason
+from holdfast.core.spec import Speaking
 from holdfast.core.usage import Usage
 
 
@@ -35,6 +37,7 @@ class ReasoningFrame(FrameBase, frozen=True, tag="r"):
     at_us: int
     text: str
     signature: str | None = None
+    native: bool = True  # False: thoughts that the model was asked for, in an argument of its call
 
 
 class HiddenReasoningFrame(FrameBase, frozen=True, tag="h"):
@@ -130,6 +133,9 @@ Frame = (
 TERMINAL = (UsageFrame, ErrorFrame)
 
 
-def message_frames(message: Message) -> list[MessageFrame]:
-    """One for each wire message, so that each has a number of its own and a reader can resume between them."""
+def message_frames(message: Message, speaking: Speaking | None = None) -> list[MessageFrame]:
+    """One for each wire message, so that each has a number of its own and a reader can resume between them. None for
+    returns that are not shown, because the words of their calls are."""
+    if message.role == "tool" and all(only_confirms(answer, speaking) for answer in message.returns):
+        return []
     return [MessageFrame(message, index) for index in range(shown_parts(message))]

@@ -6,26 +6,32 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core import tool_rules
+from holdfast.core import heartbeats, tool_rules
 from holdfast.core.arguments import arguments_of, merge_prefilled
 from holdfast.core.events import JudgedCall
 from holdfast.core.hold import Hold
 from holdfast.core.messages import Approve, Decision, Deny, ToolCall
 from holdfast.core.spec import RunSpec
-from holdfast.core.tool_rules import Choice
+from holdfast.core.tool_rules import Called, Choice
 from holdfast.errors import ToolFailed
 
 
-def judge(spec: RunSpec, choice: Choice, calls: Sequence[ToolCall], *, parallel: bool) -> tuple[JudgedCall, ...]:
+def judge(
+    spec: RunSpec, choice: Choice, calls: Sequence[ToolCall], *, parallel: bool, history: Sequence[Called] = ()
+) -> tuple[JudgedCall, ...]:
     """Calls as they will be stored: arguments cleaned, prefilled ones merged in.
 
     Without parallel calls only the first is kept, and of calls with one id: their returns could not be told apart.
+    `history`: the calls before these, which decide with them whether a run with heartbeats goes on.
     """
     distinct: dict[str, ToolCall] = {}
     for call in calls if parallel else calls[:1]:
         distinct.setdefault(call.id, call)
     allowed, approval = frozenset(choice.allowed), tool_rules.approval_names(spec.rules)
-    return tuple(_judge_one(spec, choice, call, allowed, approval) for call in distinct.values())
+    judged = (_judge_one(spec, choice, call, allowed, approval) for call in distinct.values())
+    if spec.heartbeats is None:
+        return tuple(judged)
+    return tuple(_with_heartbeat(spec, call, one, history) for call, one in zip(distinct.values(), judged, strict=True))
 
 
 def resume(hold: Hold, decisions: Sequence[Decision]) -> tuple[JudgedCall, ...]:
@@ -38,11 +44,13 @@ def resume(hold: Hold, decisions: Sequence[Decision]) -> tuple[JudgedCall, ...]:
             case None:
                 return JudgedCall(held.call, "refused" if held.note else "allowed", held.note)
             case Approve():
-                return JudgedCall(held.call, "allowed", approved=held.tool)
+                asked = heartbeats.asked_in(held.call.arguments)
+                return JudgedCall(held.call, "allowed", approved=held.tool, heartbeat=asked.heartbeat)
             case Deny(_, reason):
                 return JudgedCall(held.call, "denied", reason)
             case _:
-                return JudgedCall(held.call, "answered")
+                asked = heartbeats.asked_in(held.call.arguments)
+                return JudgedCall(held.call, "answered", heartbeat=asked.heartbeat)
 
     return tuple(judged(index) for index in range(len(hold.calls)))
 
@@ -64,6 +72,29 @@ def _judge_one(
     cleaned = msgspec.structs.replace(call, arguments=msgspec.json.encode(merged).decode())
     asks = tool.effect == "client" or call.name in approval
     return JudgedCall(cleaned, "held" if asks else "allowed")
+
+
+def _with_heartbeat(spec: RunSpec, made: ToolCall, judged: JudgedCall, history: Sequence[Called]) -> JudgedCall:
+    """The call as a run with heartbeats keeps it. A call that waits for a decision keeps what the model asked for: what
+    the loop makes of it is not known yet."""
+    try:
+        asked = heartbeats.asked_in(made.arguments).heartbeat
+        arguments = arguments_of(judged.call.arguments)
+    except ToolFailed:  # it was refused for that
+        return judged
+    goes_on = asked
+    if judged.verdict != "held":
+        following = heartbeats.after_call(
+            spec.rules,
+            spec.tool_names,
+            (*history, Called(made.name, "")),
+            made.name,
+            asked=asked,
+            outcome="ran" if judged.verdict == "allowed" else "refused",
+        )
+        goes_on = following.reason is not None
+    stored = msgspec.structs.replace(judged.call, arguments=heartbeats.stored_arguments(arguments, heartbeat=goes_on))
+    return msgspec.structs.replace(judged, call=stored, heartbeat=asked)
 
 
 def _violation(spec: RunSpec, choice: Choice, name: str) -> str:

@@ -67,6 +67,12 @@ class Reasoning(Part, frozen=True, tag="reasoning"):
     signature: str | None = None
 
 
+class Thoughts(Part, frozen=True, tag="thoughts"):
+    """What a model that does not reason by itself was asked to think, in an argument of its call."""
+
+    text: str
+
+
 class RedactedReasoning(Part, frozen=True, tag="redacted_reasoning"):
     data: str
 
@@ -135,6 +141,7 @@ AnyPart = (
     Text
     | Image
     | Reasoning
+    | Thoughts
     | RedactedReasoning
     | OmittedReasoning
     | ToolCall
@@ -145,7 +152,7 @@ AnyPart = (
     | Summary
 )
 Parts = tuple[AnyPart, ...]
-SPOKEN = (Text, Reasoning, RedactedReasoning, OmittedReasoning)
+SPOKEN = (Text, Reasoning, Thoughts, RedactedReasoning, OmittedReasoning)
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

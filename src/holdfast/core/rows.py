@@ -8,13 +8,14 @@ from typing import Final
 import msgspec
 
 from holdfast import ids
-from holdfast.core import envelopes
+from holdfast.core import envelopes, heartbeats
 from holdfast.core.deltas import Reply
 from holdfast.core.events import JudgedCall
 from holdfast.core.hold import Hold
 from holdfast.core.messages import ClientReturn, Deny, Message, Parts, Role, Text, ToolReturn
 from holdfast.core.records import StopReason
 from holdfast.core.run import OpenCall
+from holdfast.core.spec import HeartbeatLoop
 
 DENIED_BY_CANCEL: Final = "The user cancelled the request, so the tool call was denied."
 NOT_RUN: Final = "Error: the tool was not executed because the user cancelled the request."
@@ -51,9 +52,10 @@ def reply_rows(
     return rows
 
 
-def partial_rows(origin: Origin, reply_id: str, reply: Reply) -> list[Message]:
+def partial_rows(origin: Origin, reply_id: str, reply: Reply, loop: HeartbeatLoop | None = None) -> list[Message]:
     """What is kept of a reply that was cut off: what it said, not what it was about to call."""
-    return [_row(origin, reply_id, "assistant", reply.spoken)] if reply.spoken else []
+    spoken = reply.spoken if loop is None else heartbeats.cut_off_in(loop, reply)
+    return [_row(origin, reply_id, "assistant", spoken)] if spoken else []
 
 
 def tool_row(

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core import tool_rules
+from holdfast.core import heartbeats, tool_rules
 from holdfast.core.calls import Calls, CallStatus, OpenCall
 from holdfast.core.compaction import should_compact
 from holdfast.core.events import (
@@ -94,6 +94,7 @@ class RunState(msgspec.Struct, frozen=True):
     history: tuple[Called, ...] = ()
     usage: Usage = Usage()
     context_tokens: int | None = None
+    heartbeat: str | None = None  # why the model is called again, as it is told
     compact: str | None = None  # why the context is to be compacted before anything else
     compactions: int = 0
     overflows: int = 0  # since the last reply
@@ -237,6 +238,7 @@ def _replied(state: RunState, event: ModelReplied) -> RunState:
         model_calls=state.model_calls + 1,
         step_id=None,
         return_position=None,
+        heartbeat=None,
         usage=state.usage + event.usage,
         overflows=0,
         failures=0,
@@ -302,15 +304,17 @@ def _returned(state: RunState, event: ToolReturned) -> RunState:
     if ran or returned.status == "answered":
         history += (Called(returned.call.name, event.returned),)
     after = _change(state, calls=state.calls.take_return(event.call_id, ran=ran), history=history)
-    return _after_calls(after) if after.calls.all_returned else after
+    return _after_calls(after, failed=event.status == "error") if after.calls.all_returned else after
 
 
-def _after_calls(state: RunState) -> RunState:
+def _after_calls(state: RunState, *, failed: bool) -> RunState:
     if state.ending:
         return _done(state, state.ending, state.error)
     if state.fatal:
         return _finish(_change(state, error=_invalid_call_error(state)), "invalid_tool_call")
     spec = state.frozen_spec
+    if spec.heartbeats is not None:
+        return _after_heartbeat_call(state, failed=failed)
     ends = tool_rules.any_ends_turn(spec.rules, (call.call.name for call in state.calls if call.ran))
     if (
         ends
@@ -321,10 +325,30 @@ def _after_calls(state: RunState) -> RunState:
     return _next_iteration(state)
 
 
-def _next_iteration(state: RunState) -> RunState:
+def _after_heartbeat_call(state: RunState, *, failed: bool) -> RunState:
+    """One call a step; of several, which an approval from before may bring, the last one decides."""
+    if state.return_position is not None:
+        return _next_iteration(state)  # the user has said more meanwhile
+    spec, call = state.frozen_spec, state.calls.made[-1]
+    outcome: heartbeats.Outcome = call.status if call.status == "refused" or call.status == "denied" else "ran"
+    following = heartbeats.after_call(
+        spec.rules,
+        spec.tool_names,
+        state.history,
+        call.call.name,
+        asked=call.heartbeat,
+        outcome=outcome,
+        failed=failed,
+    )
+    if following.reason is None:
+        return _finish(state, following.stop_reason)
+    return _next_iteration(state, following.reason)
+
+
+def _next_iteration(state: RunState, heartbeat: str | None = None) -> RunState:
     if state.iterations >= state.frozen_spec.max_steps:
         return _finish(state, "max_steps")
-    return _change(state, phase=Phase.THINKING, return_position=None)
+    return _change(state, phase=Phase.THINKING, return_position=None, heartbeat=heartbeat)
 
 
 def _finish(state: RunState, stop_reason: StopReason) -> RunState:
@@ -351,6 +375,9 @@ def _call_model(state: RunState) -> CallModel:
     spec = state.frozen_spec
     choice = tool_rules.choose(spec.rules, spec.tool_names, state.history)
     parallel = spec.model.parallel_tool_calls and tool_rules.allows_parallel_calls(spec.rules)
+    if spec.heartbeats is not None:
+        choice = msgspec.structs.replace(choice, forced=bool(choice.allowed))
+        parallel = False
     return CallModel(state.model_calls + 1, choice, parallel, state.failures + 1, state.pause_ms)
 
 
@@ -393,7 +420,9 @@ def _open(calls: Sequence[JudgedCall]) -> Calls:
     def status(call: JudgedCall) -> CallStatus:
         return "refused" if call.verdict == "fatal" else call.verdict
 
-    return Calls.of(OpenCall(call.call, status(call), call.note, approved=call.approved) for call in calls)
+    return Calls.of(
+        OpenCall(call.call, status(call), call.note, approved=call.approved, heartbeat=call.heartbeat) for call in calls
+    )
 
 
 def _invalid_call_error(state: RunState) -> dict[str, Any]:

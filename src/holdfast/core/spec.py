@@ -27,6 +27,20 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     return_char_limit: int = 50_000
 
 
+class Speaking(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The tool whose calls are shown as the agent's words, and the argument that holds them."""
+
+    tool: str = "send_message"
+    argument: str = "message"
+
+
+class HeartbeatLoop(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Set for agents that speak through a tool: see `core.heartbeats`."""
+
+    thinking: bool = False  # the model does not reason by itself, so each tool has an argument for its thoughts
+    speaking: Speaking | None = None  # None: calls of the speaking tool are shown like any other
+
+
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     agent_id: str
     agent_name: str = ""
@@ -43,6 +57,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dic
     override_system: str | None = None
     skills: str = ""
     autoclear: bool = False
+    heartbeats: HeartbeatLoop | None = None
 
     @property
     def tool_names(self) -> tuple[str, ...]:

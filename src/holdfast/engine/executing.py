@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
+from holdfast.core.arguments import arguments_of
 from holdfast.core.fingerprint import identity_of
 from holdfast.core.messages import ToolReturn
 from holdfast.core.records import Tool
@@ -63,7 +62,7 @@ class SandboxExecutor:
             agent_id=spec.agent_id,
             agent_name=spec.agent_name,
             source_code=stored.source_code or "",
-            arguments=msgspec.json.decode(call.call.arguments or "{}"),
+            arguments=arguments_of(call.call.arguments),  # judged before: what cannot be read has been refused
             environment=environment,
             timeout_s=self._timeout_s,
             return_char_limit=stored.return_char_limit,

@@ -59,5 +59,6 @@ _CODES = {
     "SystemPromptTooLong": "CONTEXT_WINDOW_EXCEEDED",
     "EmptyReply": "EMPTY_RESPONSE",
     "BadReply": "INVALID_RESPONSE",
+    "NoToolCall": "NO_TOOL_CALL",
     "ModelUnavailable": "INTERNAL_SERVER_ERROR",
 }

@@ -26,7 +26,8 @@ from holdfast.store.transaction import Database, Transaction
 from holdfast.tools import history
 from holdfast.tools.base import cut_to_limit, failure_text
 
-_SAYS_NOTHING: Final = frozenset({"send_message"})  # the call itself is the message; clients are shown its arguments
+_SEND_MESSAGE: Final = "send_message"  # the call itself is the message; clients are shown its argument
+_NO_MESSAGE: Final = "send_message() missing 1 required positional argument: 'message'"
 
 
 class Performed(msgspec.Struct, frozen=True):
@@ -99,8 +100,10 @@ class InlineTools:
             now_us = self._clock.now_us()
             text = await history.conversation_search(arguments, search, timezone=caller.timezone, now_us=now_us)
             return text, None
-        if name in _SAYS_NOTHING:
-            return "None", None
+        if name == _SEND_MESSAGE:
+            if arguments.get("message") is None:
+                raise ToolFailed(_NO_MESSAGE)
+            return "Sent message successfully.", None
         raise ToolFailed(f"Tool not found: this server has no built-in tool {name!r}.")
 
     async def _edit_memory(

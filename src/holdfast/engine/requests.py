@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 import msgspec
 
-from holdfast.core import context, envelopes, prompt
+from holdfast.core import context, envelopes, heartbeats, prompt, tool_rules
 from holdfast.core.messages import Message, Text, Turn, text_of
 from holdfast.core.records import Agent, Block
 from holdfast.core.run import CallModel
-from holdfast.core.spec import RunSpec
+from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking, ToolSpec
 from holdfast.llm.base import ModelRequest, NamedTool, ToolChoice, ToolSchema
 
 
@@ -28,7 +28,7 @@ def build(
         context_window=model.context_window,
         max_output_tokens=model.max_output_tokens,
         temperature=model.temperature,
-        response_format=model.response_format,
+        response_format=model.response_format if spec.heartbeats is None else None,
         settings=model.settings,
         user=spec.agent_id,
     )
@@ -36,12 +36,26 @@ def build(
 
 def schemas(spec: RunSpec, names: Collection[str]) -> tuple[ToolSchema, ...]:
     wanted = set(names)
-    return tuple(ToolSchema(tool.name, tool.description, tool.parameters) for tool in spec.tools if tool.name in wanted)
+    offered = [tool for tool in spec.tools if tool.name in wanted]
+    if spec.heartbeats is None:
+        return tuple(ToolSchema(tool.name, tool.description, tool.parameters) for tool in offered)
+    return tuple(_heartbeat_schema(spec, spec.heartbeats, tool) for tool in offered)
+
+
+def _heartbeat_schema(spec: RunSpec, loop: HeartbeatLoop, tool: ToolSpec) -> ToolSchema:
+    ends_turn = tool_rules.any_ends_turn(spec.rules, (tool.name,))
+    parameters = tool.parameters
+    if tool.name == Speaking().tool and spec.model.response_format is not None:
+        parameters = heartbeats.with_shaped_message(parameters, spec.model.response_format)
+    offered = heartbeats.with_arguments(parameters, thinking=loop.thinking, heartbeat=not ends_turn)
+    return ToolSchema(tool.name, tool.description, offered)
 
 
 def turns(spec: RunSpec, window: list[Message], run_id: str, retelling: context.Retelling) -> tuple[Turn, ...]:
     rows = [row for row in window if row.run_id == run_id] if spec.autoclear else window
-    return retelling.turns(rows, context.Terms(spec.model.handle, spec.model.context_window, spec.timezone))
+    thinking = spec.heartbeats is not None and spec.heartbeats.thinking
+    terms = context.Terms(spec.model.handle, spec.model.context_window, spec.timezone, thinking)
+    return retelling.turns(rows, terms)
 
 
 def system_text(spec: RunSpec, window: list[Message]) -> str:

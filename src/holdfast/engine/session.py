@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import ids
-from holdfast.core import rows, tool_rules
+from holdfast.core import heartbeats, rows, tool_rules
 from holdfast.core.context import Retelling
 from holdfast.core.deltas import Reply
 from holdfast.core.events import (
@@ -184,9 +184,11 @@ class Session:
             self.stream.publish(self._retry_frame(_CUT_OFF, 0, message_ids))
 
     def replied(self, attempt: Attempt, reply: Reply, intent: CallModel) -> None:
-        calls = judge(self.spec, intent.choice, reply.calls, parallel=intent.parallel)
+        spec, history = self.spec, self.state.history
+        calls = judge(spec, intent.choice, reply.calls, parallel=intent.parallel, history=history)
         usage = reply.usage or self._estimated(reply)
-        written = rows.reply_rows(self._origin(intent.number), attempt.reply_id, attempt.held_id, reply.spoken, calls)
+        spoken = reply.spoken if spec.heartbeats is None else heartbeats.spoken_in(spec.heartbeats, reply)
+        written = rows.reply_rows(self._origin(intent.number), attempt.reply_id, attempt.held_id, spoken, calls)
         self.draft.reply = Replied(attempt, reply, intent)
         event = ModelReplied(
             written[0].id if written else None, calls, reply.finish or "stop", usage, spoke=bool(reply.spoken)
@@ -303,7 +305,7 @@ class Session:
         if reply is not None and attempt is not None and interrupted and self.spec.stream_tokens:
             # Only a token stream has delivered it; storing it keeps the client's history and ours the same.
             # A call that was cut off is not stored; a replay shows it all the same, because it shows what was shown.
-            self._add_rows(rows.partial_rows(self._origin(number), attempt.reply_id, reply))
+            self._add_rows(rows.partial_rows(self._origin(number), attempt.reply_id, reply, self.spec.heartbeats))
             self.attempt = None
         self._keep_returns(returns)
         if at_step:
@@ -406,7 +408,9 @@ class Session:
             self._stream_rows(new)
 
     def _stream_rows(self, new: Sequence[Message]) -> None:
-        self.draft.frames.extend(frame for row in new for frame in message_frames(row))
+        loop = self.spec.heartbeats
+        speaking = loop.speaking if loop else None
+        self.draft.frames.extend(frame for row in new for frame in message_frames(row, speaking))
         if new:
             self.first_content()
 
@@ -426,6 +430,8 @@ class Session:
         self._put_tool_row(row, before, position)
         if self.state.phase is not Phase.ACTING:
             self._stream_rows([row])
+        if self.state.heartbeat is not None and self.state.phase is Phase.THINKING:
+            self._add_heartbeat(self.state.heartbeat)
 
     def _put_tool_row(self, row: Message, before: Message | None, position: int | None) -> None:
         if before is not None:
@@ -446,8 +452,10 @@ class Session:
 
     def _ask_for_required_tools(self) -> None:
         missing = tool_rules.uncalled_required(self.spec.rules, self.spec.tool_names, self.state.history)
+        self._add_heartbeat(rows.required_tools_reason(missing))
+
+    def _add_heartbeat(self, reason: str) -> None:
         row_id = ids.derive("message", self.run.id, self.state.model_calls, "heartbeat")
-        reason = rows.required_tools_reason(missing)
         self._add_rows([rows.heartbeat_row(self._origin(), row_id, reason, self.spec.timezone)])
 
     def _origin(self, number: int | None = None) -> rows.Origin:

@@ -9,13 +9,18 @@ from typing import Final
 
 import msgspec
 
+from holdfast.core import heartbeats
 from holdfast.core.deltas import Finish, Reply, ReplyFolder, UsageDelta
 from holdfast.core.run import CallModel
+from holdfast.core.spec import RunSpec
+from holdfast.engine.clock import Clock
+from holdfast.engine.draft import Attempt
 from holdfast.engine.emitter import Emitter
+from holdfast.engine.heartbeat_emitter import HeartbeatEmitter
 from holdfast.engine.session import Session
 from holdfast.engine.spans import Spans
 from holdfast.engine.tracing import ProviderTraces, Recording
-from holdfast.errors import EmptyReply, ModelUnavailable
+from holdfast.errors import EmptyReply, ModelUnavailable, NoToolCall
 from holdfast.llm.base import Model, ModelInfo, ModelRequest
 
 _WITHOUT_CONTENT: Final = (UsageDelta, Finish)
@@ -52,8 +57,7 @@ class ModelCall:
         assert step is not None
         self._step_id = step.id
         self.attempt = session.begin_attempt(step)
-        spec = session.spec
-        self._emitter = Emitter(spec, intent, self.attempt, step.id, session.clock) if spec.stream_tokens else None
+        self._emitter = emitter_for(session.spec, intent, self.attempt, step.id, session.clock)
 
     @property
     def so_far(self) -> Reply:
@@ -91,6 +95,8 @@ class ModelCall:
         if not reply.parts and not (reply.usage and reply.usage.completion_tokens):
             # A model that chose to say nothing has at least ended its turn, and vendors count that.
             raise EmptyReply("The model's reply has no content, and the provider counted none.")
+        if self._session.spec.heartbeats is not None and not reply.calls and reply.finish != "length":
+            raise NoToolCall(heartbeats.NO_CALL)
         return reply
 
     async def _collect(self) -> None:
@@ -101,7 +107,7 @@ class ModelCall:
                     self._first_ns, waiting = self.now_ns(), False
                 add(delta)
 
-    async def _stream(self, emitter: Emitter) -> None:
+    async def _stream(self, emitter: Emitter | HeartbeatEmitter) -> None:
         session, add = self._session, self._folder.add
         publish, frames_of, waiting = session.stream.publish, emitter.frames, True
         async with aclosing(self._model.stream(self.request)) as deltas:
@@ -116,6 +122,17 @@ class ModelCall:
                         session.first_content()
                         await asyncio.sleep(0)  # whoever listens hears it now, not after all that came with it
         publish(*emitter.finish())
+
+
+def emitter_for(
+    spec: RunSpec, intent: CallModel, attempt: Attempt, step_id: str, clock: Clock
+) -> Emitter | HeartbeatEmitter | None:
+    """None for a run that shows its messages only when they are whole."""
+    if not spec.stream_tokens:
+        return None
+    if spec.heartbeats is None:
+        return Emitter(spec, intent, attempt, step_id, clock)
+    return HeartbeatEmitter(spec, spec.heartbeats, intent, attempt, step_id, clock)
 
 
 class _Account:

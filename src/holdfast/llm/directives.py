@@ -32,6 +32,7 @@ NAMES: Final = frozenset(
         "reasoning",
         "say",
         "call",
+        "no_call",
         "parallel",
         "repeat",
         "usage",

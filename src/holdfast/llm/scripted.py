@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import errors
-from holdfast.core import compaction
+from holdfast.core import compaction, heartbeats
 from holdfast.core.context import estimate_context
 from holdfast.core.deltas import (
     CallDelta,
@@ -135,7 +135,8 @@ class OfflineModel:
         directed = now.directives
         window = directed.count("window")
         _refuse_overflow(prompt_tokens, request.context_window if window is None else window)
-        calls = [] if directed.has("empty") else choose_calls(request, now)
+        silent = directed.has("empty") or directed.has("no_call")
+        calls = [] if silent else choose_calls(request, now)
         content = [] if directed.has("empty") else self._content(request, now, calls)
         script = Script(
             content=content,
@@ -148,7 +149,9 @@ class OfflineModel:
 
     def _content(self, request: ModelRequest, now: Situation, calls: Sequence[Call]) -> list[Delta]:
         directed = now.directives
-        content: list[Delta] = [*_reasoning(directed, now, calls)]
+        # Who is asked for thoughts in an argument of each call does not reason by itself.
+        thinks_in_calls = any(heartbeats.THINKING in tool.parameters.get("properties", {}) for tool in request.tools)
+        content: list[Delta] = [] if thinks_in_calls else [*_reasoning(directed, now, calls)]
         if not calls:
             content += (
                 _filler(count) if (count := directed.count("tokens")) is not None else _text(answer(request, now))
@@ -282,7 +285,9 @@ def _forced_call(request: ModelRequest, now: Situation) -> list[Call]:
     tool = (named or uncalled or list(request.tools))[0]
     call = instructions.loose_call(tool, now.asked.plain)
     if tool.name == "send_message":
-        call = instructions.PlannedCall(tool.name, call.arguments | {"message": answer(request, now)})
+        count = now.directives.count("tokens")
+        words = answer(request, now) if count is None else "".join(delta.text for delta in _filler(count))
+        call = instructions.PlannedCall(tool.name, call.arguments | {"message": words})
     return [_encoded(call)]
 
 

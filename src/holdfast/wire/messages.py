@@ -6,12 +6,13 @@ for approval, and otherwise derived from the message id and the place of the sho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from holdfast import ids
+from holdfast.core.heartbeats import only_confirms, words_of
 from holdfast.core.messages import (
     AnyPart,
     Approve,
@@ -27,11 +28,13 @@ from holdfast.core.messages import (
     RedactedReasoning,
     Summary,
     Text,
+    Thoughts,
     ToolCall,
     ToolReturn,
     content_text,
     text_of,
 )
+from holdfast.core.spec import Speaking
 from holdfast.wire.times import message_date, spoken_time, timestamp
 
 WireMessage = dict[str, Any]
@@ -41,10 +44,21 @@ _COMPACTION: Final = frozenset({"summary_message", "event_message"})
 
 
 def to_wire(
-    message: Message, *, seq_id: int | None = None, is_err: bool | None = None, show_summaries: bool = False
+    message: Message,
+    *,
+    seq_id: int | None = None,
+    is_err: bool | None = None,
+    show_summaries: bool = False,
+    speaking: Speaking | None = None,
 ) -> list[WireMessage]:
-    """`show_summaries`: a summary that was asked for is a `summary_message`, not the `user_message` a model reads."""
-    shown = _show_summary(message) if show_summaries and _wants_showing(message) else _SHOWN_AS[message.role](message)
+    """`show_summaries`: a summary that was asked for is a `summary_message`, not the `user_message` a model reads.
+
+    `speaking`: calls of this tool are shown as what the agent says.
+    """
+    if show_summaries and _wants_showing(message):
+        shown = _show_summary(message)
+    else:
+        shown = _SHOWN_AS[message.role](message, speaking)
     return [
         envelope(
             part.pop("message_type"),
@@ -70,12 +84,13 @@ def to_live(
     include_compaction: bool,
     seq_id: int | None = None,
     index: int | None = None,
+    speaking: Speaking | None = None,
 ) -> list[WireMessage]:
     """What the caller of a run is shown of a message: never its own input, and compaction only when asked for.
 
     `index`: only this one of the messages that the row becomes.
     """
-    everything = to_wire(message, seq_id=seq_id, show_summaries=True)
+    everything = to_wire(message, seq_id=seq_id, show_summaries=True, speaking=speaking)
     return [
         shown
         for shown in filter_types(everything if index is None else everything[index : index + 1], include)
@@ -86,6 +101,17 @@ def to_live(
 def filter_types(messages: Iterable[WireMessage], include: Collection[str] | None) -> list[WireMessage]:
     """`None` means all types; an empty collection means none of them."""
     return [message for message in messages if include is None or message["message_type"] in include]
+
+
+def speaking_in(config: Mapping[str, Any]) -> Speaking | None:
+    """What a request says about the tool that speaks for the agent; an older one may say nothing."""
+    if not config.get("use_assistant_message", True):
+        return None
+    usual = Speaking()
+    return Speaking(
+        config.get("assistant_message_tool_name") or usual.tool,
+        config.get("assistant_message_tool_kwarg") or usual.argument,
+    )
 
 
 def envelope(
@@ -124,11 +150,11 @@ def _otid(message: Message, index: int) -> str:
     return message.otid if message.otid and index == 0 else wire_otid(message.id, index)
 
 
-def _show_system(message: Message) -> list[WireMessage]:
+def _show_system(message: Message, _: Speaking | None) -> list[WireMessage]:
     return [{"message_type": "system_message", "content": text_of(message.parts)}]
 
 
-def _show_user(message: Message) -> list[WireMessage]:
+def _show_user(message: Message, _: Speaking | None) -> list[WireMessage]:
     return [{"message_type": "user_message", "content": _user_content(message.parts)}]
 
 
@@ -139,31 +165,40 @@ def _user_content(parts: Sequence[AnyPart]) -> str | list[WireMessage]:
     return [_part(part) for part in shown]
 
 
-def _show_assistant(message: Message) -> list[WireMessage]:
+def _show_assistant(message: Message, speaking: Speaking | None) -> list[WireMessage]:
     shown = _spoken(message.parts)
-    if message.calls:
-        shown.append({"message_type": "tool_call_message", **_calls(message.calls)})
+    others: list[ToolCall] = []
+    for call in message.calls:
+        words = words_of(call, speaking)
+        if words is None:
+            others.append(call)
+        else:
+            shown.append({"message_type": "assistant_message", "content": words})
+    if others:
+        shown.append({"message_type": "tool_call_message", **_calls(others)})
     return shown
 
 
-def _show_approval(message: Message) -> list[WireMessage]:
+def _show_approval(message: Message, _: Speaking | None) -> list[WireMessage]:
     if not message.calls:
         return [_approval_response(message.decisions)]
     request = {"message_type": "approval_request_message", "otid": message.id, **_calls(message.calls)}
     return [*_spoken(message.parts), request]
 
 
-def _show_tool(message: Message) -> list[WireMessage]:
-    if not message.returns:
+def _show_tool(message: Message, speaking: Speaking | None) -> list[WireMessage]:
+    """That words were said is not told as well; that they were not is."""
+    told = [each for each in message.returns if not only_confirms(each, speaking)]
+    if not told:
         return []
-    first = message.returns[0]
+    first = told[0]
     mirror = {**_tool_return(first), "tool_return": content_text(first.content)}
     del mirror["type"]
-    returns = [_tool_return(each) for each in message.returns]
+    returns = [_tool_return(each) for each in told]
     return [{"message_type": "tool_return_message", "name": first.name, **mirror, "tool_returns": returns}]
 
 
-def _show_packed_summary(message: Message) -> list[WireMessage]:
+def _show_packed_summary(message: Message, _: Speaking | None) -> list[WireMessage]:
     return [{"message_type": "user_message", "content": packed_summary(message)}]
 
 
@@ -177,7 +212,7 @@ def _wants_showing(message: Message) -> bool:
     return message.role == "summary" and any(part.shown for part in message.parts if isinstance(part, Summary))
 
 
-_SHOWN_AS: Final[dict[str, Callable[[Message], list[WireMessage]]]] = {
+_SHOWN_AS: Final[dict[str, Callable[[Message, Speaking | None], list[WireMessage]]]] = {
     "system": _show_system,
     "user": _show_user,
     "assistant": _show_assistant,
@@ -211,11 +246,13 @@ def _spoken(parts: Sequence[AnyPart]) -> list[WireMessage]:
                 last["content"] += text
             case Text(text):
                 shown.append({"message_type": "assistant_message", "content": text})
-            case Reasoning(text, signature) if last and last["message_type"] == "reasoning_message":
+            case Reasoning(text, signature) if last and last.get("source") == "reasoner_model":
                 last["reasoning"] += text
                 last["signature"] = signature or last["signature"]
             case Reasoning(text, signature):
                 shown.append(_reasoning(text, signature))
+            case Thoughts(text):
+                shown.append(_reasoning(text, None, source="non_reasoner_model"))
             case RedactedReasoning(data):
                 shown.append(hidden_reasoning("redacted", data))
             case OmittedReasoning():
@@ -225,10 +262,10 @@ def _spoken(parts: Sequence[AnyPart]) -> list[WireMessage]:
     return shown
 
 
-def _reasoning(text: str, signature: str | None) -> WireMessage:
+def _reasoning(text: str, signature: str | None, source: str = "reasoner_model") -> WireMessage:
     return {
         "message_type": "reasoning_message",
-        "source": "reasoner_model",
+        "source": source,
         "reasoning": text,
         "signature": signature,
     }
@@ -329,6 +366,8 @@ def _stored_content(message: Message) -> list[WireMessage]:
         match part:
             case Text() | Image():
                 content.append(_part(part))
+            case Thoughts(text):
+                content.append(_part(Text(text)))
             case Reasoning(text, signature):
                 content.append({"type": "reasoning", "is_native": True, "reasoning": text, "signature": signature})
             case RedactedReasoning(data):

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.core.frames import CompactionFrame, RetryFrame
 from holdfast.core.messages import Message
 from holdfast.core.records import StopReason
+from holdfast.core.spec import Speaking
 from holdfast.core.usage import Usage
 from holdfast.wire.messages import WireMessage, envelope, filter_types, to_live
 
@@ -22,11 +23,16 @@ def letta_response(
     include_types: Collection[str] | None = None,
     include_compaction: bool = False,
     run_id: str | None = None,
+    speaking: Speaking | None = None,
 ) -> dict[str, Any]:
     """`messages` are those the run made, in order; its input among them does no harm."""
     return {
         "messages": live_messages(
-            messages, include_types=include_types, include_compaction=include_compaction, run_id=run_id
+            messages,
+            include_types=include_types,
+            include_compaction=include_compaction,
+            run_id=run_id,
+            speaking=speaking,
         ),
         "stop_reason": stop_reason_view(stop_reason),
         "usage": usage_statistics(usage, step_count=step_count, context_tokens=context_tokens),
@@ -41,11 +47,12 @@ def live_messages(
     include_types: Collection[str] | None = None,
     include_compaction: bool = False,
     run_id: str | None = None,
+    speaking: Speaking | None = None,
 ) -> list[WireMessage]:
     shown: list[WireMessage] = []
     for message in messages:
         if isinstance(message, Message):
-            shown += to_live(message, include=include_types, include_compaction=include_compaction)
+            shown += to_live(message, include=include_types, include_compaction=include_compaction, speaking=speaking)
         elif include_compaction:
             shown += filter_types([compaction_event(message, run_id)], include_types)
     return shown

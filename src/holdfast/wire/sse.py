@@ -28,6 +28,7 @@ from holdfast.core.frames import (
     TextFrame,
     UsageFrame,
 )
+from holdfast.core.spec import Speaking
 from holdfast.wire.messages import WireMessage, envelope, hidden_reasoning, to_live, wire_otid
 from holdfast.wire.responses import compaction_event, error_message, retry_event, stop_reason_view, usage_statistics
 from holdfast.wire.times import MICROSECONDS
@@ -58,15 +59,18 @@ class FrameEncoder:
         background: bool = False,
         include_types: Collection[str] | None = None,
         include_compaction: bool = False,
+        speaking: Speaking | None = None,
         now_us: Callable[[], int] = _now_us,
     ) -> None:
         self._run_id = run_id
         self._background = background
         self._include = include_types
         self._include_compaction = include_compaction
+        self._speaking = speaking
         self._now_us = now_us
         self._text = _FragmentHead("assistant_message", b'"content":', run_id)
         self._reasoning = _FragmentHead("reasoning_message", b'"source":"reasoner_model","reasoning":', run_id)
+        self._thoughts = _FragmentHead("reasoning_message", b'"source":"non_reasoner_model","reasoning":', run_id)
         self._call = _FragmentHead("tool_call_message", b'"tool_call":', run_id)
         self._held_call = _FragmentHead("approval_request_message", b'"tool_call":', run_id)
         self._encoders: dict[type[Any], Callable[[int, Any], bytes | None]] = {
@@ -103,7 +107,7 @@ class FrameEncoder:
 
     def _reasoning_fragment(self, seq: int, frame: ReasoningFrame) -> bytes:
         signature = b"null" if frame.signature is None else _json_text(frame.signature)
-        head = self._reasoning.before(frame)
+        head = (self._reasoning if frame.native else self._thoughts).before(frame)
         return b'%b%b,"signature":%b%b' % (head, _json_text(frame.text), signature, self._tail(seq))
 
     def _call_fragment(self, seq: int, frame: CallFrame) -> bytes | None:
@@ -133,6 +137,7 @@ class FrameEncoder:
             include=self._include,
             include_compaction=self._include_compaction,
             seq_id=self._seq_id(seq),
+            speaking=self._speaking,
         )
         return b"".join([_event(message) for message in shown]) or None
 

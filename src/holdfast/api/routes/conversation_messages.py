@@ -16,7 +16,7 @@ from holdfast.actions.send_message import Sending
 from holdfast.api.deps import Deps
 from holdfast.api.ids import ConversationId
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy
+from holdfast.api.params import After, Before, Limit, Order, OrderBy, SpeakingTool
 from holdfast.api.routing import LazyRouter
 from holdfast.api.sending import parse, request_config, resumed_stream, send_and_answer
 from holdfast.core.messages import Message
@@ -50,6 +50,7 @@ async def create_message(deps: Deps, conversation_id: ConversationId, request: C
 async def list_messages(
     deps: Deps,
     conversation_id: ConversationId,
+    speaking: SpeakingTool,
     agent_id: str | None = None,
     before: Before = None,
     after: After = None,
@@ -69,7 +70,7 @@ async def list_messages(
         return await messages.list_of_thread(tx, thread_id, page)
 
     rows = await (deps.database.read_long(read) if page.is_long else deps.database.read(read))
-    shown = [wire for row in rows for wire in to_wire(row)]
+    shown = [wire for row in rows for wire in to_wire(row, speaking=speaking)]
     return json_response(filter_types(shown, include_return_message_types))
 
 

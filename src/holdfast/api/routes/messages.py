@@ -11,7 +11,7 @@ from holdfast.actions.send_message import Sending
 from holdfast.api.deps import Deps
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order
+from holdfast.api.params import After, Before, Limit, Order, SpeakingTool
 from holdfast.api.routing import LazyRouter
 from holdfast.api.sending import parse, request_config, require_callable, send_and_answer
 from holdfast.core.messages import Message
@@ -68,6 +68,7 @@ async def cancel_message(agent_id: AgentId, deps: Deps, request: CancelAgentRunR
 async def list_messages(
     agent_id: AgentId,
     deps: Deps,
+    speaking: SpeakingTool,
     limit: Limit = 100,
     before: Before = None,
     after: After = None,
@@ -86,5 +87,5 @@ async def list_messages(
         return await messages.list_of_thread(tx, agent_id if conversation_id == "default" else conversation_id, page)
 
     rows = await (deps.database.read_long(read) if page.is_long else deps.database.read(read))
-    shown = [wire for row in rows for wire in to_wire(row)]
+    shown = [wire for row in rows for wire in to_wire(row, speaking=speaking)]
     return json_response(filter_types(shown, include_return_message_types))

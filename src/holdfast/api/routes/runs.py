@@ -25,7 +25,7 @@ from holdfast.store import messages, runs, steps, tools, traces
 from holdfast.store.paging import Page
 from holdfast.store.run_filters import RunFilter
 from holdfast.store.transaction import Transaction
-from holdfast.wire.messages import WireMessage, filter_types, to_wire
+from holdfast.wire.messages import WireMessage, filter_types, speaking_in, to_wire
 from holdfast.wire.requests import RetrieveStreamRequest
 from holdfast.wire.runs import RunMetricsView, RunUsageView, RunView, run_usage_view, run_view
 from holdfast.wire.steps import StepView, step_view
@@ -144,8 +144,10 @@ async def list_messages(
 
     run, rows = await (deps.database.read_long(read) if page.is_long else deps.database.read(read))
     shown: list[WireMessage] = []
+    speaking = speaking_in(run.request_config)
     for row in rows:
-        shown.extend(to_wire(row) if order == "asc" else reversed(to_wire(row)))
+        wire = to_wire(row, speaking=speaking)
+        shown.extend(wire if order == "asc" else reversed(wire))
     return json_response(filter_types(shown, run.request_config.get("include_return_message_types")))
 
 

@@ -14,6 +14,7 @@ from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order, OrderBy
 from holdfast.api.routing import LazyRouter
 from holdfast.core.messages import Message
+from holdfast.core.spec import Speaking
 from holdfast.store import messages, steps, traces
 from holdfast.store.paging import Page
 from holdfast.store.steps import StepFilter
@@ -93,7 +94,7 @@ async def list_messages(
         return await messages.list_of_step(tx, step_id, page)
 
     rows = await deps.database.read(read)
-    return json_response([wire for row in rows for wire in to_wire(row)])
+    return json_response([wire for row in rows for wire in to_wire(row, speaking=Speaking())])
 
 
 @router.patch("/{step_id}/feedback", responses={200: {"model": StepView}}, response_model=None)

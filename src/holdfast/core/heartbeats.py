@@ -1,0 +1,190 @@
+"""The loop of agents that speak through a tool: one call a step, and another step only if the call asks for one.
+
+Each tool of such a run has an argument `request_heartbeat`, unless a rule says that it ends the turn. Models that do
+not reason by themselves get another, `thinking`, before all others. Neither is meant for the tool. This module adds
+them to schemas, takes them out of calls, and decides whether the run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from holdfast.core import tool_rules
+from holdfast.core.argument_stream import ArgumentStream
+from holdfast.core.arguments import all_arguments_of
+from holdfast.core.deltas import Reply
+from holdfast.core.messages import Parts, Text, Thoughts, ToolCall, ToolReturn
+from holdfast.core.records import StopReason
+from holdfast.core.spec import HeartbeatLoop, Speaking
+from holdfast.core.tool_rules import Called, Children, Conditional, ContinueLoop, Rule
+from holdfast.errors import ToolFailed
+
+THINKING: Final = "thinking"
+HEARTBEAT: Final = "request_heartbeat"
+_MESSAGE: Final = Speaking().argument
+NO_CALL: Final = "No tool calls found in response, model must make a tool call"
+_THINKING_SCHEMA: Final = {
+    "type": "string",
+    "description": "Your private thoughts: what you intend, and why this call. The user does not see them.",
+}
+_HEARTBEAT_SCHEMA: Final = {
+    "type": "boolean",
+    "description": "True to get another step after this call, before the user answers. False to end your turn with it.",
+}
+_RETURNING_CONTROL: Final = "Function called using request_heartbeat=true, returning control"
+_FAILED: Final = "Function call failed, returning control"
+_VIOLATION: Final = "Continuing: tool rule violation."
+_CHILD_RULE: Final = "Continuing: child tool rule."
+_CONTINUE_RULE: Final = "Continuing: continue tool rule."
+_DENIED: Final = "Continuing: user denied request to call tool."
+
+Outcome = Literal["ran", "refused", "denied"]
+
+
+class Next(msgspec.Struct, frozen=True):
+    """What follows a call: another step, which the model is told the reason of, or the end of the turn."""
+
+    reason: str | None
+    stop_reason: StopReason = "end_turn"
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a call says besides the arguments of its tool."""
+
+    thoughts: str = ""
+    heartbeat: bool = False
+
+
+def with_arguments(parameters: Mapping[str, Any], *, thinking: bool, heartbeat: bool) -> dict[str, Any]:
+    """The schema of a tool as such a model is shown it."""
+    properties: dict[str, Any] = dict(parameters.get("properties") or {})
+    required: list[str] = list(parameters.get("required") or ())
+    if thinking:
+        properties = {THINKING: _THINKING_SCHEMA, **properties}
+        required = [THINKING, *required]
+    if heartbeat:
+        properties[HEARTBEAT] = _HEARTBEAT_SCHEMA
+        required.append(HEARTBEAT)
+    return {**parameters, "properties": properties, "required": required}
+
+
+def with_shaped_message(parameters: Mapping[str, Any], response_format: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of the speaking tool for an agent whose answers must have a given shape."""
+    properties: dict[str, Any] = dict(parameters.get("properties") or {})
+    shape: Mapping[str, Any] = {"type": "object", "additionalProperties": True, "properties": {}}
+    match response_format.get("type"):
+        case "json_schema":
+            given: Mapping[str, Any] = response_format.get("json_schema") or {}
+            shape = given.get("schema") or given
+        case "json_object":
+            pass
+        case _:
+            return dict(parameters)
+    described = {"description": properties.get(_MESSAGE, {}).get("description", "")}
+    return {**parameters, "properties": {**properties, _MESSAGE: {**described, **shape}}}
+
+
+def asked_in(arguments: str) -> Asked:
+    """Raises ToolFailed for what is not a JSON object. A model may write the flag as text."""
+    given = all_arguments_of(arguments)
+    thoughts, heartbeat = given.get(THINKING), given.get(HEARTBEAT)
+    if thoughts is not None and not isinstance(thoughts, str):
+        thoughts = msgspec.json.encode(thoughts).decode()
+    if isinstance(heartbeat, str):
+        heartbeat = heartbeat.strip().lower() == "true"
+    return Asked(thoughts or "", bool(heartbeat))
+
+
+def stored_arguments(arguments: Mapping[str, Any], *, heartbeat: bool) -> str:
+    """As they are kept and shown: the flag last, and saying what the loop made of it."""
+    return msgspec.json.encode({**arguments, HEARTBEAT: heartbeat}).decode()
+
+
+def told_arguments(arguments: str, thoughts: str) -> str:
+    """A stored call as it is shown to the model that made it: thoughts are an argument again."""
+    return msgspec.json.encode({THINKING: thoughts, **all_arguments_of(arguments)}).decode()
+
+
+def words_of(call: ToolCall, speaking: Speaking | None) -> str | None:
+    """What a call of the speaking tool says, or None for any other call. What is not a text is shown as JSON."""
+    if speaking is None or call.name != speaking.tool:
+        return None
+    try:
+        words = all_arguments_of(call.arguments).get(speaking.argument)
+    except ToolFailed:
+        return None
+    if words is None or isinstance(words, str):
+        return words
+    return msgspec.json.format(msgspec.json.encode(words), indent=2).decode()
+
+
+def only_confirms(answer: ToolReturn, speaking: Speaking | None) -> bool:
+    """A return that says no more than that words were said, which are shown themselves."""
+    return speaking is not None and answer.name == speaking.tool and answer.status != "error"
+
+
+def spoken_in(loop: HeartbeatLoop, reply: Reply) -> Parts:
+    """What is kept of a reply besides its call."""
+    if not loop.thinking:
+        return _text_as_thoughts(reply)
+    try:
+        thoughts = asked_in(reply.calls[0].arguments).thoughts if reply.calls else ""
+    except ToolFailed:  # the call is refused for it
+        thoughts = ""
+    return (*_without_text(reply), Thoughts(thoughts)) if thoughts else _without_text(reply)
+
+
+def cut_off_in(loop: HeartbeatLoop, reply: Reply) -> Parts:
+    """What was shown of a reply that was cut off: its thoughts, and the words that its call had got to."""
+    thoughts, words = "", ""
+    for call in reply.calls[:1]:
+        for piece in ArgumentStream().feed(call.arguments):
+            if loop.thinking and piece.name == THINKING:
+                thoughts += piece.text or ""
+            elif loop.speaking and (call.name, piece.name) == (loop.speaking.tool, loop.speaking.argument):
+                words += piece.text or ""
+    spoken = _without_text(reply) if loop.thinking else _text_as_thoughts(reply)
+    said = (Thoughts(thoughts) if thoughts else None, Text(words) if words else None)
+    return (*spoken, *(part for part in said if part is not None))
+
+
+def _without_text(reply: Reply) -> Parts:
+    """Text beside a call is left out where the model was given an argument for its thoughts."""
+    return tuple(part for part in reply.spoken if not isinstance(part, Text))
+
+
+def _text_as_thoughts(reply: Reply) -> Parts:
+    return tuple(Thoughts(part.text) if isinstance(part, Text) else part for part in reply.spoken)
+
+
+def after_call(
+    rules: Sequence[Rule],
+    attached: Sequence[str],
+    history: Sequence[Called],
+    name: str,
+    *,
+    asked: bool,
+    outcome: Outcome = "ran",
+    failed: bool = False,
+) -> Next:
+    """`history` includes the call, if it ran."""
+    if outcome == "refused":
+        return Next(_VIOLATION)
+    if outcome == "denied":
+        return Next(_DENIED)
+    ends = tool_rules.any_ends_turn(rules, (name,))
+    if not ends:
+        of_tool = [rule for rule in rules if rule.tool_name == name]
+        if any(isinstance(rule, (Children, Conditional)) for rule in of_tool):
+            return Next(_CHILD_RULE)
+        if any(isinstance(rule, ContinueLoop) for rule in of_tool):
+            return Next(_CONTINUE_RULE)
+        if asked:
+            return Next(_FAILED if failed else _RETURNING_CONTROL)
+    missing = tool_rules.uncalled_required(rules, attached, history)
+    if missing:
+        return Next(f"Continuing, user expects these tools: [{', '.join(missing)}] to be called still.")
+    return Next(None, "tool_rule" if ends and asked else "end_turn")

@@ -1,0 +1,295 @@
+"""Agents that speak through a tool: what their models are shown, what becomes of a call, and whether a run goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core import heartbeats
+from holdfast.core.context import Retelling, Terms
+from holdfast.core.deltas import Reply
+from holdfast.core.events import JudgedCall, ModelReplied, ToolReturned
+from holdfast.core.hold import HeldCall, Hold
+from holdfast.core.judgement import judge, resume
+from holdfast.core.messages import (
+    Approve,
+    ClientReturn,
+    Message,
+    OmittedReasoning,
+    Reasoning,
+    Status,
+    Text,
+    Thoughts,
+    ToolCall,
+    ToolReturn,
+)
+from holdfast.core.records import StopReason
+from holdfast.core.run import CallModel, Done, Phase, RunState, apply, plan
+from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking
+from holdfast.core.tool_rules import Children, Choice, Conditional, ContinueLoop, ExitLoop, RequiredBeforeExit, Rule
+from holdfast.core.usage import Usage
+from holdfast.errors import ToolFailed
+
+from .machine import after, judged, resumed, spec, started_tools
+
+LOOP = HeartbeatLoop(thinking=True, speaking=Speaking())
+EVERYTHING = Choice(("note", "lookup", "remember", "guarded", "camera", "finish"), forced=True)
+
+
+def looping(*rules: Rule, **fields: Any) -> RunSpec:
+    return spec(*rules, heartbeats=LOOP, **fields)
+
+
+def made(name: str, *, heartbeat: bool | None = None, **arguments: Any) -> ToolCall:
+    flag = {} if heartbeat is None else {"request_heartbeat": heartbeat}
+    return ToolCall(f"c-{name}", name, json.dumps({**arguments, **flag}))
+
+
+def judge_one(given: RunSpec, call: ToolCall) -> JudgedCall:
+    (verdict,) = judge(given, EVERYTHING, [call], parallel=False)
+    return verdict
+
+
+def one_call(given: RunSpec, call: ToolCall, status: Status = "success") -> RunState:
+    """A run whose model made this call, and it came back."""
+    verdict = judge_one(given, call)
+    state = after(ModelReplied("message-out", (verdict,), "tool_calls", Usage(9, 1)), given=given)
+    if verdict.verdict == "allowed":
+        state = apply(state, started_tools(call.name))
+    return apply(state, ToolReturned(call.id, status, "fine"))
+
+
+# --- what a model is shown -------------------------------------------------------------------------------------------
+
+
+def test_thinking_comes_first_and_the_heartbeat_last_and_both_are_required() -> None:
+    parameters = {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}
+    shown = heartbeats.with_arguments(parameters, thinking=True, heartbeat=True)
+    assert list(shown["properties"]) == ["thinking", "x", "request_heartbeat"]
+    assert shown["required"] == ["thinking", "x", "request_heartbeat"]
+    assert parameters["required"] == ["x"], "the tool's own schema stays as it is"
+
+
+def test_a_model_that_reasons_and_a_tool_that_ends_the_turn_get_neither() -> None:
+    assert heartbeats.with_arguments({"type": "object"}, thinking=False, heartbeat=False) == {
+        "type": "object",
+        "properties": {},
+        "required": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shape"),
+    [
+        ({"type": "json_object"}, {"type": "object", "additionalProperties": True, "properties": {}}),
+        ({"type": "json_schema", "json_schema": {"schema": {"type": "array"}}}, {"type": "array"}),
+        ({"type": "json_schema", "json_schema": {"type": "array"}}, {"type": "array"}),
+        ({"type": "text"}, {"type": "string"}),
+    ],
+)
+def test_the_shape_of_answers_is_that_of_the_message(wanted: dict[str, Any], shape: dict[str, Any]) -> None:
+    parameters = {"type": "object", "properties": {"message": {"type": "string", "description": "What to say."}}}
+    shown = heartbeats.with_shaped_message(parameters, wanted)["properties"]["message"]
+    assert shown == {"description": "What to say."} | shape
+
+
+def test_one_call_is_required_and_no_more_than_one() -> None:
+    intent = plan(after(given=looping()))
+    assert isinstance(intent, CallModel)
+    assert intent.choice.forced
+    assert not intent.parallel
+    assert not plan_without_tools().choice.forced
+
+
+def plan_without_tools() -> CallModel:
+    intent = plan(after(given=msgspec.structs.replace(looping(), tools=())))
+    assert isinstance(intent, CallModel)
+    return intent
+
+
+# --- what is kept of a reply -----------------------------------------------------------------------------------------
+
+
+def test_thoughts_leave_the_arguments_and_the_flag_says_what_the_loop_makes_of_it() -> None:
+    kept = judge_one(looping(ContinueLoop(tool_name="note")), made("note", thinking="hm", x="ü\0"))
+    assert kept.call.arguments == '{"x":"ü\\u0000","request_heartbeat":true}'
+    assert not kept.heartbeat, "the model did not ask for it"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [(True, True), ("true", True), (" TRUE ", True), ("no", False), (0, False)]
+)
+def test_a_heartbeat_may_be_written_as_text(written: object, meant: bool) -> None:
+    assert heartbeats.asked_in(json.dumps({"request_heartbeat": written})).heartbeat is meant
+
+
+def test_thoughts_that_are_not_a_text_are_kept_as_json() -> None:
+    assert heartbeats.asked_in('{"thinking": ["a", 1]}').thoughts == '["a",1]'
+
+
+def test_arguments_that_cannot_be_read_are_refused_as_they_are_and_the_model_goes_on() -> None:
+    broken = ToolCall("c-note", "note", '{"x": "cut')
+    assert judge_one(looping(), broken).call == broken
+    state = one_call(looping(), broken, "error")
+    assert (state.phase, state.heartbeat) == (Phase.THINKING, "Continuing: tool rule violation.")
+
+
+def test_a_call_that_asks_for_approval_keeps_what_the_model_asked_for() -> None:
+    held = judge_one(looping(ContinueLoop(tool_name="guarded")), made("guarded", heartbeat=False))
+    assert (held.verdict, held.call.arguments) == ("held", '{"request_heartbeat":false}')
+
+
+@pytest.mark.parametrize("decision", [Approve("c-note"), ClientReturn("c-note", "done")])
+def test_a_decided_call_goes_on_as_it_asked_before(decision: Approve | ClientReturn) -> None:
+    hold = Hold("message-1", "step-1", (HeldCall(made("note", heartbeat=True), asks=True, client=False, version=0),))
+    (verdict,) = resume(hold, [decision])
+    assert verdict.heartbeat
+
+
+def test_text_is_thoughts_unless_the_model_was_given_an_argument_for_them() -> None:
+    reply = Reply((Reasoning("r"), Text("aside"), made("note", thinking="hm")), "tool_calls", None)
+    assert heartbeats.spoken_in(LOOP, reply) == (Reasoning("r"), Thoughts("hm"))
+    assert heartbeats.spoken_in(HeartbeatLoop(), reply) == (Reasoning("r"), Thoughts("aside"))
+    assert heartbeats.spoken_in(LOOP, Reply((Text("aside"),), "length", None)) == ()
+    assert heartbeats.spoken_in(LOOP, Reply((ToolCall("c", "note", "{"),), "tool_calls", None)) == ()
+
+
+def test_of_a_call_that_was_cut_off_its_thoughts_and_words_are_kept() -> None:
+    begun = '{"thinking": "I greet", "message": "Hel\\u006c'
+    reply = Reply((OmittedReasoning(), Text("aside"), ToolCall("c", "send_message", begun)), None, None)
+    assert heartbeats.cut_off_in(LOOP, reply) == (OmittedReasoning(), Thoughts("I greet"), Text("Hell"))
+    silent = HeartbeatLoop(speaking=None)
+    assert heartbeats.cut_off_in(silent, reply) == (OmittedReasoning(), Thoughts("aside"))
+    assert heartbeats.cut_off_in(LOOP, Reply((), None, None)) == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ('{"message": "hi"}', "hi"),
+        ('{"message": {"a": 1}}', '{\n  "a": 1\n}'),
+        ('{"other": 1}', None),
+        ('{"message": null}', None),
+        ("{", None),
+    ],
+)
+def test_words_of_a_speaking_call(arguments: str, words: str | None) -> None:
+    assert heartbeats.words_of(ToolCall("c", "send_message", arguments), Speaking()) == words
+    assert heartbeats.words_of(ToolCall("c", "note", arguments), Speaking()) is None
+    assert heartbeats.words_of(ToolCall("c", "send_message", arguments), None) is None
+
+
+# --- whether a run goes on -------------------------------------------------------------------------------------------
+
+GOES_ON = [
+    ((), "note", True, "success", "Function called using request_heartbeat=true, returning control"),
+    ((), "note", True, "error", "Function call failed, returning control"),
+    ((ContinueLoop(tool_name="note"),), "note", False, "success", "Continuing: continue tool rule."),
+    ((Children(tool_name="note", children=("lookup",)),), "note", False, "success", "Continuing: child tool rule."),
+    (
+        (Conditional(tool_name="note", child_output_mapping={"yes": "lookup"}),),
+        "note",
+        False,
+        "success",
+        "Continuing: child tool rule.",
+    ),
+    (
+        (ExitLoop(tool_name="finish"), RequiredBeforeExit(tool_name="lookup")),
+        "finish",
+        True,
+        "success",
+        "Continuing, user expects these tools: [lookup] to be called still.",
+    ),
+    ((), "unknown", False, "error", "Continuing: tool rule violation."),
+]
+
+
+@pytest.mark.parametrize(("rules", "name", "asked", "status", "reason"), GOES_ON)
+def test_it_goes_on_and_the_model_is_told_why(
+    rules: tuple[Rule, ...], name: str, asked: bool, status: Status, reason: str
+) -> None:
+    given = looping(*rules)
+    state = one_call(given, made(name, heartbeat=asked), status)
+    assert (state.phase, state.heartbeat) == (Phase.THINKING, reason)
+    stored = json.loads(judge_one(given, made(name, heartbeat=asked)).call.arguments)
+    assert stored["request_heartbeat"] is True, "what is stored is what the loop decided"
+
+
+@pytest.mark.parametrize(
+    ("rules", "name", "asked", "stop_reason"),
+    [
+        ((), "note", False, "end_turn"),
+        ((), "note", None, "end_turn"),
+        ((ExitLoop(tool_name="finish"),), "finish", False, "end_turn"),
+        ((ExitLoop(tool_name="finish"),), "finish", True, "tool_rule"),
+        ((RequiredBeforeExit(tool_name="note"),), "note", False, "end_turn"),
+    ],
+)
+def test_it_ends(rules: tuple[Rule, ...], name: str, asked: bool | None, stop_reason: StopReason) -> None:
+    assert plan(one_call(looping(*rules), made(name, heartbeat=asked))) == Done(stop_reason)
+
+
+def test_a_failed_call_that_asked_for_nothing_ends_the_turn() -> None:
+    assert plan(one_call(looping(), made("note", heartbeat=False), "error")) == Done("end_turn")
+
+
+def test_max_steps_is_the_reason_only_when_another_step_was_wanted() -> None:
+    wanted = one_call(looping(max_steps=1), made("note", heartbeat=True))
+    assert (plan(wanted), wanted.heartbeat) == (Done("max_steps"), None)
+    assert plan(one_call(looping(max_steps=1), made("note", heartbeat=False))) == Done("end_turn")
+
+
+def test_a_denied_call_goes_on_and_the_model_is_told_why() -> None:
+    state = resumed(judged("guarded", "denied"), given=looping())
+    state = apply(state, ToolReturned("c-guarded", "error", "no"))
+    assert (state.phase, state.heartbeat) == (Phase.THINKING, "Continuing: user denied request to call tool.")
+
+
+def test_messages_that_came_with_an_approval_are_answered_without_a_heartbeat() -> None:
+    state = resumed(judged("guarded"), given=looping(), return_position=3)
+    state = apply(apply(state, started_tools("guarded")), ToolReturned("c-guarded", "success", "done"))
+    assert (state.phase, state.heartbeat) == (Phase.THINKING, None)
+
+
+def test_the_reason_is_forgotten_with_the_next_reply() -> None:
+    given = looping()
+    state = one_call(given, made("note", heartbeat=True))
+    verdict = judge_one(given, ToolCall("c-2", "note", "{}"))
+    assert apply(state, ModelReplied("message-2", (verdict,), "tool_calls", Usage(9, 1))).heartbeat is None
+
+
+# --- what a model is shown of earlier calls --------------------------------------------------------------------------
+
+
+def told(call: ToolCall | None, *, thinking: bool) -> tuple[Any, ...]:
+    parts = (Thoughts("hm"), call) if call else (Thoughts("hm"),)
+    rows = [
+        Message(id="m0", role="user", parts=(Text("go"),), created_us=1),
+        Message(id="m1", role="assistant", parts=parts, created_us=2, model="holdfast/offline"),
+    ]
+    if call:
+        answer = ToolReturn(call.id, call.name, "success", "done")
+        rows.append(Message(id="m2", role="tool", parts=(answer,), created_us=3))
+    turns = Retelling().turns(rows, Terms("holdfast/offline", 1_000, thinking=thinking))
+    return turns[1].parts
+
+
+def test_thoughts_are_an_argument_again_where_calls_have_one() -> None:
+    (shown,) = told(made("note", x=1), thinking=True)
+    assert shown.arguments == '{"thinking":"hm","x":1}'
+
+
+def test_thoughts_are_text_where_calls_have_no_argument_for_them() -> None:
+    call = made("note", x=1)
+    assert told(call, thinking=False) == (Text("hm"), call)
+    assert told(None, thinking=True) == (Text("hm"),)
+
+
+def test_thoughts_beside_arguments_that_nobody_can_read_are_text() -> None:
+    broken = ToolCall("c", "note", "{")
+    with pytest.raises(ToolFailed):
+        heartbeats.told_arguments(broken.arguments, "hm")
+    assert told(broken, thinking=True) == (Text("hm"), broken)
