@@ -129,7 +129,8 @@ async def list_agents_of_block(
     include: Annotated[list[Include], Query()] = [],  # noqa: B006 - FastAPI copies it
     include_relationships: Annotated[list[str] | None, Query(deprecated=True)] = None,
 ) -> Response:
-    relations = included(include, include_relationships)
+    """`include_relationships` never had an effect here; old clients send it."""
+    relations = included(include)
     page = Page(limit=limit, before=before, after=after, order=order)
 
     async def read(tx: Transaction) -> list[AgentState]:
