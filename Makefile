@@ -71,7 +71,7 @@ $(CLIENT_0X)/.ready: tests/client_0x/requirements.txt | $(READY)
 	fi
 	@touch $@
 
-test-npm: $(READY) ## Run the npm client against a server (needs node, npm and the npm registry)
+test-npm: $(READY) ## Run the npm clients, 1.x and 0.x, and the Vercel provider against a server (needs node, npm and its registry)
 	$(BIN)/python -m tests.conformance.npm.run
 
 test-local-model: $(LOCAL_MODEL)/.ready ## Let a real small model answer, run by llama.cpp (downloads 120 MB, once)
