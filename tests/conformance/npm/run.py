@@ -1,4 +1,7 @@
-"""Runs the suites of the npm clients, and of what is built on them, against a server of its own. Not part of `make test`, which needs no network."""
+"""Runs the suites of the npm clients, and of what is built on them, against a server of its own.
+
+Not part of `make test`, which needs no network.
+"""
 
 from __future__ import annotations
 
