@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NEWEST := $(VENV)/newest-client
+CLIENT_0X := $(VENV)/client-0x
 LOCAL_MODEL := $(VENV)/local-model
 TESTS ?= tests
 WORKERS ?= auto
@@ -15,7 +16,7 @@ PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.1
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test faults coverage test-newest test-npm test-cgroups test-local-model check types format bench docs clean
+.PHONY: help setup run test faults coverage test-newest test-0x test-npm test-cgroups test-local-model check types format bench docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,7 +59,19 @@ test-newest: $(READY) ## Run the conformance suite with the newest 1.x letta-cli
 	fi
 	PYTHONPATH=$(NEWEST) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not adapter" tests/conformance
 
-test-npm: $(READY) ## Run the npm client against a server (needs node, npm and the npm registry)
+test-0x: $(CLIENT_0X)/.ready ## Run the last 0.x letta-client against a server (needs the network, once)
+	PYTHONPATH=$(CLIENT_0X) $(BIN)/python -m pytest -n 0 tests/client_0x
+
+$(CLIENT_0X)/.ready: tests/client_0x/requirements.txt | $(READY)
+	@rm -rf $(CLIENT_0X)
+	@if command -v uv >/dev/null 2>&1; then \
+		uv pip install --quiet --python $(BIN)/python --no-deps --target $(CLIENT_0X) --requirement $<; \
+	else \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(CLIENT_0X) --requirement $<; \
+	fi
+	@touch $@
+
+test-npm: $(READY) ## Run the npm clients, 1.x and 0.x, and the Vercel provider against a server (needs node, npm and its registry)
 	$(BIN)/python -m tests.conformance.npm.run
 
 test-cgroups: $(READY) ## Limits of tools by a real cgroup v2, in a virtual machine if there is none here (needs QEMU)

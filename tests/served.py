@@ -18,13 +18,14 @@ from holdfast.asgi_transport import AsgiTransport
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.settings import Settings
 from holdfast.store.transaction import Transaction
+from tests.clients import AS_1X
 from tests.scenario import eventually
 
 URL = "http://holdfast"
 
 
 class ServedClient(AsyncLetta):
-    """An AsyncLetta, with plain HTTP beside it for what the SDK hides, and the server's insides."""
+    """An AsyncLetta, with plain HTTP beside it for what the SDK hides, served alike, and the server's insides."""
 
     http: httpx.AsyncClient
     deps: Holdfast
@@ -87,7 +88,7 @@ async def served(directory: Path, **settings: Any) -> AsyncGenerator[ServedClien
     async with wiring.build(Settings(**known | settings)) as deps:
         transport = AsgiTransport(create_app(deps))
         async with (
-            httpx.AsyncClient(transport=transport, base_url=URL, timeout=60) as http,
+            httpx.AsyncClient(transport=transport, base_url=URL, headers=AS_1X, timeout=60) as http,
             ServedClient(base_url=URL, api_key="none", http_client=http, max_retries=0) as client,
         ):
             client.http, client.deps = http, deps

@@ -21,6 +21,7 @@ from holdfast.settings import Settings
 from holdfast.store.database import open_database
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 from holdfast.wiring import assemble
+from tests.clients import AS_1X
 
 RESOURCES = (agents.router, agent_blocks.router, agent_tools.router, blocks.router, tools.router, models.router)
 
@@ -97,7 +98,7 @@ async def serving(database_url: str, directory: Path, **options: Any) -> AsyncGe
         known = set(map(id, ROUTERS))
         app = create_app(deps, (*ROUTERS, *(router for router in RESOURCES if id(router) not in known)))
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://holdfast") as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://holdfast", headers=AS_1X) as http:
             client = AsyncLetta(
                 base_url="http://holdfast", http_client=http, max_retries=0, _strict_response_validation=True
             )

@@ -141,8 +141,8 @@ async def test_a_reset_keeps_the_system_message_in_view_and_all_rows_in_the_hist
     agent = await client.agent()
     await client.say(agent.id, "hello [[no_reasoning]]")
     before = await window(client, agent.id)
-    assert await client.ask("PATCH", f"/v1/agents/{agent.id}/reset-messages", {}) is None
-    assert await window(client, agent.id) == before[:1]
+    answer = await client.ask("PATCH", f"/v1/agents/{agent.id}/reset-messages", {})
+    assert await window(client, agent.id) == before[:1] == answer["message_ids"]
     listed = [row.id async for row in client.agents.messages.list(agent.id, order="asc")]
     assert listed == before
     context = await client.ask("GET", f"/v1/agents/{agent.id}/context")

@@ -9,11 +9,15 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.clients import AS_0X
+
 from .resources import Served, serving
 
 MASKED = "********"
 SECRETS = "agent.secrets"
 ALL_READS = (
+    "/v1/agents/",
+    "/v1/agents/{agent}",
     "/v1/agents/?include=agent.secrets",
     "/v1/agents/?include_relationships=tool_exec_environment_variables",
     "/v1/agents/{agent}?include=agent.secrets",
@@ -47,10 +51,11 @@ async def closed(database_url: str, tmp_path: Path) -> AsyncIterator[Served]:
 
 
 async def shown(served: Served, agent: dict[str, Any], headers: dict[str, str] | None = None) -> set[str]:
-    """The values that every read of the agent shows."""
+    """The values that every read of the agent shows, to a client of 0.x, which need not ask for them."""
     values: set[str] = set()
     for path in ALL_READS:
-        answer = await served.http.get(path.format(agent=agent["id"], block=agent["blocks"][0]["id"]), headers=headers)
+        address = path.format(agent=agent["id"], block=agent["blocks"][0]["id"])
+        answer = await served.http.get(address, headers=AS_0X | (headers or {}))
         assert answer.status_code == 200, answer.text
         found: Any = answer.json()
         states: list[dict[str, Any]] = [found] if "{agent}" in path else found
@@ -128,6 +133,7 @@ async def test_answers_to_changes_show_no_more_than_what_the_change_has_sent(ser
     tool = await served.create_tool(TELL)
     agent = await make(served)
     path = f"/v1/agents/{agent['id']}"
+    served.http.headers.update(AS_0X)
     answers = [
         await served.ok("PATCH", path, {"name": "Ada"}),
         await served.ok("PATCH", f"{path}/tools/attach/{tool['id']}"),
@@ -135,4 +141,5 @@ async def test_answers_to_changes_show_no_more_than_what_the_change_has_sent(ser
         await served.ok("PATCH", f"{path}/core-memory/blocks/detach/{agent['blocks'][0]['id']}"),
         await served.ok("PATCH", f"{path}/reset-messages"),
     ]
+    assert [answer["id"] for answer in answers] == [agent["id"]] * len(answers)
     assert "hush" not in str(answers)

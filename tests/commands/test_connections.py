@@ -112,6 +112,7 @@ def test_an_idle_kept_connection_and_a_silent_stream_outlive_the_timeouts(server
         assert read_health(kept).startswith(b"HTTP/1.1 200")
         with server.connect() as stream:
             head = f"POST /v1/agents/{agent.id}/messages HTTP/1.1\r\nhost: localhost\r\n"
+            head += "user-agent: letta-client/1.12.0\r\n"  # older ones stream by another route
             rest = f"content-type: application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
             stream.sendall((head + rest).encode() + body)
             assert b"[DONE]" in read_all(stream)  # after three seconds of silence

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from letta_client import AsyncLetta
 
+from tests.clients import AS_1X
 from tests.conformance.checks import check_at_rest, check_next_message_works, read_run, rows
 from tests.conformance.conftest import MakeAgent
 from tests.conformance.modes import (
@@ -236,7 +237,7 @@ async def test_a20_a_client_that_hangs_up_does_not_stop_the_run(
         "stream_tokens": mode == "token",
     }
     async with (
-        httpx.AsyncClient(base_url=server.url, timeout=60) as http,
+        httpx.AsyncClient(base_url=server.url, headers=AS_1X, timeout=60) as http,
         http.stream("POST", f"/v1/agents/{agent}/messages", json=body) as answer,
     ):
         first = await anext(answer.aiter_bytes())

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from letta_client import AsyncLetta
 
+from tests.clients import AS_1X
 from tests.conformance.answers import approve, asked_ids
 from tests.conformance.checks import check_next_message_works, history
 from tests.conformance.conftest import MODEL, MakeAgent
@@ -23,7 +24,7 @@ HELLO = [{"role": "user", "content": "Hello"}]
 
 @pytest.fixture
 def http(server: ServerProcess) -> Generator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=30) as client:
+    with httpx.Client(base_url=server.url, headers=AS_1X, timeout=30) as client:
         yield client
 
 

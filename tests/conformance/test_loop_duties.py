@@ -217,9 +217,11 @@ async def test_a_reset_clears_the_window_and_keeps_the_history(client: AsyncLett
     await send(client, "blocking", agent, "Call bash_tool with 'ls'")
     before = await history(client, agent)
 
-    assert await client.agents.messages.reset(agent_id=agent) is None
+    answer = await client.agents.messages.reset(agent_id=agent)
 
     state = await read_agent(client, agent)
+    assert answer is not None
+    assert answer.message_ids == state["message_ids"]
     assert len(state["message_ids"]) == 1
     assert state["pending_approval"] is None
     assert {message["id"] for message in before[1:]} <= {message["id"] for message in await history(client, agent)}

@@ -25,6 +25,7 @@ from holdfast.api.server import create_app
 from holdfast.asgi_transport import AsgiTransport
 from holdfast.settings import Settings
 from holdfast.wiring import build
+from tests.clients import AS_1X
 
 EXAMPLES = 20
 LIMIT_S = 60
@@ -58,7 +59,8 @@ class Served:
     def __enter__(self) -> Served:
         self._thread.start()
         self._deps = self.do(self._build.__aenter__())
-        self._http = httpx.AsyncClient(transport=AsgiTransport(create_app(self._deps)), base_url="http://holdfast")
+        transport = AsgiTransport(create_app(self._deps))
+        self._http = httpx.AsyncClient(transport=transport, base_url="http://holdfast", headers=AS_1X)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from holdfast.core.records import Agent
 from holdfast.secretbox import SecretBox
@@ -12,9 +11,7 @@ from holdfast.store import blocks as block_rows
 from holdfast.store import threads as thread_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Transaction
-from holdfast.wire.agents import AgentState, Relations, Secret, agent_state
-
-EVERYTHING: Final = frozenset({"agent.blocks", "agent.tools", "agent.tags", "agent.secrets", "agent.pending_approval"})
+from holdfast.wire.agents import ALL_RELATIONS, AgentState, Relations, Secret, agent_state
 
 
 async def agent_states(
@@ -55,7 +52,7 @@ async def agent_states(
 async def whole_state(tx: Transaction, agent_id: str, sent: Mapping[str, str] = {}) -> AgentState:
     """With every secret masked, but for those that the caller has just `sent`."""
     agent = await agent_rows.get(tx, agent_id)
-    return (await agent_states(tx, (agent,), EVERYTHING, None, sent))[0]
+    return (await agent_states(tx, (agent,), ALL_RELATIONS, None, sent))[0]
 
 
 def _shown(secret: agent_rows.SealedSecret, reveal: SecretBox | None, sent: Mapping[str, str]) -> Secret:

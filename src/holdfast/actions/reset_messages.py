@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from holdfast.actions.find_thread import require_idle
 from holdfast.actions.initial_messages import first_messages
+from holdfast.actions.read_agents import whole_state
 from holdfast.actions.recompile_system import recompile_system
 from holdfast.engine.clock import Clock
 from holdfast.engine.withdrawing import withdraw_within
 from holdfast.store import agents, blocks, holds, messages, threads
 from holdfast.store.transaction import Transaction
+from holdfast.wire.agents import AgentState
 
 
-async def reset_messages(tx: Transaction, agent_id: str, clock: Clock, *, greet: bool) -> None:
+async def reset_messages(tx: Transaction, agent_id: str, clock: Clock, *, greet: bool) -> AgentState:
     """`greet`: begin again as a new agent of this kind does."""
     agent = await agents.get(tx, agent_id)
     await require_idle(tx, agent_id, "reset the messages")
@@ -26,3 +28,4 @@ async def reset_messages(tx: Transaction, agent_id: str, clock: Clock, *, greet:
         if greeting:
             await messages.insert_many(tx, agent_id, greeting)
             await threads.append(tx, agent_id, [message.id for message in greeting])
+    return await whole_state(tx, agent_id)

@@ -21,6 +21,7 @@ from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.store.transaction import Database
 from holdfast.tools.base import Sandbox
+from holdfast.wire.clients import Client, client_of
 
 READS_SECRETS: Final = "holdfast.reads_secrets"  # in the scope of a request that may
 
@@ -43,7 +44,11 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
 
 # These are `async` because FastAPI runs plain functions in a thread, which costs more than they do.
 async def _assembled(request: Request) -> Holdfast:
-    return request.app.state.holdfast
+    return holdfast_for(request.scope)
+
+
+def holdfast_for(scope: Scope) -> Holdfast:
+    return scope["app"].state.holdfast
 
 
 async def _actor(request: Request) -> str:
@@ -64,9 +69,18 @@ async def _opener(request: Request) -> SecretBox | None:
 
 def opener_for(scope: Scope) -> SecretBox | None:
     """Opens secrets for a request that came with the key for it."""
-    return scope["app"].state.holdfast.secretbox if scope.get(READS_SECRETS) else None
+    return holdfast_for(scope).secretbox if scope.get(READS_SECRETS) else None
+
+
+async def _client(request: Request) -> Client:
+    return client_for(request.scope)
+
+
+def client_for(scope: Scope) -> Client:
+    return client_of(scope["headers"])
 
 
 Deps = Annotated[Holdfast, Depends(_assembled)]
 Opener = Annotated[SecretBox | None, Depends(_opener)]
+Asking = Annotated[Client, Depends(_client)]
 Actor = Annotated[str, Depends(_actor)]

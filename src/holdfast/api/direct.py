@@ -18,13 +18,18 @@ from pydantic import BaseModel, ValidationError, create_model
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from holdfast.api.deps import Deps, Opener, opener_for
+from holdfast.api.deps import Asking, Deps, Opener, client_for, holdfast_for, opener_for
 from holdfast.api.json import is_json_type
 
 Endpoint = Callable[..., Awaitable[Response]]
 # Gives None when it has answered, and otherwise what the framework is to read instead of what is used up.
 Direct = Callable[[Scope, Receive, Send], Awaitable[Receive | None]]
 _PLAIN: tuple[object, ...] = (str, int, bool, float, type(None))
+_FROM_SCOPE: tuple[tuple[object, Callable[[Scope], Any]], ...] = (
+    (Deps, holdfast_for),
+    (Opener, opener_for),
+    (Asking, client_for),
+)
 
 
 def direct_way(endpoint: Callable[..., Any]) -> Direct | None:
@@ -37,8 +42,7 @@ def direct_way(endpoint: Callable[..., Any]) -> Direct | None:
 
 class _Arguments:
     def __init__(self) -> None:
-        self.server: list[str] = []
-        self.openers: list[str] = []
+        self.from_scope: list[tuple[str, Callable[[Scope], Any]]] = []
         self.ids: dict[str, re.Pattern[str]] = {}
         self.body: tuple[str, type[BaseModel]] | None = None
         self.query: dict[str, Any] = {}
@@ -46,10 +50,8 @@ class _Arguments:
 
     def take(self, name: str, parameter: inspect.Parameter) -> bool:
         wanted = parameter.annotation
-        if wanted == Deps:
-            self.server.append(name)
-        elif wanted == Opener:
-            self.openers.append(name)
+        if (read := next((read for kind, read in _FROM_SCOPE if wanted == kind), None)) is not None:
+            self.from_scope.append((name, read))
         elif (pattern := _id_pattern(wanted)) is not None:
             self.ids[name] = pattern
         elif inspect.isclass(wanted) and issubclass(wanted, BaseModel) and self.body is None:
@@ -65,7 +67,7 @@ class _Arguments:
 
 
 def _way(endpoint: Endpoint, arguments: _Arguments) -> Direct:
-    ids, server, openers, lists = arguments.ids, arguments.server, arguments.openers, arguments.lists
+    ids, from_scope, lists = arguments.ids, arguments.from_scope, arguments.lists
     body_name, model = arguments.body or ("", None)
     read_body = model.__pydantic_validator__.validate_json if model else None
     query = create_model("Query", **arguments.query) if arguments.query else None
@@ -86,10 +88,8 @@ def _way(endpoint: Endpoint, arguments: _Arguments) -> Direct:
                 given[body_name] = read_body(message["body"])
         except ValidationError:
             return unread
-        for name in server:
-            given[name] = scope["app"].state.holdfast
-        for name in openers:
-            given[name] = opener_for(scope)
+        for name, read in from_scope:
+            given[name] = read(scope)
         response = await endpoint(**given)
         await response(scope, receive, send)
         return None

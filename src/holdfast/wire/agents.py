@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +14,7 @@ from holdfast.core.messages import Message
 from holdfast.core.records import Agent, Block, CompactionSettings, Tool
 from holdfast.wire import messages, times
 from holdfast.wire.blocks import BlockResponse, block_view
+from holdfast.wire.clients import Client
 from holdfast.wire.model_settings import llm_config_view, settings_view
 from holdfast.wire.tool_rules import rules_view
 from holdfast.wire.tools import ToolView, tool_view
@@ -24,19 +25,21 @@ MASKED: Final = "********"
 _FILE_LIMITS: Final = ((8_000, 3, 5_000), (32_000, 5, 15_000), (128_000, 10, 25_000), (200_000, 10, 40_000))
 _FILE_LIMITS_BEYOND: Final = (15, 40_000)
 
+# Those that can be filled. There are no sources, identities or groups here.
+ALL_RELATIONS: Final = frozenset(
+    {"agent.blocks", "agent.tools", "agent.tags", "agent.secrets", "agent.pending_approval"}
+)
+
 # The retired names of relations, and what they are called now.
 _RELATIONSHIPS: Final = {
     "tools": "agent.tools",
     "sources": "agent.sources",
     "memory": "agent.blocks",
     "tags": "agent.tags",
-    "identities": "agent.identities",
     "identity_ids": "agent.identities",
     "multi_agent_group": "agent.managed_group",
-    "managed_group": "agent.managed_group",
     "tool_exec_environment_variables": "agent.secrets",
     "secrets": "agent.secrets",
-    "pending_approval": "agent.pending_approval",
 }
 
 
@@ -131,7 +134,14 @@ class AgentState(TypedDict):
     last_updated_by_id: str
 
 
-def included(include: Iterable[str], include_relationships: Iterable[str] | None) -> frozenset[str]:
+def shown_to(client: Client, include: Collection[str], include_relationships: Iterable[str] | None) -> frozenset[str]:
+    """The relations that this client is shown. Whoever names some, under either parameter, gets only those."""
+    if client.whole_agents and not include and include_relationships is None:
+        return ALL_RELATIONS
+    return included(include, include_relationships)
+
+
+def included(include: Iterable[str], include_relationships: Iterable[str] | None = None) -> frozenset[str]:
     """The relations asked for, by their present names. Blocks bring tags along, as they always did."""
     names = set(include)
     for entry in include_relationships or ():

@@ -5,19 +5,11 @@ import { after, test } from "node:test";
 
 import Letta from "@letta-ai/letta-client";
 
+import { ROLL } from "./tools.mjs";
+
 const client = new Letta({ baseURL: process.env.HOLDFAST_URL, apiKey: "none" });
 const limit = { timeout: 60_000 };
 const made = [];
-
-const ROLL = `
-def roll(sides: int) -> str:
-    """Rolls a die.
-
-    Args:
-        sides: how many sides it has
-    """
-    return f"a {sides} of {sides}"
-`;
 
 const newAgent = async (fields = {}) => {
   const agent = await client.agents.create({ name: "scout", include_base_tools: false, ...fields });

@@ -18,6 +18,7 @@ from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response
 from holdfast.api.routing import LazyRouter
 from holdfast.api.sending import parse, request_config
+from holdfast.wire.agents import AgentState
 from holdfast.wire.context import ContextOverview
 from holdfast.wire.conversations import CompactionView, compaction_view
 from holdfast.wire.requests import CompactionRequest, LettaStreamingRequest, ResetMessagesRequest
@@ -39,11 +40,10 @@ async def compact(deps: Deps, agent_id: AgentId, request: CompactionRequest | No
     return json_response(compaction_view(made.summary, made.before, made.after))
 
 
-@router.patch("/reset-messages", response_model=None)
+@router.patch("/reset-messages", responses={200: {"model": AgentState}}, response_model=None)
 async def reset(deps: Deps, agent_id: AgentId, request: ResetMessagesRequest | None = None) -> Response:
     greet = request is not None and request.add_default_initial_messages
-    await deps.database.write(lambda tx: reset_messages(tx, agent_id, deps.clock, greet=greet))
-    return json_response(None)
+    return json_response(await deps.database.write(lambda tx: reset_messages(tx, agent_id, deps.clock, greet=greet)))
 
 
 @router.post("/recompile", response_model=str)

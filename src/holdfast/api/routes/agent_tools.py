@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from starlette.responses import Response
 
 from holdfast.actions import agent_tools as actions
 from holdfast.actions import run_tool
-from holdfast.api.deps import Deps
+from holdfast.actions.read_agents import whole_state
+from holdfast.api.deps import Asking, Deps, Holdfast
 from holdfast.api.ids import AgentId, ToolId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order, OrderBy
@@ -17,6 +20,8 @@ from holdfast.store import agents as agent_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.paging import Page
 from holdfast.store.transaction import Transaction
+from holdfast.wire.agents import AgentState
+from holdfast.wire.clients import Client
 from holdfast.wire.tools import (
     ModifyApprovalRequest,
     ToolExecuteRequest,
@@ -48,23 +53,22 @@ async def list_tools(
     return json_response([tool_view(tool) for tool in await deps.database.read(read)])
 
 
-@router.patch("/attach/{tool_id}", response_model=None)
-async def attach_tool(deps: Deps, agent_id: AgentId, tool_id: ToolId) -> Response:
+@router.patch("/attach/{tool_id}", responses={200: {"model": AgentState | None}}, response_model=None)
+async def attach_tool(deps: Deps, asking: Asking, agent_id: AgentId, tool_id: ToolId) -> Response:
     now_us = deps.clock.now_us()
-    await deps.database.write(lambda tx: actions.attach_tool(tx, agent_id, tool_id, now_us))
-    return json_response(None)
+    return await _change(deps, asking, agent_id, lambda tx: actions.attach_tool(tx, agent_id, tool_id, now_us))
 
 
-@router.patch("/detach/{tool_id}", response_model=None)
-async def detach_tool(deps: Deps, agent_id: AgentId, tool_id: ToolId) -> Response:
+@router.patch("/detach/{tool_id}", responses={200: {"model": AgentState | None}}, response_model=None)
+async def detach_tool(deps: Deps, asking: Asking, agent_id: AgentId, tool_id: ToolId) -> Response:
     now_us = deps.clock.now_us()
-    await deps.database.write(lambda tx: actions.detach_tool(tx, agent_id, tool_id, now_us))
-    return json_response(None)
+    return await _change(deps, asking, agent_id, lambda tx: actions.detach_tool(tx, agent_id, tool_id, now_us))
 
 
-@router.patch("/approval/{tool_name}", response_model=None)
+@router.patch("/approval/{tool_name}", responses={200: {"model": AgentState | None}}, response_model=None)
 async def modify_approval(
     deps: Deps,
+    asking: Asking,
     agent_id: AgentId,
     tool_name: str,
     request: ModifyApprovalRequest | None = None,
@@ -75,8 +79,9 @@ async def modify_approval(
     if required is None:
         raise Unprocessable("Say whether the tool requires approval: send requires_approval in the body.")
     now_us = deps.clock.now_us()
-    await deps.database.write(lambda tx: actions.set_approval(tx, agent_id, tool_name, required, now_us))
-    return json_response(None)
+    return await _change(
+        deps, asking, agent_id, lambda tx: actions.set_approval(tx, agent_id, tool_name, required, now_us)
+    )
 
 
 @router.post("/{tool_name}/run", responses={200: {"model": ToolExecutionResult}}, response_model=None)
@@ -95,3 +100,15 @@ async def run_attached_tool(
         timeout_s=deps.settings.tool_timeout_s,
     )
     return json_response(result)
+
+
+async def _change(
+    deps: Holdfast, asking: Client, agent_id: str, change: Callable[[Transaction], Awaitable[None]]
+) -> Response:
+    """Answers with the agent, or with null to a client that does not look at it."""
+
+    async def write(tx: Transaction) -> AgentState | None:
+        await change(tx)
+        return await whole_state(tx, agent_id) if asking.agent_after_change else None
+
+    return json_response(await deps.database.write(write))

@@ -12,7 +12,7 @@ from holdfast.actions.choose_model import Defaults
 from holdfast.actions.create_agent import create_agent
 from holdfast.actions.read_agents import agent_states
 from holdfast.actions.update_agent import update_agent
-from holdfast.api.deps import Deps, Holdfast, Opener
+from holdfast.api.deps import Asking, Deps, Holdfast, Opener
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order, SearchQuery
@@ -23,7 +23,7 @@ from holdfast.store import blocks as block_rows
 from holdfast.store.paging import Page
 from holdfast.store.transaction import Transaction
 from holdfast.wire.agent_requests import CreateAgentRequest, Include, UpdateAgent
-from holdfast.wire.agents import AgentState, MemoryView, included, memory_view
+from holdfast.wire.agents import AgentState, MemoryView, memory_view, shown_to
 from holdfast.wire.blocks import block_view
 
 router = LazyRouter(prefix="/v1/agents", tags=["agents"])
@@ -37,6 +37,7 @@ Relationships = Annotated[list[str] | None, Query(deprecated=True)]
 async def list_agents(
     deps: Deps,
     opener: Opener,
+    asking: Asking,
     name: str | None = None,
     tags: Texts = None,
     match_all_tags: bool = False,
@@ -72,7 +73,7 @@ async def list_agents(
     )
     if _matches_nobody(identity_id, identifier_keys, created_by_id):
         return json_response([])
-    relations = included(include, include_relationships)
+    relations = shown_to(asking, include, include_relationships)
     page = Page(limit=limit, before=before, after=after, order=order)
 
     async def read(tx: Transaction) -> list[AgentState]:
@@ -131,11 +132,12 @@ async def count_agents(
 async def retrieve(
     deps: Deps,
     opener: Opener,
+    asking: Asking,
     agent_id: AgentId,
     include_relationships: Relationships = None,
     include: Included = [],  # noqa: B006 - FastAPI copies it
 ) -> Response:
-    relations = included(include, include_relationships)
+    relations = shown_to(asking, include, include_relationships)
 
     async def read(tx: Transaction) -> AgentState:
         agent = await agent_rows.get(tx, agent_id)

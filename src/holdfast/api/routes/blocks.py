@@ -127,9 +127,10 @@ async def list_agents_of_block(
     order: Order = "desc",
     order_by: OrderBy = "created_at",
     include: Annotated[list[Include], Query()] = [],  # noqa: B006 - FastAPI copies it
+    # Accepted and without effect, as on the old server.
     include_relationships: Annotated[list[str] | None, Query(deprecated=True)] = None,
 ) -> Response:
-    relations = included(include, include_relationships)
+    relations = included(include)
     page = Page(limit=limit, before=before, after=after, order=order)
 
     async def read(tx: Transaction) -> list[AgentState]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.actions.send_message import Sending
-from holdfast.api.deps import Deps
+from holdfast.api.deps import Asking, Deps
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order, SpeakingTool
 from holdfast.api.routing import LazyRouter
 from holdfast.api.sending import parse, request_config, require_callable, send_and_answer
 from holdfast.core.messages import Message
+from holdfast.errors import Unprocessable
 from holdfast.store import agents, messages
 from holdfast.store.paging import Page
 from holdfast.store.transaction import Transaction
@@ -30,9 +31,16 @@ from holdfast.wire.runs import run_view
 
 router = LazyRouter(prefix="/v1/agents/{agent_id}/messages", tags=["messages"])
 
+_NO_STREAM_HERE: Final = (
+    "streaming=true is answered only to SDKs from 1.0 on, and this request comes from an older one or from none. "
+    "POST the same body to /v1/agents/{agent_id}/messages/stream instead."
+)
+
 
 @router.post("")
-async def create_message(agent_id: AgentId, request: LettaMessageRequest, deps: Deps) -> Response:
+async def create_message(agent_id: AgentId, request: LettaMessageRequest, deps: Deps, asking: Asking) -> Response:
+    if request.streaming and not asking.streams_by_option:
+        raise Unprocessable(_NO_STREAM_HERE)
     return await send_and_answer(deps, agent_id, request, run_type="send_message", streaming=request.streaming)
 
 
