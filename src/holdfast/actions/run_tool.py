@@ -36,6 +36,7 @@ async def run_source(
         tool_name=str(name),
         source_code=request.source_code,
         arguments=request.args,
+        args_schema=request.args_json_schema,
         environment=request.env_vars or {},
         timeout_s=timeout_s,
     )
@@ -71,6 +72,7 @@ async def run_attached(
         tool_name=tool.name,
         source_code=tool.source_code or "",
         arguments=arguments,
+        args_schema=tool.args_json_schema,
         tool_id=tool.id,
         agent_id=agent.id,
         agent_name=agent.name,

@@ -122,14 +122,20 @@ def schema_of(
 
 
 def _new_schema(known: Tool, changes: dict[str, Any]) -> dict[str, Any]:
-    """The schema follows the source unless the request brings one. Stale descriptions of arguments are dropped."""
+    """The schema follows the source unless the request brings one. Stale descriptions of arguments are dropped.
+
+    A schema alone may give the tool another name than its function has.
+    """
     source = changes.get("source_code", known.source_code) or ""
     source_type = changes.get("source_type", known.source_type)
-    arguments = changes.get("args_json_schema")
-    given = changes.get("json_schema")
-    if given is None and "source_code" in changes:
+    given, has_source = changes.get("json_schema"), "source_code" in changes
+    arguments = changes.get("args_json_schema", None if has_source else known.args_json_schema)
+    if given is None and has_source:
         _check_defined(source, source_type, known.name)
-    schema = schema_of(source, source_type, given, arguments, None if given else known.name)
+    if given is not None and not has_source:
+        schema = _checked_schema(given)
+    else:
+        schema = schema_of(source, source_type, given, arguments, None if given else known.name)
     derived: dict[str, Any] = {"json_schema": schema, "name": schema["name"], "args_json_schema": arguments}
     if "description" not in changes:
         derived["description"] = schema.get("description") or known.description

@@ -64,6 +64,7 @@ class SandboxExecutor:
             agent_name=spec.agent_name,
             source_code=stored.source_code or "",
             arguments=msgspec.json.decode(call.call.arguments or "{}"),
+            args_schema=stored.args_json_schema,
             environment=environment,
             timeout_s=self._timeout_s,
             return_char_limit=stored.return_char_limit,

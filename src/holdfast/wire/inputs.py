@@ -131,9 +131,7 @@ def _resolved_decision(decision: Decision, images: Mapping[str, Image]) -> Decis
     return msgspec.structs.replace(decision, content=tuple(_resolved(part, images) for part in decision.content))
 
 
-def _request_key(
-    otids: Sequence[str], messages: Sequence[NewMessage], decisions: Sequence[Decision] | None
-) -> str:
+def _request_key(otids: Sequence[str], messages: Sequence[NewMessage], decisions: Sequence[Decision] | None) -> str:
     """The content is part of it: some clients count their otids from one again, and that is no repetition."""
     whole = msgspec.json.encode((otids, messages, decisions))
     return hashlib.blake2b(whole, digest_size=16, person=b"holdfast-request").hexdigest()
