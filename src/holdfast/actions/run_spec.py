@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core import prompt
 from holdfast.core.records import Agent, ModelChoice, Thread, Tool
-from holdfast.core.spec import RunSpec, ToolSpec
+from holdfast.core.spec import Effect, RunSpec, ToolSpec
 from holdfast.llm.base import Catalog, ModelInfo
 from holdfast.wire.requests import ClientTool, LettaRequest
 
@@ -97,17 +97,22 @@ def tool_specs(
 
 
 def _server_tool(tool: Tool) -> ToolSpec:
-    custom = tool.tool_type == "custom"
     return ToolSpec(
         name=tool.name,
         description=tool.description,
         parameters=tool.json_schema.get("parameters") or _NO_PARAMETERS,
-        effect="inline" if not custom else "retry_safe" if tool.retry_safe else "once",
+        effect=_effect(tool),
         tool_id=tool.id,
         version=tool.version,
         parallel=tool.enable_parallel_execution,
         return_char_limit=tool.return_char_limit,
     )
+
+
+def _effect(tool: Tool) -> Effect:
+    if tool.tool_type == "custom":
+        return "retry_safe" if tool.retry_safe else "once"
+    return "once" if tool.tool_type == "letta_multi_agent_core" else "inline"
 
 
 def _client_tool(tool: ClientTool) -> ToolSpec:

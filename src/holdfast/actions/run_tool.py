@@ -15,6 +15,7 @@ from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Database, Transaction
+from holdfast.tools import agents as talk
 from holdfast.tools.base import Job, Sandbox
 from holdfast.wire.tools import (
     ToolExecutionResult,
@@ -63,6 +64,8 @@ async def run_attached(
         return agent, tool, (await agent_rows.secrets_of(tx, (agent_id,))).get(agent_id, [])
 
     agent, tool, secrets = await database.read(load)
+    if is_base_tool(tool) and tool.name in talk.NAMES:
+        raise Invalid(f"The tool {tool.name!r} sends messages on behalf of a run: send the agent a message instead.")
     if is_base_tool(tool):
         performed = await InlineTools(database, clock).run_by_hand(agent, tool, arguments)
         return execution_view(performed.status, performed.content, (), (), None)

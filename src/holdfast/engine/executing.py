@@ -12,7 +12,7 @@ from holdfast.core.messages import ToolReturn
 from holdfast.core.records import Tool
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
-from holdfast.engine.acting import Execute
+from holdfast.engine.acting import Execute, Executor
 from holdfast.errors import NotFound
 from holdfast.store import agents, tools
 from holdfast.store.transaction import Database, Transaction
@@ -78,6 +78,19 @@ class SandboxExecutor:
             return None
         secrets = (await agents.secrets_of(tx, [agent_id])).get(agent_id, [])
         return tool, {secret.key: self._open_secret(secret.sealed) for secret in secrets}
+
+
+class Executors:
+    """The sandbox, but for the shipped tools that are carried out by something else."""
+
+    def __init__(self, usual: Executor) -> None:
+        self._usual = usual
+        self.own: dict[str, Executor] = {}  # by the id of the tool
+
+    async def prepare(self, spec: RunSpec, call: OpenCall) -> Execute:
+        tool = spec.tool(call.call.name)
+        own = self.own.get(tool.tool_id) if tool is not None and tool.tool_id is not None else None
+        return await (own or self._usual).prepare(spec, call)
 
 
 def changed_text(name: str, *, again: bool) -> str:

@@ -1,6 +1,7 @@
 """The built-in tools as data: what models are told of them, and how they are classed.
 
-What they do is elsewhere: memory tools in `core.memory`, `conversation_search` in `tools.history`.
+What they do is elsewhere: memory tools in `core.memory`, `conversation_search` in `tools.history`, messages to other
+agents in `actions.ask_agents`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+
+from holdfast.tools import agents
 
 
 class Shipped(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,4 +175,34 @@ _EDITING: Final = (
         (),
     ),
 )
-TOOLS: Final[dict[str, Shipped]] = dict((*_CORE, *_MEMORY, *_EDITING))
+_OTHER_AGENT: Final = _text("The id of the agent to send the message to: agent-…")
+_TO_AGENT: Final = _text("What to say to it, with all that it needs to know: it does not see your conversation.")
+_TAGS_LIST: Final = {"type": "array", "items": {"type": "string"}}
+_AGENTS: Final = (
+    _shipped(
+        agents.ASK,
+        "letta_multi_agent_core",
+        "Send a message to another agent, and wait for its answer.",
+        {"message": _TO_AGENT, "other_agent_id": _OTHER_AGENT},
+        ("message", "other_agent_id"),
+    ),
+    _shipped(
+        agents.TELL,
+        "letta_multi_agent_core",
+        "Send a message to another agent, and go on at once. You are not told what it answers.",
+        {"message": _TO_AGENT, "other_agent_id": _OTHER_AGENT},
+        ("message", "other_agent_id"),
+    ),
+    _shipped(
+        agents.ASK_TAGGED,
+        "letta_multi_agent_core",
+        "Send a message to all agents that have certain tags, and wait for their answers.",
+        {
+            "message": _TO_AGENT,
+            "match_all": {**_TAGS_LIST, "description": "An agent must have all of these tags. May be empty."},
+            "match_some": {**_TAGS_LIST, "description": "An agent must have any of these tags, if there are any."},
+        },
+        ("message", "match_all", "match_some"),
+    ),
+)
+TOOLS: Final[dict[str, Shipped]] = dict((*_CORE, *_MEMORY, *_EDITING, *_AGENTS))
