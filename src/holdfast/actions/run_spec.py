@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -13,6 +13,8 @@ from holdfast.core.spec import Effect, RunSpec, ToolSpec
 from holdfast.llm.base import Catalog, ModelInfo
 from holdfast.wire.requests import ClientTool, LettaRequest
 
+# Shipped tools whose effects do not commit with their return.
+_ACTING_OUTSIDE: Final = ("letta_multi_agent_core", "letta_builtin")
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
 
 
@@ -112,7 +114,7 @@ def _server_tool(tool: Tool) -> ToolSpec:
 def _effect(tool: Tool) -> Effect:
     if tool.tool_type == "custom":
         return "retry_safe" if tool.retry_safe else "once"
-    return "once" if tool.tool_type == "letta_multi_agent_core" else "inline"
+    return "once" if tool.tool_type in _ACTING_OUTSIDE else "inline"
 
 
 def _client_tool(tool: ClientTool) -> ToolSpec:

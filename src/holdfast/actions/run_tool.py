@@ -16,6 +16,7 @@ from holdfast.store import agents as agent_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Database, Transaction
 from holdfast.tools import agents as talk
+from holdfast.tools import builtin
 from holdfast.tools.base import Job, Sandbox
 from holdfast.wire.tools import (
     ToolExecutionResult,
@@ -66,14 +67,15 @@ async def run_attached(
     agent, tool, secrets = await database.read(load)
     if is_base_tool(tool) and tool.name in talk.NAMES:
         raise Invalid(f"The tool {tool.name!r} sends messages on behalf of a run: send the agent a message instead.")
-    if is_base_tool(tool):
+    source = tool.source_code or builtin.source_of(tool.name)
+    if is_base_tool(tool) and not source:
         performed = await InlineTools(database, clock).run_by_hand(agent, tool, arguments)
         return execution_view(performed.status, performed.content, (), (), None)
     _require_python(tool.source_type)
     job = Job(
         call_id=ids.new("call"),
         tool_name=tool.name,
-        source_code=tool.source_code or "",
+        source_code=source,
         arguments=arguments,
         args_schema=tool.args_json_schema,
         tool_id=tool.id,

@@ -16,6 +16,7 @@ from holdfast.engine.acting import Execute, Executor
 from holdfast.errors import NotFound
 from holdfast.store import agents, tools
 from holdfast.store.transaction import Database, Transaction
+from holdfast.tools import builtin
 from holdfast.tools.base import Job, Sandbox
 
 _NOT_FOUND: Final = "Tool not found"
@@ -62,7 +63,7 @@ class SandboxExecutor:
             tool_id=stored.id,
             agent_id=spec.agent_id,
             agent_name=spec.agent_name,
-            source_code=stored.source_code or "",
+            source_code=stored.source_code or builtin.source_of(stored.name),
             arguments=msgspec.json.decode(call.call.arguments or "{}"),
             args_schema=stored.args_json_schema,
             environment=environment,

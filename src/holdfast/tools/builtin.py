@@ -19,6 +19,7 @@ class Shipped(msgspec.Struct, frozen=True, kw_only=True):
     json_schema: dict[str, Any]  # {name, description, parameters}
     tags: tuple[str, ...]
     parallel_safe: bool = False
+    source: str | None = None  # of one that runs in the sandbox, like a custom tool
 
 
 def _text(description: str) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def _shipped(
     required: tuple[str, ...],
     *,
     parallel_safe: bool = False,
+    source: str | None = None,
 ) -> tuple[str, Shipped]:
     parameters = {"type": "object", "properties": properties, "required": list(required)}
     return name, Shipped(
@@ -49,6 +51,7 @@ def _shipped(
         json_schema={"name": name, "description": description, "parameters": parameters},
         tags=(tool_type,),
         parallel_safe=parallel_safe,
+        source=source,
     )
 
 
@@ -205,4 +208,29 @@ _AGENTS: Final = (
         ("message", "match_all", "match_some"),
     ),
 )
-TOOLS: Final[dict[str, Shipped]] = dict((*_CORE, *_MEMORY, *_EDITING, *_AGENTS))
+_CODE: Final = (
+    _shipped(
+        "run_code",
+        "letta_builtin",
+        "Run a program in a sandbox. You are told what it printed, the value of its last expression, and how it "
+        "failed. Nothing is kept from one call to the next.",
+        {
+            "code": _text("The whole program."),
+            "language": {
+                "type": "string",
+                "enum": ["python", "js", "ts", "r", "java"],
+                "description": "What it is written in. This server runs python and js.",
+            },
+        },
+        ("code", "language"),
+        parallel_safe=True,
+        source="from holdfast.tools.sandbox.run_code import run_code\n",
+    ),
+)
+TOOLS: Final[dict[str, Shipped]] = dict((*_CORE, *_MEMORY, *_EDITING, *_AGENTS, *_CODE))
+
+
+def source_of(name: str) -> str:
+    """What the sandbox is given for a shipped tool; empty for those that do not run there."""
+    shipped = TOOLS.get(name)
+    return (shipped.source if shipped else None) or ""
