@@ -59,5 +59,16 @@ async def test_javascript_runs_where_node_is(client: ServedClient) -> None:
     assert (failed["error"]["name"], failed["error"]["value"]) == ("TypeError", "no")
 
 
+async def test_a_program_sees_no_secret_of_the_agent(client: ServedClient) -> None:
+    agent = await client.agent(tools=["run_code"], secrets={"CODE_WORD": "sesame"})
+    code = "import os\n[os.environ.get('CODE_WORD'), 'HOLDFAST_CALL_ID' in os.environ]"
+    body = {"args": {"code": code, "language": "python"}}
+    ran = await client.ask("POST", f"/v1/agents/{agent.id}/tools/run_code/run", body)
+    assert json.loads(ran["func_return"])["results"] == ["[None, True]"]
+    answer = await client.say(agent.id, "Call run_code with " + json.dumps(body["args"]))
+    returned = next(each for each in answer.messages if each.message_type == "tool_return_message")
+    assert json.loads(returned.tool_return)["results"] == ["[None, True]"]
+
+
 async def test_other_languages_are_refused_in_words(client: ServedClient) -> None:
     assert "Python and JavaScript" in await run(client, "1", "java")

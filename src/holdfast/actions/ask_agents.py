@@ -18,12 +18,13 @@ from holdfast.core.records import Run
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.engine.acting import Execute
+from holdfast.engine.waiting import until_database_answers
 from holdfast.engine.worker import Worker
 from holdfast.errors import Busy, NotFound, RequestError, ShuttingDown, ToolFailed
 from holdfast.store import agents, messages, runs
 from holdfast.store.agents import AgentFilter
 from holdfast.store.paging import Page
-from holdfast.store.transaction import Database, Transaction
+from holdfast.store.transaction import Database, DatabaseError, Transaction
 from holdfast.tools import agents as talk
 from holdfast.tools.base import cut_to_limit, failure_text
 from holdfast.wire.inputs import input_of
@@ -59,6 +60,10 @@ class AskAgents:
             except (RequestError, ToolFailed) as error:
                 text = failure_text(name, type(error).__name__, error.message)
                 return ToolReturn(call.call.id, name, "error", text, (), ())
+            except DatabaseError as error:
+                # The call has begun: were this left to the run, it would be made again.
+                text = failure_text(name, "Unknown", f"the message may have been sent, or not: {error}")
+                return ToolReturn(call.call.id, name, "error", text, (), ())
             content = cut_to_limit(text, tool.return_char_limit) if tool else text
             return ToolReturn(call.call.id, name, "success", content, (), ())
 
@@ -84,17 +89,23 @@ class AskAgents:
             except (RequestError, ToolFailed) as error:
                 return talk.no_reply(agent_id, error.message)
 
-        async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(ask(agent_id)) for agent_id in agent_ids]
+        try:
+            async with asyncio.TaskGroup() as group:
+                asked = [group.create_task(ask(agent_id)) for agent_id in agent_ids]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures  # such as that the server stops, which ends all of them
         return [task.result() for task in asked]
 
     async def _ask(self, asking: Run, agent_id: str, message: str) -> dict[str, Any]:
-        accepted = await self._deliver(asking, agent_id, message, waits=True)
-        run = await stopped_run(self._database, self._worker, accepted.run.id)
+        """Once the message is sent, a database that does not answer is waited for: the message cannot be sent again."""
+        child = (await self._deliver(asking, agent_id, message, waits=True)).run.id
+        run = await until_database_answers(lambda: stopped_run(self._database, self._worker, child), f"run {child}")
         if run.is_active:
             raise ShuttingDown(f"the server stops before agent {agent_id} has answered")
         _require_answer(run)
-        rows = await self._database.read(lambda tx: messages.list_of_run(tx, run.id, _EVERY))
+        rows = await until_database_answers(
+            lambda: self._database.read(lambda tx: messages.list_of_run(tx, child, _EVERY)), f"run {child}"
+        )
         return talk.reply(agent_id, [text for row in rows for text in _spoken(row)])
 
     async def _deliver(self, asking: Run, agent_id: str, message: str, *, waits: bool) -> Accepted:

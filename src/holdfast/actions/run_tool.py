@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast import ids
 from holdfast.actions.base_tools import is_base_tool
+from holdfast.core.fingerprint import gets_secrets
 from holdfast.core.records import Agent, Tool
 from holdfast.engine.clock import Clock
 from holdfast.engine.inline import InlineTools
@@ -81,7 +82,7 @@ async def run_attached(
         tool_id=tool.id,
         agent_id=agent.id,
         agent_name=agent.name,
-        environment={secret.key: secretbox.open(secret.sealed) for secret in secrets},
+        environment={secret.key: secretbox.open(secret.sealed) for secret in secrets} if gets_secrets(tool) else {},
         timeout_s=timeout_s,
         return_char_limit=tool.return_char_limit,
         egress=tool.egress,

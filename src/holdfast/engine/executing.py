@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core.fingerprint import identity_of
+from holdfast.core.fingerprint import gets_secrets, identity_of
 from holdfast.core.messages import ToolReturn
 from holdfast.core.records import Tool
 from holdfast.core.run import OpenCall
@@ -66,7 +66,7 @@ class SandboxExecutor:
             source_code=stored.source_code or builtin.source_of(stored.name),
             arguments=msgspec.json.decode(call.call.arguments or "{}"),
             args_schema=stored.args_json_schema,
-            environment=environment,
+            environment=environment if gets_secrets(stored) else {},
             timeout_s=self._timeout_s,
             return_char_limit=stored.return_char_limit,
             egress=stored.egress,
