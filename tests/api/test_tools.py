@@ -94,6 +94,25 @@ async def test_a_schema_alone_renames_a_tool_which_still_runs(served: Served) ->
     assert (ran["status"], ran["func_return"]) == ("success", "6")
 
 
+async def test_the_rules_of_agents_follow_a_tool_that_is_renamed(served: Served) -> None:
+    tool = await served.create_tool(default_requires_approval=True)
+    rules = [{"type": "parent_last_tool", "tool_name": "other", "children": ["roll_dice"]}]
+    agent = await served.create(tool_ids=[tool["id"]], include_base_tools=False, tool_rules=rules)
+    stranger = await served.create(include_base_tools=False, tool_rules=rules)
+    renamed = tool["json_schema"] | {"name": "throw"}
+    await served.ok("PATCH", f"/v1/tools/{tool['id']}", {"json_schema": renamed})
+
+    async def told(agent_id: str) -> list[tuple[str, str, list[str] | None]]:
+        shown = (await served.ok("GET", f"/v1/agents/{agent_id}"))["tool_rules"]
+        return sorted((rule["type"], rule["tool_name"], rule.get("children")) for rule in shown)
+
+    assert await told(agent["id"]) == [
+        ("parent_last_tool", "other", ["throw"]),
+        ("requires_approval", "throw", None),
+    ]
+    assert await told(stranger["id"]) == [("parent_last_tool", "other", ["roll_dice"])]
+
+
 class InventoryItem(BaseModel):
     sku: str
     price: float

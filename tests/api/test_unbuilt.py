@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.routing import Match, Route
@@ -63,7 +64,7 @@ def _match(index: RouteIndex, operation: str) -> Match:
     method, template = operation.split(" ")
     path = re.sub(r"\{(\w+?)(_id)?\}", _well_formed, template)
     slashed = {route.path for route in (*unbuilt_routes(), *_routes()) if route.path.endswith("/")}
-    scope = {
+    scope: dict[str, Any] = {
         "type": "http",
         "method": method,
         "path": canonical_path(path, slashed),

@@ -76,7 +76,7 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """`stream` is None when the run was accepted before, by a request with the same otids."""
+    """`stream` is None when the run was accepted before, by a request with the same otids and content."""
 
     run: Run
     stream: RunStream | None
