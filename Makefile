@@ -15,7 +15,7 @@ PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.1
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test faults coverage test-newest test-npm test-local-model check types format bench docs clean
+.PHONY: help setup run test faults coverage test-newest test-npm test-cgroups test-local-model check types format bench docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ test-newest: $(READY) ## Run the conformance suite with the newest 1.x letta-cli
 
 test-npm: $(READY) ## Run the npm client against a server (needs node, npm and the npm registry)
 	$(BIN)/python -m tests.conformance.npm.run
+
+test-cgroups: $(READY) ## Limits of tools by a real cgroup v2, in a virtual machine if there is none here (needs QEMU)
+	$(BIN)/python -m tests.tools.cgroups.run
 
 test-local-model: $(LOCAL_MODEL)/.ready ## Let a real small model answer, run by llama.cpp (downloads 120 MB, once)
 	$(BIN)/python -m pytest -n 0 tests/local_model

@@ -73,6 +73,14 @@ class PostgresServer:
         pid = watchdog.postmaster(self.data_dir)
         watchdog.send(reversed(watchdog.family(pid) if pid else []), signal.SIGCONT)
 
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
+
     async def cut_connections(self, url: str) -> int:
         """Ends every session that Holdfast servers have in this database. How many there were."""
         connection = await _driver.connect(self.uri)
@@ -94,17 +102,9 @@ _CUT = (
 
 
 @contextmanager
-def running_server() -> Generator[str]:
-    """The address of its maintenance database. Durability is off: a test never survives its machine."""
-    with server_with_faults() as server:
-        server.configure(synchronous_commit="off")  # nobody crashes this one
-        yield server.uri
-
-
-@contextmanager
-def server_with_faults(home: Path | None = None) -> Generator[PostgresServer]:
-    """Commits survive the end of PostgreSQL's processes, not that of the machine."""
-    home = home or Path(tempfile.mkdtemp(prefix="hf-pg-"))
+def running_server() -> Generator[PostgresServer]:
+    """Commits survive the end of PostgreSQL's processes, which suites of faults kill, but not that of the machine."""
+    home = Path(tempfile.mkdtemp(prefix="hf-pg-"))
     watchdog.end_postgres_with_us(home)
     server = _pgserver.get_server(home, cleanup_mode="stop")
     try:

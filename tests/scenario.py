@@ -38,6 +38,7 @@ from holdfast.store.database import Database, DatabaseError, Job, Transaction, o
 from holdfast.store.holds import HoldRow
 from holdfast.wire.inputs import NewMessage, ParsedInput
 from holdfast.wire.requests import LettaRequest
+from tests.wrapping import WrappedDatabase
 
 T = TypeVar("T")
 HANDLE = "holdfast/offline"
@@ -59,11 +60,11 @@ class _Undone(Exception):
         self.result = result
 
 
-class FragileDatabase:
+class FragileDatabase(WrappedDatabase):
     """Dies before, during or after its n-th write, and is dead from then on: whoever holds it can write no more."""
 
     def __init__(self, inner: Database) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.writes = 0
         self.dead = False
         self._crash_at: int | None = None
@@ -105,9 +106,12 @@ class FragileDatabase:
             self.lost += 1
             if lost == "after":
                 await self._inner.write(job)
-            raise DatabaseError("the connection was lost")
+            error = DatabaseError("the connection was lost")
+            if settled is not None:
+                settled(error)
+            raise error
         if self.writes != self._crash_at:
-            return await self._inner.write(job, performed, settled)
+            return await super().write(job, performed, settled)
         if self._when == "after":
             await self._inner.write(job)
         self.dead = True
@@ -130,7 +134,7 @@ class FragileDatabase:
 
     async def read(self, job: Job[T]) -> T:
         self._count_read()
-        return await self._inner.read(job)
+        return await super().read(job)
 
     def _count_read(self) -> None:
         self._check()
@@ -147,20 +151,11 @@ class FragileDatabase:
         if self.long_reads_hang:
             self.hanging.set()
             await asyncio.Event().wait()  # until whoever waits for it is cancelled
-        return await self._inner.read_long(job)
+        return await super().read_long(job)
 
     async def write_lease(self, job: Job[T]) -> T:
         self._check()
-        return await self._inner.write_lease(job)
-
-    async def check(self) -> int:
-        return await self._inner.check()
-
-    async def now_us(self) -> int:
-        return await self._inner.now_us()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
+        return await super().write_lease(job)
 
     def _check(self) -> None:
         if self.dead:
@@ -285,6 +280,11 @@ class Node:
 
     async def replay(self, run_id: str, after: int = 0) -> list[Numbered]:
         return [numbered async for batch in self.streams.follow(run_id, after) for numbered in batch]
+
+    async def take_over_all(self) -> int:
+        """As a server does at its start that shares its database with nobody."""
+        await self.worker.expire_other_leases()
+        return await self.worker.recover()
 
     async def settled(self) -> None:
         """Returns when nothing is driven here any more. A dead process has nothing left to say."""

@@ -112,8 +112,7 @@ class ServerProcess:
         return self.log.read_text(errors="replace")[-20_000:]
 
     def _surroundings(self) -> dict[str, str]:
-        known = calm(os.environ) | TOOLS_REACH_LOOPBACK
-        return known | {"HOLDFAST_DATA_DIR": str(self.data_dir)} | self._environment
+        return calm(os.environ) | {"HOLDFAST_DATA_DIR": str(self.data_dir)} | self._environment
 
     def _wait_until_healthy(self) -> None:
         deadline = time.monotonic() + START_S

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -145,6 +146,16 @@ def test_the_addresses_of_this_machine_are_known() -> None:
     assert is_of_this_machine("127.0.0.5")
     assert not is_of_this_machine("8.8.8.8")
     assert not is_of_this_machine("2606:4700:4700::1111")
+
+
+def test_an_address_counts_as_this_machines_when_no_socket_can_be_opened_to_find_out() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        assert is_of_this_machine("8.8.8.8")
+        assert is_of_this_machine("2606:4700:4700::1111")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_a_session_connects_only_to_what_is_allowed_when_it_connects(names: Names) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -41,6 +44,19 @@ async def test_a_database_elsewhere_is_private_too(tmp_path: Path) -> None:
         modes = {path.name: mode_of(path) for path in place.iterdir()}
     assert "where.db" in modes
     assert set(modes.values()) == {0o600}
+
+
+def test_a_database_that_this_process_has_open_keeps_its_locks(tmp_path: Path) -> None:
+    """A process loses its fcntl locks on a file, SQLite's among them, when it closes any descriptor of that file."""
+    settings = Settings(data_dir=tmp_path / "data")
+    settings.make_data_dir()
+    database = tmp_path / "data" / "holdfast.db"
+    taking = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    with open(database, "r+") as held:
+        fcntl.lockf(held, fcntl.LOCK_EX)
+        settings.make_data_dir()
+        other = subprocess.run([sys.executable, "-c", taking, database], capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in other.stderr
 
 
 def test_files_that_an_older_version_left_open_are_closed(tmp_path: Path) -> None:

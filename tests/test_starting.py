@@ -11,7 +11,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import pytest
 
 from holdfast.store.sqlite import migrate
 from tests import postgres
+from tests.postgres import PostgresServer
 from tests.serving import ServerProcess
 from tests.surroundings import calm
 
@@ -175,12 +176,6 @@ def test_a_key_file_that_is_a_directory_is_refused(home: Path) -> None:
     assert str(home / "secret.key") in refused(home)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgres.running_server() as uri:
-        yield uri
-
-
 def with_user(uri: str, user: str, password: str = "") -> str:
     parts = urlsplit(uri)
     host = parts.netloc.rpartition("@")[2]
@@ -219,42 +214,46 @@ def test_a_postgresql_address_that_cannot_be_read_is_refused(tmp_path: Path, url
     assert "HOLDFAST_DATABASE_URL" in refused(tmp_path, HOLDFAST_DATABASE_URL=url)
 
 
-def test_a_postgresql_database_that_is_missing_is_refused(tmp_path: Path, server: str) -> None:
-    sentence = refused(tmp_path, HOLDFAST_DATABASE_URL=postgres.named(server, "missing"))
+def test_a_postgresql_database_that_is_missing_is_refused(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    sentence = refused(tmp_path, HOLDFAST_DATABASE_URL=postgres.named(postgres_server.uri, "missing"))
     assert '"missing" does not exist' in sentence
 
 
-def test_a_wrong_password_for_postgresql_is_refused_and_not_repeated(tmp_path: Path, server: str) -> None:
-    rules = Path(run_sql(server, "CREATE ROLE locked LOGIN PASSWORD 'right'"))
+def test_a_wrong_password_for_postgresql_is_refused_and_not_repeated(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    rules = Path(run_sql(postgres_server.uri, "CREATE ROLE locked LOGIN PASSWORD 'right'"))
     before = rules.read_text()
     rules.write_text(f"local all locked scram-sha-256\nhost all locked all scram-sha-256\n{before}")
-    run_sql(server, "SELECT pg_reload_conf()")
+    run_sql(postgres_server.uri, "SELECT pg_reload_conf()")
     try:
-        sentence = refused(tmp_path, HOLDFAST_DATABASE_URL=with_user(server, "locked", "hunter2"))
+        sentence = refused(tmp_path, HOLDFAST_DATABASE_URL=with_user(postgres_server.uri, "locked", "hunter2"))
     finally:
         rules.write_text(before)
+        run_sql(postgres_server.uri, "SELECT pg_reload_conf()", "DROP ROLE locked")
     assert "password" in sentence
     assert "hunter2" not in sentence
 
 
-def test_a_postgresql_user_who_may_not_create_tables_is_refused(tmp_path: Path, server: str) -> None:
-    run_sql(server, "CREATE DATABASE walled", "CREATE ROLE guest LOGIN")
-    walled = postgres.named(server, "walled")
-    run_sql(walled, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-    sentence = refused(tmp_path, HOLDFAST_DATABASE_URL=with_user(walled, "guest"))
+def test_a_postgresql_user_who_may_not_create_tables_is_refused(
+    tmp_path: Path, postgres_server: PostgresServer, empty_postgres_url: str
+) -> None:
+    run_sql(empty_postgres_url, "REVOKE CREATE ON SCHEMA public FROM PUBLIC", "CREATE ROLE guest LOGIN")
+    try:
+        sentence = refused(tmp_path, HOLDFAST_DATABASE_URL=with_user(empty_postgres_url, "guest"))
+    finally:
+        run_sql(postgres_server.uri, "DROP ROLE guest")
     assert "permission denied" in sentence
     assert "CREATE" in sentence
 
 
-def test_a_postgresql_database_of_a_newer_release_is_refused(tmp_path: Path, server: str) -> None:
-    run_sql(server, "CREATE DATABASE newer")
-    newer = postgres.named(server, "newer")
+def test_a_postgresql_database_of_a_newer_release_is_refused(tmp_path: Path, empty_postgres_url: str) -> None:
     run_sql(
-        newer,
+        empty_postgres_url,
         "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)",
         "INSERT INTO alembic_version VALUES ('9999')",
     )
-    assert "newer release" in refused(tmp_path, HOLDFAST_DATABASE_URL=newer)
+    assert "newer release" in refused(tmp_path, HOLDFAST_DATABASE_URL=empty_postgres_url)
 
 
 def test_migrate_refuses_a_damaged_file_as_serve_does(home: Path) -> None:

@@ -18,13 +18,11 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from holdfast.core import egress
+from holdfast.core.egress import Address
 from holdfast.errors import Invalid
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
 LOOKUP_S: Final = 5.0
-# Public by its own look, but a gateway turns it into the IPv4 address in its last 32 bits.
-_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 # What `ipaddress` calls public, in some of its versions, and is not.
 _NOT_PUBLIC: Final = tuple(
     map(
@@ -33,12 +31,12 @@ _NOT_PUBLIC: Final = tuple(
             "168.63.129.16/32",  # inside every virtual machine of Azure: its agent's service
             "192.0.0.0/24",  # reserved by IETF; Oracle's cloud has its metadata there
             "3fff::/20",  # documentation
-            "fec0::/10",  # site-local
         ),
     )
 )
 # Kept for documentation, so that no machine has it: an IPv4 and an IPv6 address.
 _NOBODYS: Final = ("192.0.2.1", "2001:db8::1")
+_NOT_OURS: Final = (errno.EADDRNOTAVAIL, errno.EINVAL, errno.EAFNOSUPPORT)  # what binding to another's address gives
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +92,7 @@ class Guard(msgspec.Struct, frozen=True):
             judged = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
-        return _is_listed(judged, self.allowed) or (_is_public(judged) and not is_of_this_machine(address))
+        return _is_listed(judged, self.allowed) or (is_public(judged) and not is_of_this_machine(address))
 
 
 async def check_url(url: str, allowed: Sequence[str] = ()) -> tuple[str, ...]:
@@ -136,41 +134,43 @@ def is_of_this_machine(address: str) -> bool:
     Only to its own addresses can a socket be bound. Where the kernel lets sockets be bound to any (`ip_nonlocal_bind`),
     that tells nothing, which is found out with an address that nobody has.
     """
-    return _can_bind(address) and not _can_bind(_NOBODYS[":" in address])
+    return may_be_of_this_machine(address) and _bind_problem(_NOBODYS[":" in address]) != 0
 
 
-def _can_bind(address: str) -> bool:
+def may_be_of_this_machine(address: str) -> bool:
+    """Also when that cannot be told, as when this process has no file left to open a socket with."""
+    return _bind_problem(address) not in _NOT_OURS
+
+
+def _bind_problem(address: str) -> int:
+    """The error number of an attempt to bind a socket to it, or 0."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as trying:
             trying.bind((address, 0))
-    except OSError:
-        return False
-    return True
+    except OSError as problem:
+        return problem.errno or errno.EIO
+    return 0
 
 
-def _is_public(address: Address) -> bool:
-    inner = _embedded_ipv4(address)
-    if inner is not None:
-        return _is_public(inner)
+def is_public(address: Address) -> bool:
+    """Stricter than the policy of the same name: it knows services of clouds that have public addresses."""
+    address = _destination(address)
     if any(address.version == network.version and address in network for network in _NOT_PUBLIC):
         return False
-    return address.is_global and not address.is_multicast and not address.is_reserved
+    return egress.is_public(address)
 
 
-def _embedded_ipv4(address: Address) -> ipaddress.IPv4Address | None:
+def _destination(address: Address) -> Address:
+    """The IPv4 address that a gateway or a tunnel makes of an IPv6 one; others as they are."""
+    address = egress.plain(address)
     if isinstance(address, ipaddress.IPv4Address):
-        return None
-    if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
-    if address.teredo is not None:
-        return address.teredo[1]
-    return address.ipv4_mapped or address.sixtofour
+        return address
+    return (address.teredo[1] if address.teredo else address.sixtofour) or address
 
 
 def _is_listed(address: Address, allowed: Sequence[str]) -> bool:
-    """IPv4-mapped addresses are judged by the IPv4 address they stand for."""
-    judged = _embedded_ipv4(address) or address
+    judged = _destination(address)
     for entry in allowed:
         try:
             network = ipaddress.ip_network(entry, strict=False)

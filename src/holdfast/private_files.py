@@ -90,10 +90,15 @@ def _is_shared(directory: Path) -> bool:
 
 
 def _create_private(database: Path) -> None:
-    """Before SQLite does, which would take the umask; what it puts beside the file gets the file's own mode."""
+    """Before SQLite does, which would take the umask; what it puts beside the file gets the file's own mode.
+
+    A file that exists is not opened: closing it would drop the locks that this process may hold on it.
+    """
     try:
         database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        pass
     except OSError as error:
         raise ConfigError(
             f"The database file {database} cannot be opened: {error.strerror}. HOLDFAST_DATA_DIR or "

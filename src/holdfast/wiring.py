@@ -65,7 +65,8 @@ async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
             deps = assemble(settings, database, sandbox, catalog, box)
             now_us = deps.clock.now_us()
             await database.write(lambda tx: sync_base_tools(tx, now_us))
-            await deps.worker.recover(alone=_is_alone(settings))
+            if _is_alone(settings):
+                await deps.worker.expire_other_leases()
             async with _side_tasks(deps, sandbox):
                 yield deps
 

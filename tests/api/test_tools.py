@@ -204,6 +204,7 @@ BAD: list[tuple[int, dict[str, Any], str]] = [
     (422, {"source_code": ROLL, "return_char_limit": 0}, "return_char_limit"),
     (422, {"source_code": ROLL, "return_char_limit": 1_000_001}, "return_char_limit"),
     (422, {"source_code": ROLL, "name": "x"}, "name"),
+    (422, {"source_code": ROLL, "tags": [f"egress:allow=h{number}.example" for number in range(201)]}, "at most 200"),
     (422, {}, "source_code"),
 ]
 

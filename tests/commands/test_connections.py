@@ -20,7 +20,7 @@ PATIENCE_S = 30.0  # far above any timeout below: it is only reached when the se
 
 class Quick(ServerProcess):
     def __init__(self, data_dir: Path, **environment: str) -> None:
-        quick = {"HOLDFAST_HEADER_TIMEOUT_S": "1", "HOLDFAST_BODY_TIMEOUT_S": "1", "HOLDFAST_DRAIN_S": "1"}
+        quick = {"HOLDFAST_HEADER_TIMEOUT_S": "1", "HOLDFAST_BODY_TIMEOUT_S": "3", "HOLDFAST_DRAIN_S": "1"}
         super().__init__(data_dir, **quick | environment)
 
     def connect(self) -> socket.socket:
@@ -100,7 +100,7 @@ def test_a_body_that_keeps_arriving_slowly_is_served(server: Quick) -> None:
         slow.sendall(head + b"content-length: %d\r\n\r\n" % len(AGENT))
         for start in range(0, len(AGENT), 6):
             slow.sendall(AGENT[start : start + 6])
-            time.sleep(0.15)  # the pauses are what is tested: together longer than the timeout, each shorter
+            time.sleep(0.35)  # the pauses are what is tested: together longer than the timeout, each shorter
         assert read_all(slow).startswith(b"HTTP/1.1 200")
 
 
@@ -136,6 +136,21 @@ def test_too_many_headers_are_answered_431(server: Quick, header: bytes, problem
     assert answer == b"" or (answer.startswith(b"HTTP/1.1 431") and problem in answer)
     assert len(header) > 100_000 or answer
     assert server.is_healthy()
+
+
+def test_a_bad_header_that_follows_at_once_does_not_disturb_the_answer_before_it(server: Quick) -> None:
+    agent = server.client().agents.create(model="holdfast/offline", include_base_tools=False)
+    body = b'{"input": "[[ttft:0.5]] hello", "streaming": true}'
+    head = f"POST /v1/agents/{agent.id}/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    first = head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
+    headers = b"".join(b"x-%d: a\r\n" % number for number in range(300))
+    with server.connect() as pipelined:
+        pipelined.sendall(first + b"GET /v1/health/ HTTP/1.1\r\nhost: localhost\r\n" + headers + b"\r\n")
+        answer = read_all(pipelined)
+    whole, done, after = answer.partition(b"[DONE]")
+    assert whole.startswith(b"HTTP/1.1 200")
+    assert done
+    assert b"HTTP/1.1 431" in after
 
 
 def test_a_header_just_below_the_limit_is_served(server: Quick) -> None:

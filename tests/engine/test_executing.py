@@ -131,7 +131,7 @@ async def answer_and_crash(world: World, executor: SandboxExecutor) -> None:
 
 async def carry_on(world: World, executor: SandboxExecutor) -> list[tuple[str, str]]:
     heir = Node(world, LONG, executor=executor)
-    assert await heir.worker.recover(alone=True) == 1
+    assert await heir.take_over_all() == 1
     await heir.settled()
     await heir.die()
     return await returned(world)

@@ -23,6 +23,7 @@ from holdfast.store import agents, blocks, messages, threads, tools
 from holdfast.store.database import Database, Job, Transaction
 
 from ..scenario import Node, World, sqlite_at, world_at
+from ..wrapping import WrappedDatabase
 
 
 class Attentive(OfflineModel):
@@ -37,11 +38,11 @@ class Attentive(OfflineModel):
         return super().stream(request)
 
 
-class Meddler:
-    """A database in which somebody else edits a block just before the n-th write."""
+class EditingDatabase(WrappedDatabase):
+    """Another caller edits a block just before the n-th write."""
 
     def __init__(self, inner: Database, block_id: str, at: int) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._block_id = block_id
         self._left = at
 
@@ -53,30 +54,12 @@ class Meddler:
     ) -> Any:
         self._left -= 1
         if self._left == 0:
-            await self._inner.write(self._meddle)
-        return await self._inner.write(job, performed, settled)
+            await self._inner.write(self._edit)
+        return await super().write(job, performed, settled)
 
-    async def read(self, job: Job[Any]) -> Any:
-        return await self._inner.read(job)
-
-    async def write_lease(self, job: Job[Any]) -> Any:
-        return await self._inner.write_lease(job)
-
-    async def check(self) -> int:
-        return await self._inner.check()
-
-    async def read_long(self, job: Job[Any]) -> Any:
-        return await self._inner.read_long(job)
-
-    async def now_us(self) -> int:
-        return await self._inner.now_us()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    async def _meddle(self, tx: Transaction) -> None:
+    async def _edit(self, tx: Transaction) -> None:
         block = await blocks.get(tx, self._block_id)
-        changed = msgspec.structs.replace(block, value=f"meddled\n{block.value}", version=block.version + 1)
+        changed = msgspec.structs.replace(block, value=f"edited\n{block.value}", version=block.version + 1)
         await blocks.update_block(tx, changed, label_before=block.label)
 
 
@@ -246,10 +229,10 @@ class TestOthersWriteAtTheSameTime:
     @pytest.mark.parametrize("at", [1, 2, 3])
     async def test_an_edit_is_computed_again_and_the_reply_is_kept(self, world: World, at: int) -> None:
         block = await add_block(world, "human", "Ann")
-        meddled = World(Meddler(world.database, block.id, at))
-        meddled.agent_id = world.agent_id
-        await meddled.node().ask(order("core_memory_append", label="human", content="tea"))
-        assert await value_of(world, block) == "meddled\nAnn\ntea"
+        edited = World(EditingDatabase(world.database, block.id, at))
+        edited.agent_id = world.agent_id
+        await edited.node().ask(order("core_memory_append", label="human", content="tea"))
+        assert await value_of(world, block) == "edited\nAnn\ntea"
         rows = await world.window()
         assert [row.role for row in rows] == ["system", "user", "assistant", "tool", "assistant"]
         assert len(rows[2].calls) == 1
@@ -269,7 +252,7 @@ class TestTheProcessDies:
         edited = await value_of(world, block) == "Ann\ntea"
         assert edited == bool(await returns_of(world))
         heir = world.node()
-        carried_on = await heir.worker.recover(alone=True)
+        carried_on = await heir.take_over_all()
         await heir.settled()
         accepted = carried_on or len(await world.window()) > 1
         assert await value_of(world, block) == ("Ann\ntea" if accepted else "Ann")
@@ -286,7 +269,7 @@ class TestTheProcessDies:
             await _ask_until_dead(node, order("core_memory_append", label="human", content="tea"))
             seen.add("edited" if await value_of(world, block) != before else "not yet")
             heir = world.node()
-            await heir.worker.recover(alone=True)
+            await heir.take_over_all()
             await heir.settled()
         assert seen == {"edited", "not yet"}
 
@@ -375,7 +358,7 @@ class TestByHand:
             return await agents.get(tx, world.agent_id), found[name]
 
         agent, tool = await world.database.read(load)
-        database = Meddler(world.database, block.id, at) if block else world.database
+        database = EditingDatabase(world.database, block.id, at) if block else world.database
         return await InlineTools(database, world.clock).run_by_hand(agent, tool, given)
 
     async def test_an_edit_is_committed(self, world: World) -> None:
@@ -387,7 +370,7 @@ class TestByHand:
     async def test_an_edit_that_was_overtaken_is_computed_again(self, world: World) -> None:
         block = await add_block(world, "human", "Ann")
         done = await self.perform(world, "memory_insert", at=1, block=block, label="human", new_string="x")
-        assert done.content == await value_of(world, block) == "meddled\nAnn\nx"
+        assert done.content == await value_of(world, block) == "edited\nAnn\nx"
 
     async def test_a_failure_and_a_search_write_nothing(self, world: World) -> None:
         failed = await self.perform(world, "memory_insert", label="nobody", new_string="x")

@@ -209,7 +209,7 @@ async def test_a_run_that_is_resumed_by_a_machine_with_an_earlier_time_of_day_ha
     await timed.node.die()
     timed.clock.set_wall(-3600)
     after = Node(timed.world, catalog=timed.catalog)
-    await after.worker.recover(alone=True)
+    await after.take_over_all()
     await after.worker.stopped(run_id)
 
     run, made = await timed.world.run(run_id), await timed.steps_of(run_id)

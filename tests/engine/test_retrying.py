@@ -176,7 +176,7 @@ async def test_a_server_that_stops_hands_a_waiting_run_over(world: World, node: 
 async def test_a_run_whose_worker_died_while_it_waited_goes_on_with_the_same_try(world: World, node: Node) -> None:
     run_id = await die_waiting(world, node, f"hello [[error:server]][[retry_after:0.02]]{ONCE}")
     after = world.node()
-    await after.worker.recover(alone=True)
+    await after.take_over_all()
     await after.worker.stopped(run_id)
     snapshot = await assert_invariants(world.database, idle=True)
     assert snapshot.runs[run_id].stop_reason == "end_turn"
@@ -194,7 +194,7 @@ async def test_whoever_takes_a_waiting_run_over_waits_only_for_what_is_left(worl
     clock.advance(60 - LEFT_S)
     after = Node(world, catalog=before.catalog)  # the same model, which has failed already
     started = time.monotonic()
-    await after.worker.recover(alone=True)
+    await after.take_over_all()
     async with asyncio.timeout(CANCEL_S):
         await after.worker.stopped(accepted.run.id)
     assert time.monotonic() - started >= LEFT_S
@@ -211,7 +211,7 @@ async def test_a_pause_that_is_over_when_the_run_is_taken_over_is_not_waited_for
     await before.worker.drain()
     clock.advance(3600)
     after = Node(world, catalog=before.catalog)
-    await after.worker.recover(alone=True)
+    await after.take_over_all()
     async with asyncio.timeout(CANCEL_S):
         await after.worker.stopped(accepted.run.id)
     assert (await world.run(accepted.run.id)).stop_reason == "end_turn"
@@ -223,7 +223,7 @@ async def test_a_run_keeps_the_number_of_tries_it_was_told_whatever_the_settings
     run_id = await die_waiting(world, node, "hello [[error:server]][[retry_after:0.02]]")
     world.patience = Patience(retries=0)
     after = world.node()
-    await after.worker.recover(alone=True)
+    await after.take_over_all()
     await after.worker.stopped(run_id)
     snapshot = await assert_invariants(world.database, idle=True)
     assert len(failures(snapshot, run_id)) == 4

@@ -151,7 +151,7 @@ async def test_a_run_that_is_handed_over_ends_its_spans_and_goes_on_in_another(w
     assert attributes(watched.one("invoke_agent ada"))["holdfast.interrupted"] == "shutdown"
     second = Node(watched.world, observers=watched.observers)
     watched.world.tools.let_go.set()
-    await second.worker.recover(alone=True)
+    await second.take_over_all()
     await second.worker.stopped(run_id)
     assert watched.names.count("invoke_agent ada") == 2
     await second.die()

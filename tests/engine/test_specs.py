@@ -157,7 +157,7 @@ async def test_a_run_that_refers_to_a_shared_spec_is_carried_on_by_another_serve
     await first.settled()
     await first.die()
     second = Node(world)
-    assert await second.worker.recover(alone=True) == 1
+    assert await second.take_over_all() == 1
     await second.settled()
     await second.die()
     await assert_invariants(world.database, idle=True)
@@ -301,7 +301,7 @@ async def test_a_database_of_the_revision_before_is_used_on(old_url: str) -> Non
     world.agent_id = agent_id
     node = world.node()
     try:
-        assert await node.worker.recover(alone=True) == 1
+        assert await node.take_over_all() == 1
         await node.settled()
         assert (await world.run(active.id)).status == "completed"
         for run_id in (ended.id, active.id):

@@ -191,7 +191,7 @@ async def test_a_reply_that_its_worker_did_not_live_to_finish_is_left_out_of_the
     run_id = await half_told(first)
     await first.die()
     second = world.node()
-    await second.worker.recover(alone=True)
+    await second.take_over_all()
     recovered = second.streams.live(run_id)
     assert recovered is not None
     while len(recovered.frames) < 7:
@@ -210,7 +210,7 @@ async def test_who_heard_half_a_reply_before_its_worker_died_is_told_that_it_is_
     run_id = await half_told(first)
     await first.die()
     heard = await second.replay(run_id)
-    await second.worker.recover(alone=True)
+    await second.take_over_all()
     model = second.catalog.offline.model
     await eventually(lambda: model.open_streams == 1)
     await second.cancel.one(run_id)
@@ -235,7 +235,7 @@ async def test_a_number_that_was_shown_is_never_given_to_something_else_even_whe
     seen = stream.last
     await first.die()
     assert await second.replay(accepted.run.id) == []
-    await second.worker.recover(alone=True)
+    await second.take_over_all()
     recovered = second.streams.live(accepted.run.id)
     assert recovered is not None
     while len(recovered.frames) < 4:
@@ -256,7 +256,7 @@ async def test_numbers_go_on_where_they_were_when_a_run_is_handed_over(world: Wo
         await stream.changed()
     seen = stream.last
     await first.worker.drain()
-    await second.worker.recover(alone=False)
+    await second.worker.recover()
     recovered = second.streams.live(run_id)
     assert recovered is not None
     assert recovered.base == seen

@@ -53,7 +53,7 @@ async def test_a_run_whose_process_died_is_carried_on_by_the_next(world: World) 
     run_id = (await first.send("call the slow_lookup tool")).run.id
     await world.tools.waiting.wait()
     await first.die()
-    assert await second.worker.recover(alone=True) == 1
+    assert await second.take_over_all() == 1
     world.tools.let_go.set()
     await second.worker.stopped(run_id)
     run = await world.run(run_id)
@@ -68,7 +68,7 @@ async def test_a_tool_that_may_not_be_repeated_is_not_and_the_model_is_told(worl
     run_id = (await first.send("call the slow tool")).run.id
     await world.tools.waiting.wait()
     await first.die()
-    await second.worker.recover(alone=True)
+    await second.take_over_all()
     await second.worker.stopped(run_id)
     assert sum(world.tools.begun.values()) == 1
     rows = [row for row in await world.window() if row.role == "tool"]
@@ -82,7 +82,7 @@ async def test_a_reply_that_is_on_record_is_not_paid_for_twice(world: World) -> 
     run_id = (await first.send("call the slow_lookup tool")).run.id
     await world.tools.waiting.wait()
     await first.die()
-    await second.worker.recover(alone=True)
+    await second.take_over_all()
     world.tools.let_go.set()
     await second.worker.stopped(run_id)
     snapshot = await assert_invariants(world.database, idle=True)
@@ -93,15 +93,15 @@ async def test_a_reply_that_is_on_record_is_not_paid_for_twice(world: World) -> 
 async def test_a_run_with_a_living_owner_is_left_alone(world: World, node: Node) -> None:
     run_id = await stalled(node)
     other = world.node()
-    assert await other.worker.recover(alone=False) == 0
+    assert await other.worker.recover() == 0
     assert (await world.run(run_id)).lease == 1
 
 
 async def test_a_worker_does_not_recover_what_it_drives_itself(world: World, node: Node) -> None:
     run_id = await stalled(node)
     await expire_leases(world)
-    assert await node.worker.recover(alone=False) == 0
-    assert await node.worker.recover(alone=True) == 0
+    assert await node.worker.recover() == 0
+    assert await node.take_over_all() == 0
     assert (await world.run(run_id)).lease == 1
 
 
@@ -109,8 +109,19 @@ async def test_two_recoveries_at_once_claim_a_run_once(world: World) -> None:
     first, second = world.node(), world.node()
     run_id = await stalled(first)
     await first.die()
-    assert sum(await asyncio.gather(*(second.worker.recover(alone=True) for _ in range(3)))) == 1
+    assert sum(await asyncio.gather(*(second.take_over_all() for _ in range(3)))) == 1
     assert (await world.run(run_id)).lease == 2
+    await second.die()
+
+
+async def test_many_interrupted_runs_are_taken_over_some_at_a_time(world: World) -> None:
+    first, second = world.node(), world.node()
+    for _ in range(70):
+        await first.send("[[stall]] hello", thread=await world.add_thread())
+    await first.die()
+    assert await second.take_over_all() == 64
+    assert await second.worker.recover() == 6
+    assert await second.worker.recover() == 0
     await second.die()
 
 
@@ -119,7 +130,7 @@ async def test_a_cancel_that_was_asked_while_nobody_drove_the_run_is_carried_out
     run_id = await stalled(first)
     await first.die()
     await world.database.write(lambda tx: runs.ask_cancel(tx, run_id, 5))
-    await second.worker.recover(alone=True)
+    await second.take_over_all()
     await second.worker.stopped(run_id)
     assert (await world.run(run_id)).status == "cancelled"
     assert second.catalog.offline.model.open_streams == 0
@@ -143,7 +154,7 @@ async def test_a_run_whose_journal_cannot_be_read_fails_with_a_reason_and_frees_
     run_id = await stalled(first, background=True)
     await first.die()
     await spoil_journal(world, run_id, text)
-    assert await second.worker.recover(alone=True) == 0
+    assert await second.take_over_all() == 0
     run = await world.run(run_id)
     assert (run.status, run.stop_reason) == ("failed", "error")
     assert run.metadata["error"]["run_id"] == run_id
@@ -163,7 +174,7 @@ async def test_trouble_with_the_database_is_not_held_against_the_run(world: Worl
     await first.die()
     second.database.fail_reads_after(1)
     with pytest.raises(DatabaseError):
-        await second.worker.recover(alone=True)
+        await second.take_over_all()
     assert (await world.run(run_id)).is_active
 
 
@@ -175,7 +186,7 @@ async def test_a_worker_that_has_lost_its_lease_stops_and_writes_nothing(world: 
     run_id = (await old.send("call the slow_lookup tool", background=True, stream_tokens=True)).run.id
     await world.tools.waiting.wait()
     await expire_leases(world)
-    assert await new.worker.recover(alone=False) == 1
+    assert await new.worker.recover() == 1
     await eventually(lambda: len(world.tools.in_flight) == 1 and sum(world.tools.begun.values()) == 2)
     before = await take_snapshot(world.database)
     await old.worker.renew_leases()
@@ -195,7 +206,7 @@ async def test_a_worker_that_does_not_know_yet_that_its_lease_is_gone_is_fenced_
     run_id = (await old.send("call the slow_lookup tool", background=True, stream_tokens=True)).run.id
     await world.tools.waiting.wait()
     await expire_leases(world)
-    await new.worker.recover(alone=False)
+    await new.worker.recover()
     world.tools.let_go.set()
     await asyncio.gather(old.worker.stopped(run_id), new.worker.stopped(run_id))
     run = await world.run(run_id)
@@ -238,7 +249,7 @@ async def test_draining_hands_over_what_does_not_finish_in_time_and_writes_nothi
     run = await world.run(run_id)
     assert run.is_active
     assert run.lease_owner is None
-    assert await second.worker.recover(alone=False) == 1
+    assert await second.worker.recover() == 1
     assert await second.cancel.one(run_id) == "cancelled"
     await assert_invariants(world.database, idle=True)
 
@@ -267,7 +278,7 @@ async def test_a_tool_that_returned_while_the_worker_was_told_to_go_is_on_record
     await eventually(lambda: len(world.tools.in_flight) == 2)
     world.tools.let_go.set()
     await first.worker.drain()
-    await second.worker.recover(alone=False)
+    await second.worker.recover()
     await second.worker.stopped(run_id)
     assert (await world.run(run_id)).stop_reason == "end_turn"
     rows = [row for row in await world.window() if row.role == "tool"]

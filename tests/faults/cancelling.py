@@ -26,6 +26,7 @@ from holdfast.llm.base import Model, ModelInfo, ModelRequest
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.store.database import Database, Job
 from tests.scenario import LONG, Node, World, runner_of
+from tests.wrapping import WrappedDatabase
 
 T = TypeVar("T")
 Answer = dict[str, str] | None  # None: there was nothing to cancel
@@ -55,9 +56,9 @@ class Seams:
             await self._strike()
 
 
-class SeamDatabase:
+class SeamDatabase(WrappedDatabase):
     def __init__(self, inner: Database, seams: Seams) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._seams = seams
 
     async def write(
@@ -81,21 +82,6 @@ class SeamDatabase:
     async def read(self, job: Job[T]) -> T:
         await self._seams.passing("before a read")
         return await self._inner.read(job)
-
-    async def write_lease(self, job: Job[T]) -> T:
-        return await self._inner.write_lease(job)
-
-    async def check(self) -> int:
-        return await self._inner.check()
-
-    async def read_long(self, job: Job[T]) -> T:
-        return await self._inner.read_long(job)
-
-    async def now_us(self) -> int:
-        return await self._inner.now_us()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 class SeamCatalog(ModelCatalog):
@@ -148,11 +134,11 @@ class SeamExecutor:
         return execute
 
 
-class Announcing:
-    """The canceller's own view of the database. Says when something has been written through it."""
+class AnnouncingDatabase(WrappedDatabase):
+    """What the canceller writes through. `written` is set after its first write."""
 
     def __init__(self, inner: Database) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.written = asyncio.Event()
 
     async def write(
@@ -161,27 +147,9 @@ class Announcing:
         performed: Callable[[T], None] | None = None,
         settled: Callable[[BaseException | None], None] | None = None,
     ) -> T:
-        done = await self._inner.write(job, performed, settled)
+        done = await super().write(job, performed, settled)
         self.written.set()
         return done
-
-    async def read(self, job: Job[T]) -> T:
-        return await self._inner.read(job)
-
-    async def write_lease(self, job: Job[T]) -> T:
-        return await self._inner.write_lease(job)
-
-    async def check(self) -> int:
-        return await self._inner.check()
-
-    async def read_long(self, job: Job[T]) -> T:
-        return await self._inner.read_long(job)
-
-    async def now_us(self) -> int:
-        return await self._inner.now_us()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 class SeamNode(Node):
@@ -205,7 +173,7 @@ class SeamNode(Node):
         recorded: list[asyncio.Task[Any]] = []
         try:
             for _ in range(times):
-                view = Announcing(self.world.database)
+                view = AnnouncingDatabase(self.world.database)
                 asking = asyncio.create_task(self._cancel(CancelRuns(view, self.worker, self.world.clock)))
                 self.cancelling.append(asking)
                 recorded.append(asyncio.create_task(view.written.wait()))

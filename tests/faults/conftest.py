@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,25 +18,16 @@ def on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> SqliteTemplate:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    with postgres.server_with_faults() as server:
-        asyncio.run(postgres.make_template(server.uri))
-        yield server
-
-
-@pytest.fixture(scope="session")
 def on_postgres(postgres_server: PostgresServer) -> PostgresTemplate:
     return asyncio.run(postgres_template(asyncio.run(postgres.create_database(postgres_server.uri))))
 
 
 @pytest.fixture
-async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
-    """A database for the servers of one test. PostgreSQL is well again after it, whatever the test did to it."""
-    url = await postgres.create_database(postgres_server.uri)
-    yield url
+def postgres_url(postgres_server: PostgresServer, postgres_url: str) -> Iterator[str]:
+    """PostgreSQL runs again after the test, whatever the test did to it."""
+    yield postgres_url
     postgres_server.resume()
     postgres_server.start()
-    await postgres.drop_database(postgres_server.uri, url)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -56,4 +47,4 @@ collect_ignore = [] if clocks.library() or "CI" in os.environ else ["test_clock_
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "kill9: kills a real server again and again; alone with -m kill9")
+    config.addinivalue_line("markers", "kill9: kills real servers many times; alone with -m kill9")

@@ -82,7 +82,7 @@ async def outlive(world: World, scene: Scene, mode: Mode, crashes: Sequence[Cras
             node.database.crash_at(*crashes[died])
         try:
             if died:
-                await node.worker.recover(alone=True)
+                await node.take_over_all()
                 await node.settled()
             accepted = await play(node, scene.act, mode, otid="the-act", hold=hold)
             await node.worker.stopped(accepted.run.id)

@@ -156,11 +156,8 @@ class Disturber:
 
     async def _hang(self, it: Disturbance) -> None:
         assert self._postgres is not None
-        self._postgres.pause()
-        try:
+        with self._postgres.paused():
             await asyncio.sleep(it.lasts_s)
-        finally:
-            self._postgres.resume()
 
     async def _fill(self, it: Disturbance) -> None:
         ballast = self._fleet.servers[0].data_dir / "ballast"

@@ -6,10 +6,10 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -23,7 +23,7 @@ from .load import TALLY, Client, Tally
 SETTLE_S = 90.0
 FINISH_S = 90.0  # for what clients do last
 _LOOK_AGAIN_S = 0.05  # over a socket there is no event to wait for
-_AWAY = (httpx.TransportError, json.JSONDecodeError)
+T = TypeVar("T")
 
 
 class Fleet:
@@ -147,42 +147,56 @@ async def begin(url: str, agent_id: str, text: str) -> str:
         return str(answer.json()["id"])
 
 
+async def send(url: str, agent_id: str, text: str) -> httpx.Response:
+    """A blocking message. The answer may be a refusal."""
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        return await http.post(f"/v1/agents/{agent_id}/messages", json={"input": text})
+
+
 async def get(url: str, path: str, within_s: float = SETTLE_S, **query: str) -> Any:
     """Asked again while the server or its database is away."""
-    async with asyncio.timeout(within_s), httpx.AsyncClient(base_url=url, timeout=20) as http:
-        while True:
+    async with httpx.AsyncClient(base_url=url, timeout=20) as http:
+
+        async def answered() -> httpx.Response | None:
             try:
                 answer = await http.get(path, params=query)
-                if answer.status_code != 503:
-                    assert answer.status_code == 200, answer.text
-                    return answer.json()
-            except _AWAY:
-                pass
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            except httpx.TransportError:
+                return None
+            return None if answer.status_code == 503 else answer
+
+        answer = await _poll(answered, within_s)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
 
 
 async def wait_for_end(url: str, run_id: str, within_s: float = SETTLE_S) -> dict[str, Any]:
-    async with asyncio.timeout(within_s):
-        while True:
-            run = await get(url, f"/v1/runs/{run_id}")
-            if run["status"] not in ("created", "running"):
-                return run
-            await asyncio.sleep(_LOOK_AGAIN_S)
+    async def ended() -> dict[str, Any] | None:
+        run = await get(url, f"/v1/runs/{run_id}")
+        return None if run["status"] in ("created", "running") else run
+
+    return await _poll(ended, within_s)
 
 
 async def wait_until_busy(url: str, runs: int) -> None:
-    async with asyncio.timeout(SETTLE_S):
-        while True:
-            if len(await get(url, "/v1/runs/", active="true")) >= runs:
-                return
-            await asyncio.sleep(_LOOK_AGAIN_S)
+    async def busy() -> bool | None:
+        return len(await get(url, "/v1/runs/", active="true")) >= runs or None
+
+    await _poll(busy, SETTLE_S)
 
 
-async def wait_until_idle(url: str, within_s: float = SETTLE_S) -> None:
+async def wait_until_idle(url: str) -> None:
+    async def idle() -> bool | None:
+        return not await get(url, "/v1/runs/", active="true") or None
+
+    await _poll(idle, SETTLE_S)
+
+
+async def _poll(look: Callable[[], Awaitable[T | None]], within_s: float) -> T:
+    """The first answer that is not None."""
     async with asyncio.timeout(within_s):
         while True:
-            if not await get(url, "/v1/runs/", active="true"):
-                return
+            if (found := await look()) is not None:
+                return found
             await asyncio.sleep(_LOOK_AGAIN_S)
 
 

@@ -33,12 +33,11 @@ def {name}(port: int, key: str, pause: float) -> str:
     time.sleep(pause)
     return "marked " + key
 '''
-_AWAY = (httpx.TransportError, httpx.RemoteProtocolError)
 _WHILE_AWAY_S = 0.1
 
 
 class Tally:
-    """Counts marks by key. It outlives the servers, as the world does."""
+    """Counts marks by key, apart from the servers: they may be killed, and a mark that was made stays."""
 
     def __init__(self) -> None:
         self.marks = Counter[str]()
@@ -51,6 +50,11 @@ class Tally:
         self.port = server.sockets[0].getsockname()[1]
         async with server:
             yield
+
+    def message(self, tool: str, key: str, pause: float = 0.0) -> str:
+        """Makes the offline model call a tool that is made of `TALLY`, and then end its turn."""
+        given = json.dumps({"port": self.port, "key": key, "pause": pause})
+        return f"[[call:{tool} {given}]] [[no_reasoning]] [[say:Done.]]"
 
     async def _mark(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         key = (await reader.readline()).decode().strip()
@@ -119,8 +123,7 @@ class Client:
 
     def _marking(self, tool: str) -> str:
         self._count += 1
-        given = {"port": self._tally.port, "key": f"{self._name}/{self._count}", "pause": self._chance.random() / 20}
-        return f"[[call:{tool} {json.dumps(given)}]] [[no_reasoning]] [[say:Done.]]"
+        return self._tally.message(tool, f"{self._name}/{self._count}", pause=self._chance.random() / 20)
 
     async def _send(self, text: str, *, streaming: bool = False) -> None:
         message = {"role": "user", "content": text}
@@ -176,7 +179,7 @@ class Client:
         while True:
             try:
                 answer = await self._http.request(method, self._any.choice(self._urls) + path, json=body)
-            except _AWAY:
+            except httpx.TransportError:
                 await asyncio.sleep(_WHILE_AWAY_S)
                 continue
             if answer.status_code == 503:  # the one refusal that says: later

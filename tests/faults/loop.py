@@ -169,7 +169,7 @@ def main(arguments: Sequence[str]) -> int:
     databases, end = DATABASES[options.database], time.monotonic() + options.minutes * 60
     played, failed = 0, list[int]()
     with ExitStack() as stack:
-        server = stack.enter_context(postgres.server_with_faults()) if "postgresql" in databases else None
+        server = stack.enter_context(postgres.running_server()) if "postgresql" in databases else None
         if server is not None:
             asyncio.run(postgres.make_template(server.uri))
         while time.monotonic() < end and played != options.rounds and (options.keep_going or not failed):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.actions import cancel_runs
 from holdfast.core.egress import entries
 from holdfast.core.messages import ToolReturn
 from holdfast.core.rows import DENIED_BY_CANCEL
@@ -112,6 +113,22 @@ async def test_a_silent_model_is_interrupted_at_once(client: ServedClient, token
         await client.model_asked()
         run_id = await cancel_soon(client, agent.id)
     await check_end(client, agent.id, run_id, seen)
+
+
+async def test_a_cancel_is_answered_although_the_checkpoint_of_its_run_is_stuck(
+    client: ServedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancel_runs, "_WAIT_S", 0.5)
+    agent = await client.agent()
+    async with streaming(client, agent.id, "Hi [[stall]]") as seen:
+        await client.model_asked()
+        (run,) = await client.ask("GET", "/v1/runs/", agent_id=agent.id)
+        stream = client.deps.streams.live(run["id"])
+        assert stream is not None
+        async with stream.storing, asyncio.timeout(SOON_S):
+            answer = await client.ask("POST", f"/v1/agents/{agent.id}/messages/cancel", {})
+        assert answer == {run["id"]: "failed"}
+    await check_end(client, agent.id, run["id"], seen)
 
 
 @pytest.mark.parametrize("background", [False, True])

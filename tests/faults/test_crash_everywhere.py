@@ -135,10 +135,10 @@ async def test_a_run_is_carried_on_by_another_server_once_its_lease_has_run_out_
         run_id = (await dead.send("[[call:note {}]] [[stall@2]]", background=True)).run.id
         await eventually(lambda: dead.catalog.offline.model.open_streams == 1 and bool(world.tools.finished))
         await dead.die()
-        assert await alive.worker.recover(alone=False) == 0
+        assert await alive.worker.recover() == 0
         await shorten_lease(world, run_id)
         await asyncio.sleep(LEFT_S)  # only time lets a lease run out
-        assert await alive.worker.recover(alone=False) == 1
+        assert await alive.worker.recover() == 1
         await alive.cancel.one(run_id)
         assert (await world.run(run_id)).lease == 2
         assert max(world.tools.begun.values()) == 1
@@ -155,7 +155,7 @@ async def test_a_run_that_cannot_be_carried_on_fails_with_its_reason_and_frees_i
         await eventually(lambda: dead.catalog.offline.model.open_streams == 1)
         await dead.die()
         await world.database.write(lambda tx: journal.append_next(tx, run_id, ['{"event": "from the future"}'], 0))
-        await alive.worker.recover(alone=True)
+        await alive.take_over_all()
         run = await world.run(run_id)
         assert (run.status, run.stop_reason) == ("failed", "error")
         assert run.metadata["error"]["run_id"] == run_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -88,7 +89,7 @@ async def check_that_all_is_well_again(client: ServedClient, agent_id: str) -> N
     await make_room(client)
     async with asyncio.timeout(60):
         while (await client.ask("GET", "/v1/runs/", active=True)) != []:
-            await client.deps.worker.recover(alone=False)
+            await client.deps.worker.recover()
             await asyncio.sleep(LEASE_S / 3)
     answer = await client.say(agent_id, "Hello again [[say:Here I am.]]")
     assert answer.messages[-1].content == "Here I am."
@@ -139,7 +140,9 @@ async def test_a_run_that_runs_out_of_room_keeps_its_reply_until_there_is_some(
 
 
 @pytest.mark.parametrize("trouble", ["full", "read-only"])
-async def test_a_server_that_cannot_write_says_that_it_is_not_ready(client: ServedClient, trouble: str) -> None:
+async def test_a_server_that_cannot_write_says_that_it_is_not_ready(
+    client: ServedClient, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
     assert (await client.http.get("/v1/ready/")).status_code == 200
     if trouble == "full":
         await fill_up(client)
@@ -149,7 +152,9 @@ async def test_a_server_that_cannot_write_says_that_it_is_not_ready(client: Serv
     client.deps.database._check_again_at = 0.0  # an answer is good for a second
     answer = await client.http.get("/v1/ready/")
     assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
-    assert answer.json()["detail"]
+    # Whoever has no key learns nothing about the database; the operator does.
+    assert answer.json()["detail"] == "The database cannot be read or written now. The log of the server says why."
+    assert re.search("not ready: .*(full|readonly|read-only)", caplog.text)
     refuse_writes(client, refused=False)
     await make_room(client)
     assert (await client.http.get("/v1/ready/")).status_code == 200

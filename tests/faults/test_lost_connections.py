@@ -1,4 +1,4 @@
-"""PostgreSQL ends sessions, or is restarted, under load. Servers live, runs end well, clients are told to retry."""
+"""PostgreSQL ends sessions, or is restarted, under load. No server ends, no run fails, clients are told to retry."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def loaded_servers(directory: Path, url: str, size: int, seed: int) -> Asy
 
 
 @pytest.mark.parametrize("size", [1, 2])
-async def test_sessions_that_postgresql_ends_end_neither_a_server_nor_a_run(
+async def test_sessions_that_postgresql_ends_neither_end_a_server_nor_fail_a_run(
     tmp_path: Path, postgres_server: PostgresServer, postgres_url: str, size: int
 ) -> None:
     cut = 0
@@ -47,7 +47,7 @@ async def test_sessions_that_postgresql_ends_end_neither_a_server_nor_a_run(
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-async def test_a_restart_of_postgresql_ends_neither_a_server_nor_a_run(
+async def test_a_restart_of_postgresql_neither_ends_a_server_nor_fails_a_run(
     tmp_path: Path, postgres_server: PostgresServer, postgres_url: str, mode: Shutdown
 ) -> None:
     begun = postgres_server.started
@@ -58,7 +58,7 @@ async def test_a_restart_of_postgresql_ends_neither_a_server_nor_a_run(
     assert postgres_server.started == begun + RESTARTS
 
 
-async def test_a_postgresql_that_stays_away_for_a_while_fails_no_run(
+async def test_a_postgresql_that_is_down_for_a_while_fails_no_run(
     tmp_path: Path, postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     async with fleet.running(tmp_path, postgres_url, HOLDFAST_LEASE_TTL_S=LEASE_S) as servers:
@@ -66,7 +66,7 @@ async def test_a_postgresql_that_stays_away_for_a_while_fails_no_run(
         agents = [await fleet.make_agent(url) for _ in range(3)]
         runs = [await fleet.begin(url, agent, "Hi [[no_reasoning]] [[tokens:40]] [[delay:0.02]]") for agent in agents]
         await asyncio.to_thread(postgres_server.stop)
-        async with httpx.AsyncClient(base_url=url, timeout=20) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
             refused = await http.get("/v1/agents/")
             unready = await http.get("/v1/ready/")
         await asyncio.sleep(3)  # the replies are whole by now, and cannot be stored
@@ -90,7 +90,7 @@ async def test_a_reply_that_was_paid_for_is_kept_when_the_connection_is_lost_bef
         address = f"/v1/agents/{agent_id}/messages{'/stream' if path else ''}"
         async with httpx.AsyncClient(base_url=servers.urls[0], timeout=60) as http:
             asking = asyncio.create_task(http.post(address, json=body))
-            await asyncio.wait_for(model.answering.wait(), 30)
+            await asyncio.wait_for(model.answering.wait(), 60)
             assert await postgres_server.cut_connections(postgres_url)
             model.let_go.set()
             answer = await asking

@@ -1,8 +1,7 @@
-"""A reader that does not read: the run goes on at its own pace, and so does everybody else."""
+"""A client that does not read its stream: neither its run nor any other client waits for it."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 from collections.abc import AsyncGenerator, Generator
@@ -12,6 +11,8 @@ import httpx
 import pytest
 
 from tests.serving import ServerProcess
+
+from . import fleet
 
 TOKENS = 15_000  # far more than socket buffers hold
 PATIENCE_S = 60.0
@@ -27,11 +28,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]
 async def http(server: ServerProcess) -> AsyncGenerator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_S) as made:
         yield made
-
-
-async def make_agent(http: httpx.AsyncClient) -> str:
-    made = await http.post("/v1/agents/", json={"model": "holdfast/offline", "include_base_tools": False})
-    return made.json()["id"]
 
 
 @contextmanager
@@ -52,32 +48,23 @@ def idle_reader(server: ServerProcess, path: str, body: dict[str, object]) -> Ge
         yield begun[place : place + 40]
 
 
-async def finished(http: httpx.AsyncClient, run_id: str) -> dict[str, object]:
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            run = (await http.get(f"/v1/runs/{run_id}")).json()
-            if run["status"] not in ("created", "running"):
-                return run
-            await asyncio.sleep(0.02)  # over a socket there is nothing else to wait for
-
-
 @pytest.mark.parametrize("background", [False, True])
-async def test_a_reader_that_stands_still_does_not_hold_up_its_own_run(
+async def test_a_client_that_does_not_read_does_not_delay_its_own_run(
     server: ServerProcess, http: httpx.AsyncClient, background: bool
 ) -> None:
-    agent_id = await make_agent(http)
+    agent_id = await fleet.make_agent(server.url)
     body: dict[str, object] = {"input": f"Hi [[tokens:{TOKENS}]]", "stream_tokens": True, "background": background}
     with idle_reader(server, f"/v1/agents/{agent_id}/messages/stream", body) as run_id:
-        run = await finished(http, run_id)
+        run = await fleet.wait_for_end(server.url, run_id)
         assert (run["status"], run["stop_reason"]) == ("completed", "end_turn")
         answer = await http.post(f"/v1/agents/{agent_id}/messages", json={"input": "Hello again"})
         assert answer.json()["stop_reason"]["stop_reason"] == "end_turn"
 
 
-async def test_a_reader_that_stands_still_does_not_hold_up_another_reader_of_the_same_run(
+async def test_a_client_that_does_not_read_does_not_delay_another_reader_of_the_same_run(
     server: ServerProcess, http: httpx.AsyncClient
 ) -> None:
-    agent_id = await make_agent(http)
+    agent_id = await fleet.make_agent(server.url)
     body: dict[str, object] = {"input": f"Hi [[tokens:{TOKENS}]]", "stream_tokens": True, "background": True}
     with idle_reader(server, f"/v1/agents/{agent_id}/messages/stream", body) as run_id:
         whole = await http.post(f"/v1/runs/{run_id}/stream", json={"include_pings": False})

@@ -85,7 +85,7 @@ async def recovered(world: World, node: Node) -> None:
     await node.die()
     world.tools.let_go.set()
     after = world.node()
-    await after.worker.recover(alone=True)
+    await after.take_over_all()
     await after.worker.stopped(accepted.run.id)
 
 

@@ -320,7 +320,7 @@ class Simulation(RuleBasedStateMachine):
         for talk in self.talks:
             if talk.active and talk.kind == "slow" and _has_begun(snapshot, talk.active, "slow"):
                 talk.kind = "slow_lookup"  # the one that may be repeated waits again; the other's outcome is unknown
-        recovered = await self.node.worker.recover(alone=True)
+        recovered = await self.node.take_over_all()
         assert recovered <= len(self.talks)
         for talk in self.talks:
             self.streams.pop(talk.active or "", None)  # its listeners were cut off

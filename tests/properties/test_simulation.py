@@ -12,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from holdfast.store.sqlite import migrate
 
 from .. import postgres
+from ..postgres import PostgresServer
 from .effort import examples
 from .simulation import Simulation
 
@@ -36,8 +37,8 @@ def test_no_life_of_a_server_breaks_a_promise_on_sqlite(tmp_path: Path) -> None:
     run_state_machine_as_test(life_on(fresh), settings=examples(18, steps=25))
 
 
-def test_no_life_of_a_server_breaks_a_promise_on_postgresql(postgres_server: str) -> None:
+def test_no_life_of_a_server_breaks_a_promise_on_postgresql(postgres_server: PostgresServer) -> None:
     async def fresh() -> str:
-        return await postgres.create_database(postgres_server)
+        return await postgres.create_database(postgres_server.uri)
 
     run_state_machine_as_test(life_on(fresh), settings=examples(4, steps=20))

@@ -1,4 +1,4 @@
-"""Reads that may take long hold up nobody, and end with whoever asked for them."""
+"""Long reads delay no other work, and end when their caller is cancelled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import BigInteger, func, literal, select
 
 from holdfast.core.messages import Message
-from holdfast.store import messages
+from holdfast.errors import HoldfastError
+from holdfast.store import facts, messages
 from holdfast.store.database import Database, DatabaseError, Row, Transaction, open_database
 from holdfast.store.sqlite import LONG_READERS
 
@@ -60,6 +61,9 @@ async def test_a_long_read_cannot_write_and_sees_what_was_written_before(databas
     (message,) = await say(database, agent_id, agent_id, [a_message("hello")])
     found = await database.read_long(lambda tx: messages.search(tx, agent_id, "HELLO"))
     assert [row.id for row in found] == [message]
+    with pytest.raises(HoldfastError):
+        await database.read_long(lambda tx: facts.set_number(tx, "n", 1))
+    assert await look(database, facts.number, "n") is None
 
 
 @pytest.mark.parametrize(

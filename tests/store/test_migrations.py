@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,6 @@ from holdfast.store.migrations import revision, upgrade
 from holdfast.store.sqlite_log import keep_a_log
 from holdfast.store.tables import metadata
 
-from .. import postgres
-
 _driver: Any = asyncpg
 
 _COLUMNS = """
@@ -40,13 +37,6 @@ _CONSTRAINTS = """
     SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
     WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'alembic_version' ORDER BY 1, 2
 """
-
-
-@pytest.fixture
-async def empty_postgres(postgres_server: str) -> AsyncIterator[str]:
-    uri = await postgres.create_database(postgres_server, migrated=False)
-    yield uri
-    await postgres.drop_database(postgres_server, uri)
 
 
 def test_head_is_the_newest_revision() -> None:
@@ -99,9 +89,9 @@ def _indexes(path: Path) -> dict[str, str]:
         return {name: " ".join(sql.split()) for name, sql in rows}
 
 
-async def test_a_migrated_postgresql_database_equals_the_tables(postgres_url: str, empty_postgres: str) -> None:
+async def test_a_migrated_postgresql_database_equals_the_tables(postgres_url: str, empty_postgres_url: str) -> None:
     dialect = PGDialect_asyncpg()
-    described = await _driver.connect(empty_postgres)
+    described = await _driver.connect(empty_postgres_url)
     for table in metadata.sorted_tables:
         await described.execute(str(CreateTable(table).compile(dialect=dialect)))
         for index in table.indexes:
@@ -116,8 +106,8 @@ async def test_a_migrated_postgresql_database_equals_the_tables(postgres_url: st
     await migrated.close()
 
 
-async def test_starting_twice_at_once_migrates_once(sqlite_url: str, empty_postgres: str) -> None:
-    databases = await asyncio.gather(*(open_database(empty_postgres) for _ in range(4)))
+async def test_starting_twice_at_once_migrates_once(sqlite_url: str, empty_postgres_url: str) -> None:
+    databases = await asyncio.gather(*(open_database(empty_postgres_url) for _ in range(4)))
     for database in databases:
         await database.aclose()
     path = Path(sqlite_url.removeprefix("sqlite:///"))

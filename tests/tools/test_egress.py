@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import os
 import re
 import shutil
 import socket
@@ -15,6 +17,7 @@ import pytest
 from holdfast.core.egress import Egress, entries
 from holdfast.tools.base import Job, Outcome
 from holdfast.tools.sandbox.contract import EgressConfig, Walls
+from holdfast.tools.sandbox.destinations import Judge
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 
 MODES = {
@@ -244,6 +247,14 @@ async def test_a_public_policy_lets_no_tool_reach_this_machine_on_any_port(mode:
     assert REFUSED in str(metadata.content)
 
 
+@pytest.mark.parametrize("address", ["168.63.129.16", "::ffff:168.63.129.16", "192.0.0.192", "3fff::1", "10.0.0.1"])
+async def test_a_public_policy_refuses_services_of_clouds_that_look_public(address: str) -> None:
+    judge, asked = Judge(EgressConfig()), ipaddress.ip_address(address)
+    assert not await judge.allows((Egress("public"),), asked, 80)
+    assert await judge.allows((Egress("all"),), asked, 80)
+    assert await judge.allows((Egress("public"),), ipaddress.ip_address("8.8.8.8"), 80)
+
+
 @pytest.mark.parametrize("mode", list(MODES))
 async def test_an_allow_list_allows_exactly_its_entries(mode: str, listener: socket.socket) -> None:
     port = port_of(listener)
@@ -282,6 +293,132 @@ async def test_a_tools_own_policy_cannot_widen_the_servers(wanted: Egress, liste
     async with sandboxed("namespaces", Egress("public")) as sandbox:
         outcome = await sandbox.run(job(ATTACKS, wanted, port=port_of(listener), hosts=SPELLINGS))
     assert reached(outcome) == []
+
+
+FETCH = """
+import urllib.request
+def fetch(url: str) -> str:
+    return urllib.request.urlopen(url, timeout=20).read(5).decode()
+"""
+AIO = """
+import asyncio
+async def talk(port: int) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.open_connection("127.0.0.1", port))
+"""
+READ = """
+def look(path: str) -> str:
+    return open(path).read()
+"""
+SETTING = "the operator sets it with HOLDFAST_TOOL_EGRESS)"
+
+
+async def test_a_refused_tool_returns_the_policy_and_who_can_change_it(listener: socket.socket) -> None:
+    port = port_of(listener)
+    async with sandboxed("namespaces", Egress("public")) as sandbox:
+        plain = await sandbox.run(job(DIAL, port=port))
+        wrapped = await sandbox.run(job(FETCH, url=f"http://127.0.0.1:{port}/"))
+        grouped = await sandbox.run(job(AIO, port=port))
+        narrowed = await sandbox.run(job(FETCH, LOOPBACK, url="http://10.0.0.1/"))
+    for outcome in (plain, wrapped, grouped, narrowed):
+        assert outcome.status == "error"
+        assert "the egress policy `public` of this server refuses" in str(outcome.content)
+        assert SETTING in str(outcome.content)
+    assert REFUSED in str(plain.content)
+    assert "narrow" not in str(plain.content)
+    assert "the tags of this tool narrow it to `allow-list`" in str(narrowed.content)
+
+
+@pytest.mark.parametrize("policy", [Egress("none"), Egress("allow-list", entries("10.0.0.0/8"))], ids=lambda p: p.mode)
+async def test_a_name_that_may_not_be_looked_up_returns_the_policy(policy: Egress) -> None:
+    async with sandboxed("namespaces", policy) as sandbox:
+        outcome = await sandbox.run(job(FETCH, url="http://api.example.com/"))
+    assert f"the egress policy `{policy.mode}` of this server allows" in str(outcome.content)
+
+
+async def test_the_policy_is_not_named_for_other_refusals() -> None:
+    async with sandboxed("namespaces", Egress("public")) as sandbox:
+        file = await sandbox.run(job(READ, path="/etc/shadow"))
+        name = await sandbox.run(job(FETCH, url="http://no-such-name.invalid/"))
+    assert REFUSED in str(file.content)
+    assert name.status == "error"
+    assert "egress" not in str(file.content)
+    assert "egress" not in str(name.content)
+
+
+NARROW = """
+import ctypes, errno, json, socket
+def narrow(policies: list[dict], port: int = 9) -> list[str]:
+    libc, told = ctypes.CDLL(None, use_errno=True), []
+    for policy in policies:
+        text = json.dumps(policy).encode()
+        code = libc.connect(-0x4846, text, len(text))
+        told.append(errno.errorcode[ctypes.get_errno()] if code else "narrowed")
+    with socket.socket() as line:
+        line.settimeout(20)
+        told.append(errno.errorcode[line.connect_ex(("127.0.0.1", port))])
+    return told
+"""
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+async def test_a_tool_cannot_fill_the_guards_memory_with_policies(mode: str) -> None:
+    """The guard is outside the limits of a call."""
+    listed = {"mode": "allow-list", "allow": [{"host": f"h{number}.example"} for number in range(201)]}
+    none = {"mode": "none"}
+    async with sandboxed(mode, LOOPBACK) as sandbox:
+        long = await sandbox.run(job(NARROW, policies=[listed]))
+        again = await sandbox.run(job(NARROW, policies=[none, none]))
+        tagged = await sandbox.run(job(NARROW, Egress("none"), policies=[none]))
+    assert long.content == '["EBADF","ECONNREFUSED"]'
+    assert again.content == '["narrowed","EBADF","EACCES"]'
+    assert tagged.content == '["EBADF","EACCES"]'
+
+
+LARGE = """
+import errno, socket, threading
+def large(size: int, kind: str) -> str:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, getattr(socket, kind))
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * size)
+    try:
+        return str(ours.sendmsg([bytes(size)]))
+    except OSError as problem:
+        return errno.errorcode[problem.errno]
+"""
+
+
+async def test_the_guard_copies_a_bounded_part_of_each_message() -> None:
+    """Its memory is outside the limits of a call, and a call may have hundreds of messages on their way."""
+    async with sandboxed("namespaces", Egress("public")) as sandbox:
+        stream = await sandbox.run(job(LARGE, size=150_000, kind="SOCK_STREAM"))
+        datagram = await sandbox.run(job(LARGE, size=150_000, kind="SOCK_DGRAM"))
+        too_large = await sandbox.run(job(LARGE, size=300_000, kind="SOCK_DGRAM"))
+    assert stream.content == str(64 << 10)
+    assert datagram.content == "150000"
+    assert too_large.content == "EMSGSIZE"
+
+
+NO_SOCKET = """
+import ctypes, errno, os
+def connect_file() -> list[str]:
+    libc, told, address = ctypes.CDLL(None, use_errno=True), set(), bytes(16)
+    with open("file", "w") as file:
+        for _ in range(50):
+            libc.connect(file.fileno(), address, len(address))
+            told.add(errno.errorcode[ctypes.get_errno()])
+    return sorted(told)
+"""
+
+
+async def test_a_connection_of_something_that_is_no_socket_leaves_no_file_open_in_the_guard() -> None:
+    async with sandboxed("namespaces", Egress("public")) as sandbox:
+        assert sandbox._link is not None
+        open_files = f"/proc/{sandbox._link._process.pid}/fd"
+        before = len(os.listdir(open_files))
+        outcome = await sandbox.run(job(NO_SOCKET))
+        after = len(os.listdir(open_files))
+    assert outcome.content == '["ENOTSOCK"]'
+    assert after < before + 25
 
 
 ASYNC = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -663,6 +664,22 @@ async def test_a_bubblewrap_that_fails_is_reported_and_replaced(caplog: pytest.L
     finally:
         await sandbox.aclose()
     assert "bubblewrap does not work here" in caplog.text
+
+
+async def test_a_sandbox_that_cannot_be_started_fails_calls_and_not_the_server(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    sandbox = ForkServerSandbox(egress=LOOPBACK, walls=MODES["process"])
+    assert await sandbox.warm() == "none"
+    assert "CUSTOM TOOLS DO NOT WORK" in caplog.text
+    outcome = await sandbox.run(job("def f():\n    return 1\n"))
+    assert outcome.status == "error"
+    assert "No space left on device" in texts(outcome)
+    await sandbox.aclose()
 
 
 async def test_a_closed_sandbox_refuses_calls_and_leaves_no_files() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal
 
 from holdfast.core.records import Run
@@ -78,18 +79,21 @@ class CancelRuns:
         return await self._database.read(lambda tx: runs.get(tx, run.id))
 
     async def _ended(self, run_id: str) -> None:
+        """Returns in time also when the run has not ended: its checkpoint may be waiting for the database."""
         deadline_ns = self._clock.now_ns() + int(_WAIT_S * 1_000_000_000)
-        while self._clock.now_ns() < deadline_ns:
+        while (left_ns := deadline_ns - self._clock.now_ns()) > 0:
             # Pushed anew each time: this worker may have begun to drive it, or taken it over, since the last.
             self._worker.cancel(run_id)
             if self._worker.owns(run_id):
-                await self._worker.stopped(run_id)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_ns / 1_000_000_000):
+                        await self._worker.stopped(run_id)
                 return
             run = await self._database.read(lambda tx: runs.get(tx, run_id))
             if not run.is_active:
                 return
             if not self._worker.draining:
-                await self._worker.recover(alone=False)
+                await self._worker.recover()
             await asyncio.sleep(_POLL_S)
 
 

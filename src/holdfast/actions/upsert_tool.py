@@ -18,6 +18,7 @@ from holdfast.errors import Invalid, Unprocessable
 from holdfast.store import agents as agent_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Database, IntegrityError, Transaction
+from holdfast.tools.sandbox.contract import MOST_EGRESS_ENTRIES
 from holdfast.tools.schema import derive_schema
 from holdfast.wire.tools import Requirement, ToolCreate, ToolUpdate
 
@@ -190,9 +191,14 @@ def _sent(request: ToolUpdate) -> dict[str, Any]:
 def _tags(given: Iterable[str]) -> tuple[str, ...]:
     tags = tuple(dict.fromkeys(given))
     try:
-        egress.of_tags(tags)
+        policy = egress.of_tags(tags)
     except egress.UnknownEgress as error:
         raise Unprocessable(str(error)) from error
+    if policy is not None and len(policy.allow) > MOST_EGRESS_ENTRIES:
+        raise Unprocessable(
+            f"The egress:allow tags list {len(policy.allow)} hosts; at most {MOST_EGRESS_ENTRIES} are accepted. List "
+            "networks such as 203.0.113.0/24 instead."
+        )
     return tags
 
 

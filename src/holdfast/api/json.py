@@ -18,6 +18,8 @@ def _encode_foreign(value: object) -> Any:
 
 def is_json_type(content_type: bytes) -> bool:
     """The one judgement of a Content-Type header: what it takes for JSON is checked and read as JSON, nothing else."""
+    if content_type == b"application/json":  # as nearly all write it
+        return True
     media_type = content_type.partition(b";")[0].strip().lower()
     return media_type == b"application/json" or (
         media_type.startswith(b"application/") and media_type.endswith(b"+json")

@@ -100,6 +100,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._since = 0.0
         self._header_bytes = 0
         self._is_refused = False
+        self._refusal = b""  # to be sent when the answer before it is complete
         self._watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -161,6 +162,8 @@ class GuardedHttp(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._refusal and not self._is_answering:
+            self._send_refusal()
         if not self.transport.is_closing() and not self._is_answering:
             self._connections.unused(self)
 
@@ -185,9 +188,14 @@ class GuardedHttp(HttpToolsProtocol):
         self._watch = self.loop.call_later(max(0.01, self._since + patience - now), self._look)
 
     def _refuse(self, status: int, why: str) -> None:
-        """Answers, closes, and reads no more. Nothing else is being answered on this connection."""
+        """Answers, closes, and reads no more. A request that came before on this connection is answered first."""
         self._is_refused = True
         body = msgspec.json.encode({"detail": why})
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[status] + head + body)
+        self._refusal = STATUS_LINE[status] + head + body
+        if self._awaited == "body" or not self._is_answering:
+            self._send_refusal()
+
+    def _send_refusal(self) -> None:
+        self.transport.write(self._refusal)
         self.transport.close()

@@ -471,6 +471,8 @@ class Session:
         """By the monotonic clock. Of a step that this session did not begin, only the time of day is known."""
         if self.measured.step_id == step.id:
             return self.measured.began_ns
+        if step.created_us == self.run.created_us:  # the first step of a run begins with it
+            return self.received_ns
         return reading_at(self.clock, (step.step_start_ns or self.clock.now_us() * 1_000) // 1_000)
 
     def _estimated(self, reply: Reply) -> Usage:

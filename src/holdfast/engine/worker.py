@@ -28,9 +28,7 @@ from holdfast.store.retention import Place, Swept
 from holdfast.store.transaction import Database, DatabaseError, Transaction
 
 log = logging.getLogger(__name__)
-_EVER = 2**62
 _CLAIMS_AT_ONCE = 64
-_ALL = 1_000_000
 SKEW_LIMIT_S = 5.0
 HAND_OVER_S = 6.0  # a sandbox that hangs is given five seconds to end its tools
 _BETWEEN_SWEEPS_S = 0.01
@@ -161,20 +159,22 @@ class Worker:
             if not line.length:
                 del self._lines[thread_id]
 
-    async def recover(self, *, alone: bool) -> int:
-        """Carries on runs whose owner is gone. `alone`: nobody else can own any, so no lease need expire first."""
+    async def expire_other_leases(self) -> None:
+        """For a server that shares its database with nobody: whoever else holds a lease is dead. One statement, so that
+        many interrupted runs do not keep the server from listening; they are carried on beside requests."""
+        await self._database.write(lambda tx: runs.expire_other_leases(tx, self.owner))
+
+    async def recover(self) -> int:
+        """Carries on some of the runs whose leases have run out. How many of them there were."""
         async with self._recovering:  # two at once would claim the same run twice
             now_us = await self._database.now_us()
             self._notice_skew(now_us)
-            deadline = _EVER if alone else now_us
-            limit = _ALL if alone else _CLAIMS_AT_ONCE
-            lost = await self._database.read(lambda tx: runs.expired(tx, deadline, limit))
-            taken = [run for run in lost if run.id not in self._owned and await self._take_over(run, deadline, now_us)]
+            lost = await self._database.read(lambda tx: runs.expired(tx, now_us, _CLAIMS_AT_ONCE))
+            taken = [run for run in lost if run.id not in self._owned and await self._take_over(run, now_us)]
             return len(taken)
 
-    async def _take_over(self, run: Run, deadline: int, now_us: int) -> bool:
-        ttl_us = self.lease_ttl_us + (now_us - deadline)
-        claimed = await self._database.write(lambda tx: runs.claim(tx, run.id, self.owner, deadline, ttl_us))
+    async def _take_over(self, run: Run, now_us: int) -> bool:
+        claimed = await self._database.write(lambda tx: runs.claim(tx, run.id, self.owner, now_us, self.lease_ttl_us))
         if claimed is None:
             return False
         try:
@@ -200,16 +200,18 @@ class Worker:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._every(self._pace.flush_s, self._flush))
             group.create_task(self._every(self._pace.lease_ttl_s / 3, self._renew))
-            group.create_task(self._every(self._pace.sweep_s, self._sweep))
+            group.create_task(self._every(self._pace.sweep_s, self._sweep, at_once=True))
             group.create_task(self._every(self._pace.tidy_s, self.forget_old_frames))
             group.create_task(self._every(self._pace.tidy_s, self.forget_old_traces))
             group.create_task(self._every(self._pace.tidy_s, self.forget_old_journals))
             group.create_task(self._every(self._pace.tidy_s, self.forget_unused_specs))
 
-    async def _every(self, period_s: float, work: Callable[[], Awaitable[object]]) -> None:
+    async def _every(self, period_s: float, work: Callable[[], Awaitable[object]], *, at_once: bool = False) -> None:
         """A database that cannot be written now, because its disk is full, may be writable the next time."""
+        pause_s = 0.0 if at_once else period_s
         while True:
-            await asyncio.sleep(period_s)
+            await asyncio.sleep(pause_s)
+            pause_s = period_s
             try:
                 await work()
             except DatabaseError as error:
@@ -292,8 +294,11 @@ class Worker:
                 log.warning("this machine's clock is %+.1f s off the database's: correct one of them", skew_s)
 
     async def _sweep(self) -> None:
-        if not self._draining:
-            await self.recover(alone=False)
+        """Some at a time, so that requests get in between, and other servers their share."""
+        while not self._draining:
+            if await self.recover() < _CLAIMS_AT_ONCE:
+                return
+            await asyncio.sleep(_BETWEEN_SWEEPS_S)
 
     async def forget_old_frames(self) -> None:
         """Streams can be read again for a while after their run has ended; messages stay for ever."""

@@ -88,6 +88,11 @@ _EXPIRED = (
     .order_by(runs.c.lease_expires_us)
     .limit(bindparam("at_most"))
 )
+_EXPIRE_OTHERS = (
+    update(runs)
+    .where(IS_ACTIVE, runs.c.lease_owner.is_not(None), runs.c.lease_owner != bindparam("owner"))
+    .values(lease_expires_us=0)
+)
 _RENEW = (
     update(runs)
     .where(runs.c.lease_owner == bindparam("owner"), IS_ACTIVE)
@@ -275,6 +280,11 @@ async def claim(tx: Transaction, run_id: str, owner: str, now_us: int, ttl_us: i
 async def expired(tx: Transaction, now_us: int, limit: int) -> list[Run]:
     """Active runs that no live owner drives."""
     return [_run(row) for row in await tx.fetch_all(_EXPIRED, {"now_us": now_us, "at_most": limit})]
+
+
+async def expire_other_leases(tx: Transaction, owner: str) -> None:
+    """Their owner stays on record: it was cut off, which is not the same as having let go."""
+    await tx.execute(_EXPIRE_OTHERS, {"owner": owner})
 
 
 async def renew(

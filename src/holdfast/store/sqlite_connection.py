@@ -29,7 +29,6 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=1_000
     )
     connection.row_factory = sqlite3.Row
-    connection.create_function("database_now_us", 0, now_us)
     keep_a_log(connection)
     for pragma in (
         "synchronous = FULL",

@@ -41,11 +41,12 @@ async def check_readiness(deps: Deps) -> Response:
     except TimeoutError:
         return _unready(f"The database did not answer within {_ANSWER_WITHIN_S:g} s.")
     except DatabaseError as error:
-        return _unready(error.message)
+        return _unready("The database cannot be read or written now. The log of the server says why.", error.message)
     skew_s = skew_of(deps.clock, database_us)
     return json_response(_HEALTHY if skew_s is None else _HEALTHY | {"clock_skew_s": round(skew_s, 1)})
 
 
-def _unready(why: str) -> Response:
-    _log.warning("not ready: %s", why)
-    return json_response({**_VERSIONS, "status": "unavailable", "detail": why}, 503)
+def _unready(detail: str, why: str | None = None) -> Response:
+    """`why` may name the database's host or user, so only the log has it."""
+    _log.warning("not ready: %s", why or detail)
+    return json_response({**_VERSIONS, "status": "unavailable", "detail": detail}, 503)

@@ -17,8 +17,8 @@ _WORDS: Final[dict[Mode, str]] = {
     "all": "ALL: tools reach everything that this machine reaches, but not this server",
 }
 _REMEDY: Final = (
-    "The whole policy needs Linux 5.6 or later on x86_64 or aarch64, seccomp user notifications and pidfd_getfd; under "
-    "Docker, which forbids the latter by default, --cap-add SYS_PTRACE allows it."
+    "The whole policy needs Linux 5.6 or later on x86_64 or aarch64, seccomp user notifications and pidfd_getfd. The "
+    "default seccomp profile of Docker allows pidfd_getfd only with --cap-add SYS_PTRACE."
 )
 
 

@@ -20,14 +20,15 @@ from typing import Final
 import msgspec
 
 from holdfast.tools.base import Job
-from holdfast.tools.sandbox import egress, hiding, landlock, linux, seccomp
-from holdfast.tools.sandbox.contract import CALL, Limits, ZygoteConfig
+from holdfast.tools.sandbox import cgroups, egress, hiding, landlock, linux, seccomp
+from holdfast.tools.sandbox.contract import CALL, CallsCgroup, Limits, ZygoteConfig
 
 ANSWER_FD, DOORBELL_FD, INBOX_FD = 3, 4, 5
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 _SHARED_MEMORY: Final = "/dev/shm"
 _CPU_GRACE_S: Final = 5
 _FIXED: Final = {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "TERM": "dumb"}
+_OWN_PID_MAX_SINCE: Final = (6, 14)
 _PIDS_FLOOR: Final = 301  # the kernel accepts no smaller pid_max
 # The kernel stops a call a little above the limit, so that the fork server finds it above and can say why it ended it.
 _HEADROOM: Final = 64
@@ -55,6 +56,14 @@ class Pipes(msgspec.Struct, frozen=True):
     answer: int
 
 
+class Place(msgspec.Struct, frozen=True):
+    """What a call has for itself."""
+
+    scratch: str
+    user: int | None = None
+    cgroup: cgroups.Cgroup | None = None
+
+
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """What was found to work on this machine, once, when the fork server started."""
 
@@ -67,6 +76,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     readable: tuple[int, ...]
     writable: tuple[int, ...]
     egress: egress.Standing
+    calls: cgroups.Calls | None = None  # the cgroup of all calls
 
     @property
     def isolation(self) -> str:
@@ -75,6 +85,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         parts += ["users"] if self.own_users else []
         parts += ["landlock"] if self.landlock_abi else []
         parts += ["seccomp"] if self.seccomp_program else []
+        parts += ["cgroups"] if self.calls else []
         parts += [self.egress] if self.egress else []
         return "+".join(parts)
 
@@ -109,7 +120,7 @@ def survey(config: ZygoteConfig, namespaces: bool, is_read_only: bool, standing:
         linux.forbid_new_privileges()
         seccomp.install(filter_program or b"")
 
-    return Cell(
+    cell = Cell(
         config=config,
         namespaces=namespaces,
         landlock_abi=abi if abi and linux.works(restrict) else 0,
@@ -120,6 +131,42 @@ def survey(config: ZygoteConfig, namespaces: bool, is_read_only: bool, standing:
         writable=tuple(landlock.open_paths(writable)),
         egress=standing,
     )
+    calls = _calls_that_work(cell, config.cgroup) if config.cgroup is not None else None
+    return msgspec.structs.replace(cell, calls=calls)
+
+
+def _calls_that_work(cell: Cell, handed: CallsCgroup) -> cgroups.Calls | None:
+    """Tried with one process, as a tool."""
+    calls = cgroups.Calls(os.dup(handed.directory), cell.config.limits)  # with a number that no child needs
+    try:
+        probe = calls.add()
+    except OSError:
+        return None
+    works = linux.works(lambda: _try_cgroup(cell, handed, calls, probe))
+    probe.remove()
+    return calls if works else None
+
+
+def _try_cgroup(cell: Cell, handed: CallsCgroup, calls: cgroups.Calls, probe: cgroups.Cgroup) -> None:
+    """Raises if a process cannot be limited, and if a tool could lift its limits."""
+    probe.join()
+    probe.check()
+    fork_server = os.getppid()
+    _build_walls(cell, cell.config.scratch, user_of(0) if cell.own_users else None)
+    ways = [handed.path]
+    if not cell.namespaces:  # with them, no call sees the fork server
+        ways += [f"/proc/{fork_server}/fd/{calls.directory}"]
+    open_to_tools = [path for way in ways for path in (f"{way}/memory.max", f"{way}/cgroup.procs") if _can_write(path)]
+    if open_to_tools:
+        raise PermissionError(f"tools could write to {', '.join(open_to_tools)}")
+
+
+def _can_write(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_WRONLY))
+    except OSError:
+        return False
+    return True
 
 
 def _rules(config: ZygoteConfig, namespaces: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -173,18 +220,20 @@ def _try_to_see(cell: Cell, path: str) -> None:
         raise OSError(f"{path} can be seen")
 
 
-def enter(cell: Cell, pipes: Pipes, scratch: str, user: int | None) -> None:
+def enter(cell: Cell, pipes: Pipes, place: Place) -> None:
     _take_over(pipes)
+    if place.cgroup is not None:
+        place.cgroup.join()
     if cell.namespaces:
-        _mount_private(cell.config, scratch)
-    os.chdir(scratch)
+        _mount_private(cell.config, place.scratch)
+    os.chdir(place.scratch)
     _limit(cell.config.limits)
     _limit_tasks(cell)
-    _build_walls(cell, scratch, user)
+    _build_walls(cell, place.scratch, place.user)
     _lower(resource.RLIMIT_NOFILE, cell.config.limits.open_files)  # now: rules may have taken more
     os.environ.clear()
     os.environ.update(cell.config.environment)
-    os.environ.update({"HOME": scratch, "TMPDIR": scratch, **_FIXED})
+    os.environ.update({"HOME": place.scratch, "TMPDIR": place.scratch, **_FIXED})
 
 
 def wait_for_job() -> bytes:
@@ -242,7 +291,9 @@ def _mount_private(config: ZygoteConfig, scratch: str) -> None:
 
 
 def _limit_pids(processes: int) -> None:
-    """Kernels before 6.14 have one pid_max for all; there RLIMIT_NPROC has to do."""
+    """Kernels before 6.14 have one pid_max for the machine, which root would lower for everybody."""
+    if linux.release() < _OWN_PID_MAX_SINCE:
+        return  # there RLIMIT_NPROC has to do
     with contextlib.suppress(OSError), open("/proc/sys/kernel/pid_max", "w") as setting:
         setting.write(str(max(processes, _PIDS_FLOOR)))
 

@@ -16,6 +16,7 @@ from holdfast.core.messages import Content, Status
 
 CALL: Final = "call"  # the directory in the scratch directory over which each call's own is mounted
 AT_REST: Final = b"\n"  # after the answer of a child that does no more, and has left nobody behind who could
+MOST_EGRESS_ENTRIES: Final = 200  # of a tool's own policy: the guard looks up every name that is listed
 _LENGTH: Final = struct.Struct("!I")
 
 
@@ -43,6 +44,14 @@ class Walls(msgspec.Struct, frozen=True, kw_only=True):
     signal_scope: bool = True  # landlock's, of Linux 6.12
     own_users: bool = True  # a user id for each call, where the server is root and there are no namespaces
     egress: bool = True
+    cgroups: bool = True
+
+
+class CallsCgroup(msgspec.Struct, frozen=True):
+    """The cgroup below which each call gets its own."""
+
+    path: str  # as the server sees it
+    directory: int  # open, and inherited by the fork server
 
 
 class EgressConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +72,7 @@ class ZygoteConfig(msgspec.Struct, frozen=True, kw_only=True):
     spares: int  # children kept ready
     shell: str  # what the fork server itself runs in: "bubblewrap" or "process"
     egress: EgressConfig = EgressConfig()
+    cgroup: CallsCgroup | None = None
 
 
 How = Literal[

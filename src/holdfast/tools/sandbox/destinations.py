@@ -16,6 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from holdfast.core.egress import DNS_PORT, Address, Egress, plain
+from holdfast.netguard import is_public, may_be_of_this_machine
 from holdfast.tools.sandbox import foreign
 from holdfast.tools.sandbox.contract import EgressConfig
 
@@ -26,6 +27,7 @@ _RESOLVER_FILE: Final = "/etc/resolv.conf"
 _REMEMBER_S: Final = 600.0  # what a name of the allow-list pointed to; a tool may have looked it up before we do
 _LOOK_AGAIN_S: Final = 1.0  # a tool cannot make us ask for names more often than this
 _RESOLVE_S: Final = 10.0
+_MOST_NAMES: Final = 5_000  # that are remembered; the one that was asked for longest ago goes first
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -117,8 +119,9 @@ class Judge:
         local = is_own(judged)
         if self.is_own_port(port) and local:
             return False
+        private = local or not is_public(judged)
         for policy in policies:
-            if policy.mode == "public" and local and not self._is_resolver(judged, port):
+            if policy.mode == "public" and private and not self._is_resolver(judged, port):
                 return False
             if not await self._allows(policy, judged, port):
                 return False
@@ -156,8 +159,13 @@ class Judge:
         except (OSError, UnicodeError):  # it points nowhere now; what it pointed to may still count
             found = []
         finally:
+            self._asked.pop(name, None)
             self._asked[name] = time.monotonic()
             del self._asking[name]
+        if len(self._asked) > _MOST_NAMES:
+            oldest = next(iter(self._asked))
+            del self._asked[oldest]
+            self._known.pop(oldest, None)
         now = time.monotonic()
         kept = {address: until for address, until in self._known.get(name, {}).items() if until > now}
         for entry in found:
@@ -166,17 +174,8 @@ class Judge:
 
 
 def is_own(address: Address) -> bool:
-    """Whether the address is one of this machine's: only those can be bound to."""
-    if address.is_loopback or address.is_unspecified:
-        return True
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((str(address), 0))
-    except OSError as problem:
-        # Anything but "not ours" leaves it open, and then it counts as ours.
-        return problem.errno not in (errno.EADDRNOTAVAIL, errno.EINVAL, errno.EAFNOSUPPORT)
-    return True
+    """Whether the address is one of this machine's. If that cannot be told, it counts as one."""
+    return address.is_loopback or address.is_unspecified or may_be_of_this_machine(str(address))
 
 
 def _resolvers() -> frozenset[Address]:

@@ -65,9 +65,14 @@ def share_socket(pid: int, fd: int) -> socket.socket:
     """The very socket that the process has under this number. What is done to ours is done to its."""
     process = open_process(pid)
     try:
-        return socket.socket(fileno=share_file(process, fd))
+        shared = share_file(process, fd)
     finally:
         os.close(process)
+    try:
+        return socket.socket(fileno=shared)
+    except OSError:  # it is no socket
+        os.close(shared)
+        raise
 
 
 def share_file(process: int, fd: int) -> int:

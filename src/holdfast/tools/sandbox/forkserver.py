@@ -18,11 +18,12 @@ import msgspec
 
 from holdfast.errors import SandboxLost
 from holdfast.tools.base import Job, Outcome, Standing, cut_to_limit, failure_text
-from holdfast.tools.sandbox import launch, limiting
+from holdfast.tools.sandbox import cgroups, launch, limiting
 from holdfast.tools.sandbox.announcing import egress_words, require_egress, warn_of_egress
 from holdfast.tools.sandbox.contract import (
     CALL,
     Answer,
+    CallsCgroup,
     EgressConfig,
     Ended,
     Kill,
@@ -32,6 +33,7 @@ from holdfast.tools.sandbox.contract import (
     ToServer,
     Unpacker,
     Walls,
+    ZygoteConfig,
     pack,
 )
 
@@ -159,6 +161,7 @@ class ForkServerSandbox:
         self._missing = ""  # why bubblewrap is not in use
         self._starting: asyncio.Task[Link] | None = None
         self._scratch: Path | None = None
+        self._cgroup: cgroups.AllCalls | None = None
         self._warned = False
         self._closed = False
 
@@ -201,6 +204,8 @@ class ForkServerSandbox:
             await self._link.close()
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+        if self._cgroup is not None:
+            await asyncio.to_thread(self._cgroup.close)
 
     def _isolation_words(self, isolation: str) -> str:
         walls = isolation.replace("+", ", ")
@@ -216,18 +221,25 @@ class ForkServerSandbox:
         if self._closed:
             raise SandboxLost("The server is shutting down.")
         if self._starting is None or self._starting.done():
-            self._starting = asyncio.create_task(self._start())
+            self._starting = asyncio.create_task(self._started())
         # Shielded: the start is shared, and one impatient caller must not spoil it for the others.
         return await asyncio.shield(self._starting)
+
+    async def _started(self) -> Link:
+        try:
+            return await self._start()
+        except OSError as problem:  # no room for its directory, no process or file left
+            raise SandboxLost(f"The sandbox process could not be started: {problem}") from problem
 
     async def _start(self) -> Link:
         if sys.platform != "linux":
             raise SandboxLost("Custom tools run only on Linux.")
+        cgroup = await self._prepare_cgroup() if self._walls.cgroups else None
         if self._walls.bubblewrap and self._bubblewrap is not None:
-            config = launch.configure(self._limits, self._walls, os.environ, None, self._hidden, self._egress)
+            config = launch.configure(self._limits, self._walls, os.environ, None, self._hidden, self._egress, cgroup)
             command = launch.bubblewrap_command(self._bubblewrap, config)
             try:
-                return await self._open(command, config.environment)
+                return await self._open(command, config)
             except SandboxLost as lost:
                 self._warn(f"bubblewrap does not work here ({lost.message})")
         else:
@@ -236,10 +248,19 @@ class ForkServerSandbox:
             self._scratch = Path(tempfile.mkdtemp(prefix="holdfast-tools-"))
             self._scratch.chmod(0o711)  # a call's own user has to pass through
             (self._scratch / CALL).mkdir()
-        config = launch.configure(self._limits, self._walls, os.environ, self._scratch, self._hidden, self._egress)
-        return await self._open(launch.python_command(config), config.environment)
+        config = launch.configure(
+            self._limits, self._walls, os.environ, self._scratch, self._hidden, self._egress, cgroup
+        )
+        return await self._open(launch.python_command(config), config)
 
-    async def _open(self, command: list[str], environment: dict[str, str]) -> Link:
+    async def _prepare_cgroup(self) -> CallsCgroup | None:
+        if self._cgroup is None:
+            self._cgroup = await asyncio.to_thread(cgroups.prepare, self._limits)
+        else:
+            await asyncio.to_thread(self._cgroup.sweep)
+        return self._cgroup.config if self._cgroup is not None else None
+
+    async def _open(self, command: list[str], config: ZygoteConfig) -> Link:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         complaints = tempfile.TemporaryFile()  # noqa: SIM115 (the link reads and closes it when the process has ended)
@@ -249,7 +270,8 @@ class ForkServerSandbox:
                 stdin=theirs.fileno(),
                 stdout=complaints,
                 stderr=complaints,
-                env=environment,
+                env=config.environment,
+                pass_fds=(config.cgroup.directory,) if config.cgroup is not None else (),
                 start_new_session=True,
             )
         loop = asyncio.get_running_loop()

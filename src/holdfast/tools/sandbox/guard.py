@@ -24,26 +24,16 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.egress import Egress
-from holdfast.tools.sandbox import foreign, linux, sending
-from holdfast.tools.sandbox.contract import EgressConfig
+from holdfast.tools.sandbox import bpf, foreign, linux, sending
+from holdfast.tools.sandbox.contract import MOST_EGRESS_ENTRIES, EgressConfig
 from holdfast.tools.sandbox.destinations import Destination, Judge, parse, unix_destination
 
-MOST_POLICY_BYTES: Final = 64 << 10
+_MOST_POLICY_BYTES: Final = 64 << 10
 _RECEIVE, _ANSWER, _IS_VALID = 0xC050_2100, 0xC018_2101, 0x4008_2102
 _NOTICE: Final = struct.Struct("=QIIiIQ6Q")
 _REPLY: Final = struct.Struct("=QqiI")
-_MOST_ADDRESS_BYTES: Final = 128
 _LOOK_S: Final = 1.0  # how often a waiting operation looks whether its tool still lives
 _BACKLOG_PAUSE_S: Final = 0.01  # a full unix listener gives no sign when it has room again
-# (x86_64, aarch64)
-_CALLS: Final = {
-    "connect": (42, 203),
-    "sendto": (44, 206),
-    "sendmsg": (46, 211),
-    "sendmmsg": (307, 269),
-    "listen": (50, 201),
-}
-_AARCH64: Final = 0xC000_00B7
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -52,7 +42,6 @@ class Notice(msgspec.Struct, frozen=True):
     number: int
     pid: int
     call: int
-    architecture: int
     arguments: tuple[int, ...]
 
     def signed(self, at: int) -> int:
@@ -72,14 +61,15 @@ class _Guard:
         self._child = child
         self._scratch = scratch
         self._judge = Judge(config)
-        self._narrowed: dict[int, tuple[Egress, ...]] = {}  # by the first process of a call
+        self._narrowed: dict[int, Egress] = {}  # by the first process of a call
         self._tasks: set[asyncio.Task[None]] = set()
-        self._perform: dict[str, Callable[[Notice], Coroutine[Any, Any, int]]] = {
-            "connect": self._connect,
-            "sendto": self._sendto,
-            "sendmsg": self._sendmsg,
-            "sendmmsg": self._sendmmsg,
-            "listen": self._listen,
+        known = bpf.require_machine()
+        self._perform: dict[int, Callable[[Notice], Coroutine[Any, Any, int]]] = {
+            known.connect: self._connect,
+            known.sendto: self._sendto,
+            known.sendmsg: self._sendmsg,
+            known.sendmmsg: self._sendmmsg,
+            known.listen: self._listen,
         }
 
     async def watch(self) -> int:
@@ -102,15 +92,15 @@ class _Guard:
             fcntl.ioctl(self._listener, _RECEIVE, buffer)
         except (FileNotFoundError, InterruptedError):  # its process was killed
             return
-        number, pid, _, call, architecture, _, *arguments = _NOTICE.unpack(buffer)
-        notice = Notice(number, pid, call, architecture, tuple(arguments))
+        number, pid, _, call, _, _, *arguments = _NOTICE.unpack(buffer)
+        notice = Notice(number, pid, call, tuple(arguments))
         task = asyncio.get_running_loop().create_task(self._carry_out(notice))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _carry_out(self, notice: Notice) -> None:
         try:
-            result, problem = await self._perform[_name(notice)](notice), 0
+            result, problem = await self._perform[notice.call](notice), 0
         except OSError as error:  # what the tool is told
             result, problem = 0, -(error.errno or errno.EACCES)
         reply = bytearray(_REPLY.pack(notice.number, result, problem, 0))
@@ -125,20 +115,21 @@ class _Guard:
         fd = notice.signed(0)
         if fd < 0:
             return self._narrow(notice)
-        with self._socket(notice) as line:
+        with self._socket(notice) as sock:
             where = self._address(notice, notice.arguments[1], notice.arguments[2])
             self._check_alive(notice)
             if where is None:
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-            await self._permit(notice, line, where)
+            await self._permit(notice, sock, where)
             with contextlib.ExitStack() as after:
                 target = _target(notice, where, self._scratch, after)
-                await self._connected(notice, line, target)
+                await self._connected(notice, sock, target)
         return 0
 
     def _narrow(self, notice: Notice) -> int:
+        """Once for each call, before the tool's code begins. What tools pass here must not fill our memory."""
         size = notice.arguments[2] & 0xFFFF_FFFF
-        if not 0 < size <= MOST_POLICY_BYTES:
+        if not 0 < size <= _MOST_POLICY_BYTES:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         text = foreign.read(notice.pid, notice.arguments[1], size)
         root = self._root(notice.pid)
@@ -147,9 +138,10 @@ class _Guard:
             policy = msgspec.json.decode(text, type=Egress)
         except msgspec.MsgspecError:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
-        if root not in self._narrowed:
-            self._forget_when_ended(root)
-        self._narrowed[root] = (*self._narrowed.get(root, ()), policy)
+        if root in self._narrowed or len(policy.allow) > MOST_EGRESS_ENTRIES:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        self._forget_when_ended(root)
+        self._narrowed[root] = policy
         return 0
 
     def _forget_when_ended(self, root: int) -> None:
@@ -165,40 +157,40 @@ class _Guard:
 
     def _root(self, pid: int) -> int:
         """The first process of a call: of its own pid namespace, or else the keeper, the fork server's own child."""
-        line = foreign.ancestors(pid, self._child)
-        namespace = os.stat(f"/proc/{line[0]}/ns/pid").st_ino
-        root = line[0]
-        for parent in line[1:]:
+        ancestors = foreign.ancestors(pid, self._child)
+        namespace = os.stat(f"/proc/{ancestors[0]}/ns/pid").st_ino
+        root = ancestors[0]
+        for parent in ancestors[1:]:
             if os.stat(f"/proc/{parent}/ns/pid").st_ino != namespace:
                 break
             root = parent
         return root
 
     async def _sendto(self, notice: Notice) -> int:
-        with self._socket(notice) as line:
-            size = min(notice.arguments[2], sending.MOST_BYTES)
+        with self._socket(notice) as sock:
+            size = sending.copied_bytes(sock, notice.arguments[2])
             data = foreign.read(notice.pid, notice.arguments[1], size)
             where = self._address(notice, notice.arguments[4], notice.arguments[5])
             self._check_alive(notice)
-            return await self._send(notice, line, sending.Message(data, where), notice.signed(3))
+            return await self._send(notice, sock, sending.Message(data, where), notice.signed(3))
 
     async def _sendmsg(self, notice: Notice) -> int:
-        with self._socket(notice) as line, contextlib.ExitStack() as after:
-            message = sending.read_message(notice.pid, notice.arguments[1], after)
+        with self._socket(notice) as sock, contextlib.ExitStack() as after:
+            message = sending.read_message(sock, notice.pid, notice.arguments[1], after)
             self._check_alive(notice)
-            return await self._send(notice, line, message, notice.signed(2))
+            return await self._send(notice, sock, message, notice.signed(2))
 
     async def _sendmmsg(self, notice: Notice) -> int:
         """Sends what can be sent at once; like the kernel, reports a failure only if nothing was sent."""
         sent = 0
-        with self._socket(notice) as line:
+        with self._socket(notice) as sock:
             for at in range(min(notice.arguments[2] & 0xFFFF_FFFF, sending.MOST_MESSAGES)):
                 place = notice.arguments[1] + at * sending.MULTIPLE_BYTES
                 try:
                     with contextlib.ExitStack() as after:
-                        message = sending.read_message(notice.pid, place, after)
+                        message = sending.read_message(sock, notice.pid, place, after)
                         self._check_alive(notice)
-                        size = await self._send(notice, line, message, notice.signed(3))
+                        size = await self._send(notice, sock, message, notice.signed(3))
                     foreign.write(notice.pid, place + sending.SIZE_AT, struct.pack("=I", size))
                 except OSError:
                     if not sent:
@@ -209,49 +201,49 @@ class _Guard:
 
     async def _listen(self, notice: Notice) -> int:
         """A tool may listen, but not where a client of the server could take it for the server."""
-        with self._socket(notice) as line:
+        with self._socket(notice) as sock:
             self._check_alive(notice)
-            if line.family != socket.AF_UNIX:
+            if sock.family != socket.AF_UNIX:
                 if any(policy.mode == "none" for policy in self._policies(notice)):
                     raise _refusal()
-                if self._judge.is_own_port(line.getsockname()[1]):
+                if self._judge.is_own_port(sock.getsockname()[1]):
                     raise _refusal()
-            line.listen(max(0, notice.signed(1)))
+            sock.listen(max(0, notice.signed(1)))
         return 0
 
-    async def _send(self, notice: Notice, line: socket.socket, message: sending.Message, flags: int) -> int:
+    async def _send(self, notice: Notice, sock: socket.socket, message: sending.Message, flags: int) -> int:
         if flags & sending.FASTOPEN:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        unix = line.family == socket.AF_UNIX
+        unix = sock.family == socket.AF_UNIX
         if message.ancillary and not unix:
             raise _refusal()
-        where = message.where if unix or line.type == socket.SOCK_DGRAM else None  # a stream ignores it
+        where = message.where if unix or sock.type == socket.SOCK_DGRAM else None  # a stream ignores it
         if where is not None:
             if where.kind == "unspecified":
                 raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
-            await self._permit(notice, line, where)
+            await self._permit(notice, sock, where)
         with contextlib.ExitStack() as after:
             target = _target(notice, where, self._scratch, after)
             while True:
                 try:
-                    return sending.send(line, message, flags, target)
+                    return sending.send(sock, message, flags, target)
                 except BlockingIOError:
-                    if flags & socket.MSG_DONTWAIT or not os.get_blocking(line.fileno()):
+                    if flags & socket.MSG_DONTWAIT or not os.get_blocking(sock.fileno()):
                         raise
-                await self._writable(notice, line)
+                await self._writable(notice, sock)
 
-    async def _connected(self, notice: Notice, line: socket.socket, target: Any) -> None:
+    async def _connected(self, notice: Notice, sock: socket.socket, target: Any) -> None:
         """As the tool's own connect would: at once when its socket does not block, else when it is decided."""
         if target is None:
-            _dissolve(line)
+            _dissolve(sock)
             return
-        blocking = os.get_blocking(line.fileno())
+        blocking = os.get_blocking(sock.fileno())
         while True:
-            code = _begin(line, target, blocking)
+            code = _begin(sock, target, blocking)
             if code in (errno.EINPROGRESS, errno.EALREADY) and blocking:
-                await self._writable(notice, line)
-                code = line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code == errno.EAGAIN and blocking and line.family == socket.AF_UNIX:
+                await self._writable(notice, sock)
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code == errno.EAGAIN and blocking and sock.family == socket.AF_UNIX:
                 await asyncio.sleep(_BACKLOG_PAUSE_S)
                 self._check_alive(notice)
                 continue
@@ -259,11 +251,11 @@ class _Guard:
                 raise OSError(code, os.strerror(code))
             return
 
-    async def _writable(self, notice: Notice, line: socket.socket) -> None:
+    async def _writable(self, notice: Notice, sock: socket.socket) -> None:
         """Given up when the tool has been killed meanwhile, so that it leaves no half-made connection here."""
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
-        with line.dup() as watched:  # two waiters may watch the same socket
+        with sock.dup() as watched:  # two waiters may watch the same socket
             loop.add_writer(watched.fileno(), ready.set)
             try:
                 while not ready.is_set():
@@ -274,40 +266,35 @@ class _Guard:
             finally:
                 loop.remove_writer(watched.fileno())
 
-    async def _permit(self, notice: Notice, line: socket.socket, where: Destination) -> None:
+    async def _permit(self, notice: Notice, sock: socket.socket, where: Destination) -> None:
         """Raises unless every policy of the call allows the destination."""
         if where.kind == "inet":
-            if line.family != (socket.AF_INET if where.version == 4 else socket.AF_INET6):
+            if sock.family != (socket.AF_INET if where.version == 4 else socket.AF_INET6):
                 raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
             address = ipaddress.ip_address(where.host)
             if not await self._judge.allows(self._policies(notice), address, where.port):
                 raise _refusal()
-        elif (where.kind == "unix") != (line.family == socket.AF_UNIX) and where.kind != "unspecified":
+        elif (where.kind == "unix") != (sock.family == socket.AF_UNIX) and where.kind != "unspecified":
             raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
 
     def _policies(self, notice: Notice) -> tuple[Egress, ...]:
-        own = self._narrowed.get(self._root(notice.pid), ()) if self._narrowed else ()
-        return (self._judge.policy, *own)
+        own = self._narrowed.get(self._root(notice.pid)) if self._narrowed else None
+        return (self._judge.policy,) if own is None else (self._judge.policy, own)
 
     def _socket(self, notice: Notice) -> socket.socket:
-        line = foreign.share_socket(notice.pid, notice.signed(0))
-        if line.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
-            line.close()
+        sock = foreign.share_socket(notice.pid, notice.signed(0))
+        if sock.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
+            sock.close()
             raise _refusal()
-        return line
+        return sock
 
     def _address(self, notice: Notice, at: int, size: int) -> Destination | None:
         size &= 0xFFFF_FFFF
         if at == 0 or size == 0:
             return None
-        if size > _MOST_ADDRESS_BYTES:
+        if size > sending.MOST_ADDRESS_BYTES:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         return parse(foreign.read(notice.pid, at, size))
-
-
-def _name(notice: Notice) -> str:
-    column = 1 if notice.architecture == _AARCH64 else 0
-    return next(name for name, numbers in _CALLS.items() if numbers[column] == notice.call)
 
 
 def _target(notice: Notice, where: Destination | None, scratch: str, after: contextlib.ExitStack) -> Any:
@@ -321,27 +308,27 @@ def _target(notice: Notice, where: Destination | None, scratch: str, after: cont
     return (where.host, where.port) if where.version == 4 else (where.host, where.port, where.flow, where.scope)
 
 
-def _begin(line: socket.socket, target: Any, blocking: bool) -> int:
+def _begin(sock: socket.socket, target: Any, blocking: bool) -> int:
     """The tool's socket is ours too: for an instant it does not block either of us."""
     if not blocking:
-        return _attempt(line, target)
-    os.set_blocking(line.fileno(), False)
+        return _attempt(sock, target)
+    os.set_blocking(sock.fileno(), False)
     try:
-        return _attempt(line, target)
+        return _attempt(sock, target)
     finally:
-        os.set_blocking(line.fileno(), True)
+        os.set_blocking(sock.fileno(), True)
 
 
-def _attempt(line: socket.socket, target: Any) -> int:
+def _attempt(sock: socket.socket, target: Any) -> int:
     try:
-        return line.connect_ex(target)
+        return sock.connect_ex(target)
     except OSError as problem:  # an address that does not fit the socket's family
         return problem.errno or errno.EAFNOSUPPORT
 
 
-def _dissolve(line: socket.socket) -> None:
+def _dissolve(sock: socket.socket) -> None:
     unspecified = struct.pack("=H14x", socket.AF_UNSPEC)
-    linux.call("connect", ctypes.c_int(line.fileno()), unspecified, ctypes.c_uint(len(unspecified)))
+    linux.call("connect", ctypes.c_int(sock.fileno()), unspecified, ctypes.c_uint(len(unspecified)))
 
 
 def _refusal() -> OSError:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.tools.sandbox import landlock, limiting, linux, watching
+from holdfast.tools.sandbox import cgroups, landlock, limiting, linux, watching
 from holdfast.tools.sandbox.contract import Limits
 
 _WAITED_FOR: Final = (signal.SIGCHLD, signal.SIGTERM)
@@ -27,11 +27,13 @@ _WRITTEN_SHARE: Final = 8
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """What a keeper keeps."""
 
+    fork_server: int  # its process id
     scratch: str  # the call's own directory
     user: int | None  # the call's own user
     limits: Limits
     confines_signals: bool
     verdict: int  # where to write which limit the call was ended for
+    cgroup: cgroups.Cgroup | None  # the call's own
 
 
 def keep(charge: Charge, work: Callable[[], None]) -> int:
@@ -45,6 +47,8 @@ def keep(charge: Charge, work: Callable[[], None]) -> int:
     signal.signal(signal.SIGCHLD, _pending)
     linux.adopt_orphans()
     linux.die_with_parent(signal.SIGTERM)
+    if os.getppid() != charge.fork_server:
+        return -signal.SIGKILL  # it ended before that, so no signal comes
     os.mkdir(charge.scratch, 0o700)
     if charge.user is not None:
         os.chown(charge.scratch, charge.user, charge.user)
@@ -152,6 +156,8 @@ def _kill_all_below(charge: Charge) -> None:
 
     A signal to "everybody" reaches whom the sender may signal. It is sent only where that is the call and nobody else.
     """
+    if charge.cgroup is not None:
+        charge.cgroup.kill()
     if charge.user is not None:
         killer = os.fork()
         if killer == 0:

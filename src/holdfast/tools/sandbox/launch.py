@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.errors import SandboxLost
 from holdfast.tools.sandbox import hiding
-from holdfast.tools.sandbox.contract import CALL, EgressConfig, Limits, Walls, ZygoteConfig
+from holdfast.tools.sandbox.contract import CALL, CallsCgroup, EgressConfig, Limits, Walls, ZygoteConfig
 from holdfast.tools.sandbox.hiding import lies_in
 
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -37,6 +37,7 @@ def configure(
     scratch: Path | None,
     hidden: Iterable[Path],
     egress: EgressConfig,
+    cgroup: CallsCgroup | None = None,
 ) -> ZygoteConfig:
     """Without a scratch directory: for bubblewrap, which has one of its own."""
     kept = {name: environment[name] for name in _INHERITED if name in environment}
@@ -52,6 +53,7 @@ def configure(
         spares=_SPARES,
         shell="bubblewrap" if scratch is None else "process",
         egress=egress,
+        cgroup=cgroup,
     )
 
 
@@ -63,8 +65,10 @@ def bubblewrap_command(bwrap: str, config: ZygoteConfig) -> list[str]:
     problem = hiding.too_full(hiding.seen_at(config.hidden, config.readable))
     if problem:
         raise SandboxLost(f"custom tools are refused on this server: {problem}")
-    isolated = "--unshare-all --unshare-user --share-net --die-with-parent --new-session --clearenv --cap-drop ALL"
-    command = [bwrap, *isolated.split()]
+    isolated = "--unshare-user --unshare-ipc --unshare-pid --unshare-uts --die-with-parent --new-session --clearenv"
+    command = [bwrap, *isolated.split(), "--cap-drop", "ALL"]
+    if config.cgroup is None:  # from a cgroup namespace of its own the fork server could not put calls into theirs
+        command += ["--unshare-cgroup-try"]
     if os.geteuid() == 0:
         # To lift what bubblewrap lays over /proc, and to map uid 0 further in. They hold only inside bubblewrap's own
         # namespaces and are given up before any tool runs.

@@ -1,27 +1,37 @@
-"""The limits of a call as sums over all its processes, and the words for a limit that was reached."""
+"""The limits of a call as sums over all its processes, and the words for a limit or a policy that stopped a tool."""
 
 from __future__ import annotations
 
 import errno
 import os
+import socket
 import time
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final, cast
 
+from holdfast.core.egress import Egress, Mode
 from holdfast.tools.sandbox import watching
-from holdfast.tools.sandbox.contract import How, Limits
+from holdfast.tools.sandbox.contract import How, Limits, ZygoteConfig
 
 LOOK_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 _MEGABYTE: Final = 1 << 20
+_MOST_CAUSES: Final = 100  # of one error; a tool may make as many as it likes
+_POLICIES: Final[dict[Mode, str]] = {
+    "none": "allows no connections",
+    "public": "refuses this machine, private addresses and link-local ones",
+    "allow-list": "allows only what HOLDFAST_TOOL_EGRESS_ALLOW lists",
+    "all": "refuses only the port of this server",
+}
 
 
 class Watch:
     """Looks at running calls now and then. Calls that take less than one period are never looked at."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, was_refused_a_process: Callable[[int], bool]) -> None:
         self._limits = limits
-        self._all_calls = limits.all_calls_bytes or memory_of_the_machine() // 2
+        self._all_calls = most_of_all_calls(limits)
+        self._was_refused_a_process = was_refused_a_process  # by the kernel, which counts for itself where it can
         self._next = 0.0
 
     def due(self, watched_from: float) -> float:
@@ -35,7 +45,7 @@ class Watch:
         usages = watching.usage_below(tops)
         found: list[tuple[int, How]] = []
         for top, usage in usages.items():
-            if usage.tasks > self._limits.processes:
+            if usage.tasks > self._limits.processes or self._was_refused_a_process(top):
                 found.append((top, "processes"))
             elif _exceeds(usage, self._limits.memory_bytes):
                 found.append((top, "memory"))
@@ -56,7 +66,11 @@ def pause_after(cost_s: float, share: int) -> float:
     return min(max(LOOK_S, share * cost_s), LONGEST_PAUSE_S)
 
 
-def memory_of_the_machine() -> int:
+def most_of_all_calls(limits: Limits) -> int:
+    return limits.all_calls_bytes or _memory_of_the_machine() // 2
+
+
+def _memory_of_the_machine() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -66,8 +80,8 @@ def reason(how: How, limits: Limits) -> str:
         case "memory":
             return f"the processes of the call used more than {_megabytes(limits.memory_bytes)} of memory together"
         case "all_memory":
-            most = limits.all_calls_bytes or memory_of_the_machine() // 2
-            return f"all running tools used more than {_megabytes(most)} of memory together, and this call the most"
+            most = _megabytes(most_of_all_calls(limits))
+            return f"all running tools used more than {most} of memory together, and this call the most"
         case "processes":
             return f"the call had more than {limits.processes} processes and threads at once"
         case "disk":
@@ -78,12 +92,15 @@ def reason(how: How, limits: Limits) -> str:
             return ""
 
 
-def explain(limits: Limits) -> Callable[[BaseException], str]:
-    """Names the limit behind an error that the kernel gave a tool, as far as the error tells."""
+def explain(config: ZygoteConfig, own_policy: Egress | None) -> Callable[[BaseException], str]:
+    """Names the limit or the egress policy behind an error that the kernel gave a tool, as far as the error tells.
+
+    `own_policy` is the one that the tool's tags ask for.
+    """
 
     def text(problem: BaseException) -> str:
-        limit = _limit_behind(problem, limits)
-        return f"{problem} ({limit})" if limit else str(problem)
+        why = _limit_behind(problem, config.limits) or _policy_behind(problem, config.egress.policy, own_policy)
+        return f"{problem} ({why})" if why else str(problem)
 
     return text
 
@@ -102,6 +119,38 @@ def _limit_behind(problem: BaseException, limits: Limits) -> str:
             return f"a call may have {limits.processes} processes and threads"
         case _:
             return ""
+
+
+def _policy_behind(problem: BaseException, policy: Egress, own_policy: Egress | None) -> str:
+    has_names = policy.needs_names and (own_policy is None or own_policy.needs_names)
+    if not any(_is_refusal(cause, has_names=has_names) for cause in _causes(problem)):
+        return ""
+    words = f"the egress policy `{policy.mode}` of this server {_POLICIES[policy.mode]}"
+    if own_policy is not None:
+        words += f", and the tags of this tool narrow it to `{own_policy.mode}`"
+    return f"{words}; the operator sets it with HOLDFAST_TOOL_EGRESS"
+
+
+def _is_refusal(problem: BaseException, *, has_names: bool) -> bool:
+    """An error of a file names the file. Where no DNS server may be asked, looking a name up fails first."""
+    if isinstance(problem, socket.gaierror):
+        return not has_names
+    return isinstance(problem, OSError) and problem.errno == errno.EACCES and problem.filename is None
+
+
+def _causes(problem: BaseException) -> Iterator[BaseException]:
+    """The error and what led to it: HTTP clients put an error of their own around the kernel's."""
+    found, pending = set[int](), [problem]
+    while pending and len(found) < _MOST_CAUSES:
+        cause = pending.pop()
+        if id(cause) in found:
+            continue
+        found.add(id(cause))
+        yield cause
+        inner = [cause.__cause__, cause.__context__, vars(cause).get("reason")]  # the last: urllib's
+        if isinstance(cause, BaseExceptionGroup):
+            inner += cast("BaseExceptionGroup[Any]", cause).exceptions
+        pending += [one for one in inner if isinstance(one, BaseException)]
 
 
 def _exceeds(usage: watching.Usage, most: int) -> bool:

@@ -167,6 +167,11 @@ def mount_proc() -> None:
     mount("proc", "/proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
 
+def release() -> tuple[int, int]:
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int(minor.partition("-")[0])
+
+
 def works(attempt: Callable[[], None]) -> bool:
     """Whether the attempt succeeds, found out in a process that is thrown away."""
     sys.stdout.flush()

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import platform
-import struct
 from typing import Final
 
-from holdfast.tools.sandbox import linux
+from holdfast.tools.sandbox import bpf, linux
+from holdfast.tools.sandbox.bpf import ALLOW, ARGUMENTS_AT, FAIL, JUMP_ANY_BIT, JUMP_EQUAL, LOAD, RETURN
 
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
-_ALLOW: Final = 0x7FFF_0000
-_FAIL: Final = 0x0005_0000
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 _NAMESPACE_FLAGS: Final = 0x7E02_0000  # every CLONE_NEW…
-_X32_BIT: Final = 0x4000_0000
+_CLONE3: Final = 435  # the same on every architecture
 
 # name: (x86_64, aarch64)
 _DENIED: Final = {
@@ -73,12 +68,6 @@ _DENIED: Final = {
 }
 # Room on a disk that is taken without a byte being written. The C library writes zeros instead.
 _FALLOCATE: Final = (285, 47)
-# machine: (audit architecture, column above, clone, clone3)
-_MACHINES: Final = {"x86_64": (0xC000_003E, 0, 56, 435), "aarch64": (0xC000_00B7, 1, 220, 435)}
-
-
-class Program(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
 def program(*, counts_writes: bool) -> bytes | None:
@@ -86,38 +75,32 @@ def program(*, counts_writes: bool) -> bytes | None:
 
     `counts_writes`: where files are limited by what was written, and not by the size of a file system.
     """
-    machine = _MACHINES.get(platform.machine())
-    if machine is None:
+    known = bpf.machine()
+    if known is None:
         return None
-    architecture, column, clone, clone3 = machine
-    denied = [numbers[column] for numbers in _DENIED.values()]
-    fail, absent = (_RETURN, 0, 0, _FAIL | errno.EPERM), (_RETURN, 0, 0, _FAIL | errno.ENOSYS)
-    unsupported = (_RETURN, 0, 0, _FAIL | errno.EOPNOTSUPP)
+    denied = [numbers[known.column] for numbers in _DENIED.values()]
+    fail, absent = (RETURN, 0, 0, FAIL | errno.EPERM), (RETURN, 0, 0, FAIL | errno.ENOSYS)
+    unsupported = (RETURN, 0, 0, FAIL | errno.EOPNOTSUPP)
     steps = [
-        (_LOAD, 0, 0, _ARCHITECTURE_AT),
-        (_JUMP_EQUAL, 1, 0, architecture),
-        fail,  # another architecture's numbers mean other calls
-        (_LOAD, 0, 0, _NUMBER_AT),
-        (_JUMP_AT_LEAST, 0, 1, _X32_BIT),
-        fail,
-        (_JUMP_EQUAL, 0, 1, clone3),
+        *bpf.head(known),
+        (JUMP_EQUAL, 0, 1, _CLONE3),
         absent,  # its flags lie in memory, out of a filter's sight; libc falls back to clone
-        (_JUMP_EQUAL, 0, 1, _FALLOCATE[column] if counts_writes else clone3),
+        (JUMP_EQUAL, 0, 1, _FALLOCATE[known.column] if counts_writes else _CLONE3),
         unsupported,
-        (_JUMP_EQUAL, 0, 3, clone),
-        (_LOAD, 0, 0, _FIRST_ARGUMENT_AT),
-        (_JUMP_ANY_BIT, len(denied) + 2, 0, _NAMESPACE_FLAGS),
-        (_RETURN, 0, 0, _ALLOW),
+        (JUMP_EQUAL, 0, 3, known.clone),
+        (LOAD, 0, 0, ARGUMENTS_AT),
+        (JUMP_ANY_BIT, len(denied) + 2, 0, _NAMESPACE_FLAGS),
+        (RETURN, 0, 0, ALLOW),
     ]
     # Each hit jumps over the rest of the list and the final "allow".
-    steps += [(_JUMP_EQUAL, len(denied) - at, 0, number) for at, number in enumerate(denied)]
-    steps += [(_RETURN, 0, 0, _ALLOW), fail]
-    return b"".join(struct.pack("HBBI", *step) for step in steps)
+    steps += [(JUMP_EQUAL, len(denied) - at, 0, number) for at, number in enumerate(denied)]
+    steps += [(RETURN, 0, 0, ALLOW), fail]
+    return bpf.packed(steps)
 
 
 def install(filter_program: bytes) -> None:
     """From here on, for this process and all it starts, for ever. Needs no_new_privs."""
-    described = Program(len(filter_program) // 8, filter_program)
+    described = bpf.described(filter_program)
     linux.call(
         "prctl",
         ctypes.c_int(_PR_SET_SECCOMP),

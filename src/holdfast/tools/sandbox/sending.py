@@ -15,16 +15,18 @@ import msgspec
 from holdfast.tools.sandbox import foreign
 from holdfast.tools.sandbox.destinations import Destination, parse
 
-MOST_BYTES: Final = 1 << 20  # of one message; a stream takes the rest with its next call
+# Of one message. A call may have hundreds of them waiting, and the guard's memory is outside its limits.
+_STREAM_BYTES: Final = 64 << 10  # a stream takes the rest with its next call
+_DATAGRAM_BYTES: Final = 256 << 10  # a datagram is sent whole or not at all
 MOST_MESSAGES: Final = 64  # of one sendmmsg; its caller sends the rest again
-FASTOPEN: Final = 0x2000_0000
+FASTOPEN: Final = 0x2000_0000  # data in the first packet of a connection, without a connect before
+MOST_ADDRESS_BYTES: Final = 128
 MULTIPLE_BYTES, SIZE_AT = 64, 56  # of a struct mmsghdr, and where its msg_len is
 _HEADER: Final = struct.Struct("=QI4xQQQQi4x")
 _PIECE: Final = struct.Struct("=QQ")
 _CONTROL: Final = struct.Struct("=Qii")
 _MOST_PIECES: Final = 1024
 _MOST_CONTROL_BYTES: Final = 4096
-_MOST_ADDRESS_BYTES: Final = 128
 _FLAGS: Final = socket.MSG_OOB | socket.MSG_DONTROUTE | socket.MSG_EOR | socket.MSG_MORE | socket.MSG_CONFIRM
 
 
@@ -35,19 +37,28 @@ class Message(msgspec.Struct, frozen=True):
     files: tuple[int, ...] = ()  # handles of ours, to pass on
 
 
-def read_message(pid: int, at: int, after: contextlib.ExitStack) -> Message:
+def copied_bytes(sock: socket.socket, size: int) -> int:
+    """How much of a message is copied, or OSError when it is too large to be sent whole."""
+    if sock.type == socket.SOCK_STREAM:
+        return min(size, _STREAM_BYTES)
+    if size > _DATAGRAM_BYTES:
+        raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
+    return size
+
+
+def read_message(sock: socket.socket, pid: int, at: int, after: contextlib.ExitStack) -> Message:
     """A struct msghdr. Files that it passes on are opened here and closed by `after`."""
     name, name_size, pieces, count, control, control_size, _ = _HEADER.unpack(foreign.read(pid, at, _HEADER.size))
     if count > _MOST_PIECES:
         raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
     where = None
     if name and name_size:
-        where = parse(foreign.read(pid, name, min(name_size, _MOST_ADDRESS_BYTES)))
+        where = parse(foreign.read(pid, name, min(name_size, MOST_ADDRESS_BYTES)))
     data = bytearray()
-    table = foreign.read(pid, pieces, count * _PIECE.size)
-    for start, size in _PIECE.iter_unpack(table):
-        size = min(size, MOST_BYTES - len(data))
-        data += foreign.read(pid, start, size)
+    table = list(_PIECE.iter_unpack(foreign.read(pid, pieces, count * _PIECE.size)))
+    most = copied_bytes(sock, sum(size for _, size in table))
+    for start, size in table:
+        data += foreign.read(pid, start, min(size, most - len(data)))
     if not (control and control_size):
         return Message(bytes(data), where)
     if control_size > _MOST_CONTROL_BYTES:
@@ -56,15 +67,15 @@ def read_message(pid: int, at: int, after: contextlib.ExitStack) -> Message:
     return Message(bytes(data), where, ancillary=True, files=_shared(pid, numbers, after))
 
 
-def send(line: socket.socket, message: Message, flags: int, target: Any) -> int:
+def send(sock: socket.socket, message: Message, flags: int, target: Any) -> int:
     """Never waits. A tool that ignores broken pipes gets EPIPE, as it would from its own call."""
     flags = (flags & _FLAGS) | socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
     if message.files:
         passed = array.array("i", message.files)
-        return line.sendmsg([message.data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)], flags, target)
+        return sock.sendmsg([message.data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)], flags, target)
     if target is None:
-        return line.send(message.data, flags)
-    return line.sendto(message.data, flags, target)
+        return sock.send(message.data, flags)
+    return sock.sendto(message.data, flags, target)
 
 
 def _passed(control: bytes) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What a running call uses, read from /proc: the limits on sums, which the kernel keeps only where it has cgroups.
+"""What a running call uses, read from /proc: for the limits on sums, which the kernel keeps only with cgroups.
 
 A call is a process and everything below it. The process at its top adopts every orphan, so nothing leaves the tree.
 """

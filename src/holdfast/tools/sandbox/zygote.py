@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast.tools.base import Job
 from holdfast.tools.sandbox import cell as cells
-from holdfast.tools.sandbox import egress, hiding, invoke, keeper, landlock, limiting, linux
+from holdfast.tools.sandbox import cgroups, egress, hiding, invoke, keeper, landlock, limiting, linux
 from holdfast.tools.sandbox.contract import (
     AT_REST,
     CALL,
@@ -149,7 +149,8 @@ class Zygote:
         self._calls: dict[int, Child] = {}  # by pid
         self._spares: dict[int, Child] = {}
         self._answered: dict[int, float] = {}  # when to take down the rooms that have served, by pid
-        self._watch = limiting.Watch(cell.config.limits)
+        self._cgroups: dict[int, cgroups.Cgroup] = {}  # by pid
+        self._watch = limiting.Watch(cell.config.limits, self._was_refused_a_process)
         self._slots: set[int] = set()
         self._last_scratch = 0
         self._may_spare = True
@@ -227,6 +228,8 @@ class Zygote:
     def _end(self, call: Child, how: How) -> None:
         call.how = how
         call.deadline = None
+        if call.pid in self._cgroups:
+            self._cgroups[call.pid].kill()
         os.kill(call.pid, signal.SIGKILL if self._cell.namespaces else signal.SIGTERM)
 
     def _start(self, run: Run) -> None:
@@ -256,8 +259,13 @@ class Zygote:
             for fd in (inbox, *(fd for pair in ends for fd in pair)):
                 on_failure.callback(os.close, fd)
             (listen, doorbell), *outputs = ends
-            seat = self._fork(cells.Pipes(listen, inbox, *(write for _, write in outputs)))
+            cgroup = self._cell.calls.add() if self._cell.calls else None
+            if cgroup is not None:
+                on_failure.callback(cgroup.remove)
+            seat = self._fork(cells.Pipes(listen, inbox, *(write for _, write in outputs)), cgroup)
             on_failure.pop_all()
+        if cgroup is not None:
+            self._cgroups[seat.pid] = cgroup
         os.close(listen)
         for read, write in outputs:
             os.close(write)
@@ -266,29 +274,32 @@ class Zygote:
         stdout, stderr, answer = (Gathered(read, cap) for (read, _), cap in zip(outputs, keep, strict=True))
         return Child(seat, doorbell, inbox, (stdout, stderr, answer))
 
-    def _fork(self, pipes: cells.Pipes) -> Seat:
+    def _fork(self, pipes: cells.Pipes, cgroup: cgroups.Cgroup | None) -> Seat:
         if not self._cell.namespaces:
-            return self._fork_keeper(pipes)
+            return self._fork_keeper(pipes, cgroup)
         linux.unshare(linux.CLONE_NEWPID)
         try:
             pid = os.fork()
             if pid == 0:
                 os.setsid()
-                _become_tool(self._cell, pipes, os.path.join(self._cell.config.scratch, CALL))
+                scratch = os.path.join(self._cell.config.scratch, CALL)
+                _become_tool(self._cell, pipes, cells.Place(scratch, cgroup=cgroup))
         finally:
             linux.enter_pid_namespace(self._own_pids)
         return Seat(pid)
 
-    def _fork_keeper(self, pipes: cells.Pipes) -> Seat:
+    def _fork_keeper(self, pipes: cells.Pipes, cgroup: cgroups.Cgroup | None) -> Seat:
         slot = min(set(range(len(self._slots) + 1)) - self._slots)
         self._last_scratch += 1
         verdict, told = os.pipe()
         charge = keeper.Charge(
+            fork_server=os.getpid(),
             scratch=os.path.join(self._cell.config.scratch, f"call-{os.getpid()}-{self._last_scratch}"),
             user=cells.user_of(slot) if self._cell.own_users else None,
             limits=self._limits,
             confines_signals=self._cell.landlock_abi >= landlock.SCOPES_SINCE,
             verdict=told,
+            cgroup=cgroup,
         )
         with contextlib.ExitStack() as always, contextlib.ExitStack() as on_failure:
             always.callback(os.close, told)
@@ -303,7 +314,8 @@ class Zygote:
     def _become_keeper(self, pipes: cells.Pipes, charge: keeper.Charge) -> NoReturn:
         code = 1
         try:
-            code = keeper.keep(charge, lambda: _become_tool(self._cell, pipes, charge.scratch, charge.user))
+            place = cells.Place(charge.scratch, charge.user, charge.cgroup)
+            code = keeper.keep(charge, lambda: _become_tool(self._cell, pipes, place))
         finally:
             os._exit(code if code >= 0 else 128 - code)
 
@@ -339,10 +351,16 @@ class Zygote:
             if not self._cell.namespaces and code < 0:
                 # The keeper itself was killed: what it held is ours now.
                 keeper.end_children(spare={*self._calls, *self._spares})
+            cgroup = self._cgroups.pop(pid, None)
             if pid in self._calls:
-                self._report(self._heard(self._calls.pop(pid)), code)
+                call = self._heard(self._calls.pop(pid))
+                if cgroup is not None and code and call.how == "exited":
+                    call.how = cgroup.killed_for() or "exited"
+                self._report(call, code)
             elif pid in self._spares:
                 self._discard(self._spares.pop(pid))
+            if cgroup is not None:
+                cgroup.remove()
 
     def _report(self, call: Child, code: int) -> None:
         registered = self._selector.get_map()
@@ -367,6 +385,9 @@ class Zygote:
                 child.how = found
         return child
 
+    def _was_refused_a_process(self, pid: int) -> bool:
+        return pid in self._cgroups and self._cgroups[pid].was_refused_a_process()
+
     def _discard(self, spare: Child) -> None:
         self._may_spare = False  # whatever killed it would kill the next; a call that has to wait will say what it was
         self._heard(spare).shut()
@@ -374,11 +395,11 @@ class Zygote:
             os.close(pipe.fd)
 
 
-def _become_tool(cell: cells.Cell, pipes: cells.Pipes, scratch: str, user: int | None = None) -> NoReturn:
+def _become_tool(cell: cells.Cell, pipes: cells.Pipes, place: cells.Place) -> NoReturn:
     """Never returns, so that no exception can carry a child back into the fork server's loop."""
     code = 1
     try:
-        cells.enter(cell, pipes, scratch, user)
+        cells.enter(cell, pipes, place)
         invoke.rehearse(_jobs)
         received = cells.wait_for_job()
         if not received:
@@ -386,7 +407,7 @@ def _become_tool(cell: cells.Cell, pipes: cells.Pipes, scratch: str, user: int |
         job = _jobs.decode(received)
         cells.admit(job, cell)
         me = os.getpid()
-        answer = invoke.invoke(job, limiting.explain(cell.config.limits))
+        answer = invoke.invoke(job, limiting.explain(cell.config, job.egress))
         if os.getpid() == me:  # a tool that forked: only the original speaks
             code = 0
             at_rest = cell.namespaces and _is_alone()

@@ -28,7 +28,7 @@ class SkewedClock(SystemClock):
 
 @on_both_databases
 @pytest.mark.parametrize("ahead_s", [-30, 30, 3600])
-async def test_a_run_that_a_slow_or_fast_clock_has_accepted_is_not_taken_over(
+async def test_a_run_accepted_under_a_wrong_clock_is_not_taken_over(
     template: Template, tmp_path: Path, ahead_s: int
 ) -> None:
     async with world_from(template, tmp_path) as world:
@@ -38,7 +38,10 @@ async def test_a_run_that_a_slow_or_fast_clock_has_accepted_is_not_taken_over(
         wrong = world.node(STEADY)
         accepted = await wrong.send("[[call:slow {}]] [[say:Done.]]")
         await world.tools.waiting.wait()
-        assert await right.worker.recover(alone=False) == 0
+        assert await right.worker.recover() == 0
+        expires_us = (await world.run(accepted.run.id)).lease_expires_us
+        assert expires_us is not None
+        assert 0 < expires_us - await world.database.now_us() <= STEADY.lease_ttl_s * 1_000_000
         world.tools.let_go.set()
         await wrong.worker.stopped(accepted.run.id)
         assert (await world.run(accepted.run.id)).lease == 1
@@ -47,7 +50,7 @@ async def test_a_run_that_a_slow_or_fast_clock_has_accepted_is_not_taken_over(
 
 @on_both_databases
 @pytest.mark.parametrize("ahead_s", [-30, 30, 3600])
-async def test_a_run_of_a_dead_worker_is_taken_over_after_its_lease_whatever_its_clock_said(
+async def test_a_run_of_a_dead_worker_with_a_wrong_clock_is_taken_over_after_its_lease(
     template: Template, tmp_path: Path, ahead_s: int
 ) -> None:
     async with world_from(template, tmp_path) as world:
@@ -63,7 +66,18 @@ async def test_a_run_of_a_dead_worker_is_taken_over_after_its_lease_whatever_its
             taken = 0
             while not taken:
                 await asyncio.sleep(SHORT.lease_ttl_s / 5)  # a lease runs out by time alone
-                taken = await right.worker.recover(alone=False)
+                taken = await right.worker.recover()
         await right.settled()
         assert (await world.run(accepted.run.id)).status == "completed"
         await assert_invariants(world.database, idle=True)
+
+
+async def test_a_clock_that_is_far_from_the_databases_is_logged_once(
+    template: Template, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world_from(template, tmp_path) as world:
+        world.clock = SkewedClock(-30)
+        node = world.node()
+        await node.worker.recover()
+        await node.worker.recover()
+    assert caplog.text.count("off the database's") == 1

@@ -1,4 +1,4 @@
-"""A stream whose run is let go says so. A client must never take half an answer for a whole one."""
+"""A stream that ends before its run says so. A client must never take half an answer for a whole one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SLOW = "Hi [[no_reasoning]] [[tokens:150]] [[delay:0.03]]"
 pytestmark = pytest.mark.timeout(180)
 
 
-def check_that_it_says_so(listener: Listener) -> None:
-    """An error event, or a connection that breaks; in no case an end like any other."""
+def check_error_event(listener: Listener) -> None:
+    """The last event is an error, and there is no stop reason."""
     assert "stop_reason" not in listener.kinds
     assert listener.names == ["error"], listener.events[-3:]
     assert listener.kinds[-1] == "error_message"
 
 
-async def check_the_rest(url: str, listener: Listener) -> None:
-    """The run is carried on, and what is missing can be had."""
+async def check_rest(url: str, listener: Listener) -> None:
+    """The run is finished, and its stream can be read again from where it broke."""
     run = await fleet.wait_for_end(url, listener.run_id)
     assert (run["status"], run["stop_reason"]) == ("completed", "end_turn")
     whole, rest = attaching(url, listener.run_id, 0), attaching(url, listener.run_id, listener.last_seq_id)
@@ -47,17 +47,15 @@ async def test_a_stream_that_sigterm_cuts_short_ends_with_an_error_event(
         await listener.begun.wait()
         await asyncio.to_thread(server.stop)
         await reading
-        check_that_it_says_so(listener)
+        check_error_event(listener)
         await asyncio.to_thread(server.start)
         if background:
-            await check_the_rest(server.url, listener)
+            await check_rest(server.url, listener)
         else:
             assert (await fleet.wait_for_end(server.url, listener.run_id))["status"] == "completed"
 
 
-async def test_a_stream_whose_server_has_lost_the_lease_ends_with_an_error_event(
-    tmp_path: Path, postgres_url: str
-) -> None:
+async def test_a_stream_whose_server_lost_the_lease_ends_with_an_error_event(tmp_path: Path, postgres_url: str) -> None:
     async with fleet.running(tmp_path, postgres_url, 2, HOLDFAST_LEASE_TTL_S=str(LEASE_S)) as servers:
         stopped, other = servers.servers
         listener = sending(stopped.url, await fleet.make_agent(stopped.url), SLOW, background=True)
@@ -68,6 +66,6 @@ async def test_a_stream_whose_server_has_lost_the_lease_ends_with_an_error_event
         stopped.resume()
         await reading
         assert run["status"] == "completed"
-        check_that_it_says_so(listener)
-        await check_the_rest(other.url, listener)
+        check_error_event(listener)
+        await check_rest(other.url, listener)
         await servers.read_database(idle=True)
