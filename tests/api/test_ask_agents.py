@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.actions.await_run import stopped_run
 from holdfast.core.records import Run
 from holdfast.store import runs
 from holdfast.store.paging import Page
@@ -138,7 +139,7 @@ async def test_a_busy_agent_is_waited_for_and_not_for_ever(client: ServedClient)
         {"input": instruction(ASK, message="[[say:now]]", other_agent_id=other)},
     )
     await client.agents.messages.cancel(agent_id=other)
-    await client.deps.worker.stopped(asking["id"])
+    await stopped_run(client.deps.database, client.deps.worker, asking["id"])
     assert "now" in str((await heard(client, other))[-1].content)
 
 
@@ -172,7 +173,7 @@ async def test_a_server_that_stops_does_not_send_the_message_again(database_url:
         run = await client.ask("POST", f"/v1/agents/{one}/messages/async", {"input": text})
         await eventually(lambda: client.open_model_streams == 1)
     async with served(tmp_path, database_url=database_url) as client:
-        await client.deps.worker.stopped(run["id"])
+        await stopped_run(client.deps.database, client.deps.worker, run["id"])
         [ended], [asked] = await runs_of(client, one), await runs_of(client, other)
         assert (ended.id, ended.status) == (run["id"], "completed")
         returned = [each for each in await heard(client, one) if each.message_type == "tool_return_message"]
