@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from holdfast import errors
 from holdfast.api.routing import built
 from holdfast.api.server import ROUTERS
-from holdfast.api.unbuilt import REFUSED, UNBUILT
+from holdfast.api.unbuilt import REFUSED, UNBUILT, Family
 from holdfast.core.run import TRANSITIONS, Phase
 from holdfast.settings import ENABLING_VARIABLES, PROVIDER_VARIABLES, VARIABLES, Settings
 
@@ -133,7 +133,7 @@ def routes() -> str:
 
 def unbuilt_routes() -> str:
     families = [
-        (family.name, "<br>".join(f"`{operation}`" for operation in family.operations), _why(family.cloud_only))
+        (family.name, "<br>".join(f"`{operation}`" for operation in family.operations), _why(family))
         for family in UNBUILT
     ]
     refused = [("Refused for good", f"`{operation}`", sentence) for operation, sentence in REFUSED.items()]
@@ -141,9 +141,14 @@ def unbuilt_routes() -> str:
 
 
 def unbuilt_families() -> str:
-    missing = [family.name for family in UNBUILT if not family.cloud_only]
+    missing = [family.name for family in UNBUILT if not (family.cloud_only or family.dropped)]
     hosted = [family.name for family in UNBUILT if family.cloud_only]
-    lines = [f"- Not yet: {_enumerated(missing)}.", f"- Only ever in the hosted service: {_enumerated(hosted)}."]
+    dropped = [family.name for family in UNBUILT if family.dropped]
+    lines = [
+        f"- Not yet: {_enumerated(missing)}.",
+        f"- Only ever in the hosted service: {_enumerated(hosted)}.",
+        f"- Not part of Holdfast: {_enumerated(dropped)}.",
+    ]
     return "\n".join(lines)
 
 
@@ -201,8 +206,10 @@ def _sentence(route: APIRoute) -> str:
     return " ".join(first.split()) or route.name.replace("_", " ").capitalize()
 
 
-def _why(cloud_only: bool) -> str:
-    return "only in the hosted service" if cloud_only else "not built yet"
+def _why(family: Family) -> str:
+    if family.dropped:
+        return "not part of Holdfast"
+    return "only in the hosted service" if family.cloud_only else "not built yet"
 
 
 def _enumerated(names: list[str]) -> str:

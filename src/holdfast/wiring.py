@@ -10,7 +10,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 
-from holdfast.actions.base_tools import sync_base_tools
+from holdfast.actions.ask_agents import AskAgents
+from holdfast.actions.base_tools import shipped_id, sync_base_tools
 from holdfast.actions.callbacks import Callbacks
 from holdfast.actions.cancel_runs import CancelRuns
 from holdfast.actions.providers import load_endpoints
@@ -20,7 +21,7 @@ from holdfast.core.redaction import is_secret_name
 from holdfast.core.retrying import Patience
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
-from holdfast.engine.executing import SandboxExecutor
+from holdfast.engine.executing import Executors, SandboxExecutor
 from holdfast.engine.inline import InlineTools
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.runner import Runner
@@ -41,6 +42,7 @@ from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.store.database import only_server, open_database, sqlite_path
 from holdfast.store.transaction import Database
+from holdfast.tools import agents as talk
 from holdfast.tools.base import Sandbox
 from holdfast.tools.sandbox.contract import EgressConfig, Limits
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
@@ -94,14 +96,14 @@ def assemble(
     clock = SystemClock()
     box = box or open_secretbox(settings)
     streams = Streams(database)
-    executor = SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s)
+    executors = Executors(SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s))
     patience = Patience(settings.model_retries, settings.model_retry_s)
     observers = Observers(Spans(), _traces(settings, database, box, clock) if settings.trace_provider else None)
     compactor = Compactor(catalog, clock, TokenRatios(database), patience, observers.spans)
     runner = Runner(
         database,
         catalog,
-        executor,
+        executors,
         InlineTools(database, clock),
         clock,
         compactor,
@@ -117,6 +119,9 @@ def assemble(
         run_retention_s=settings.run_retention_s,
     )
     worker = Worker(database, runner, streams, clock, pace)
+    send = SendMessage(database, catalog, worker, streams, clock, patience.retries)
+    others = AskAgents(database, send, worker, settings.queue_wait_s)
+    executors.own.update((shipped_id(name), others) for name in talk.NAMES)
     return Holdfast(
         settings=settings,
         secretbox=box,
@@ -127,7 +132,7 @@ def assemble(
         worker=worker,
         streams=streams,
         compactor=compactor,
-        send=SendMessage(database, catalog, worker, streams, clock, patience.retries),
+        send=send,
         cancel=CancelRuns(database, worker, clock),
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from letta_client import ConflictError
+from letta_client import APIStatusError, ConflictError
 
 from holdfast import ids
 from holdfast.actions.compact_thread import compact_thread
@@ -60,12 +60,23 @@ async def test_compacting_an_empty_history_changes_nothing(client: ServedClient)
     assert await client.ask("POST", path) == {"summary": "short", "num_messages_before": 2, "num_messages_after": 2}
 
 
+async def test_compacting_a_single_turn_summarises_all_of_it(client: ServedClient) -> None:
+    """In the usual mode the turn's reply would stay, and the summary be one message in the place of another."""
+    agent = await client.agent()
+    await client.say(agent.id, "[[summary:one turn]] " + "long " * 500)
+    made = await client.ask("POST", f"/v1/agents/{agent.id}/summarize")
+    assert made == {"summary": "one turn", "num_messages_before": 3, "num_messages_after": 2}
+    assert len(await window(client, agent.id)) == 2
+    assert (await client.say(agent.id, "[[say:still here]]")).messages[-1].content == "still here"
+
+
 async def test_compacting_that_frees_nothing_is_refused_and_leaves_the_window_alone(client: ServedClient) -> None:
     agent = await client.agent()
-    await client.say(agent.id, "hello")
+    with pytest.raises(APIStatusError):
+        await client.say(agent.id, "hello [[error:bad_request]]")
     before = await window(client, agent.id)
     detail = await client.refusal(400, "POST", f"/v1/agents/{agent.id}/summarize")
-    assert detail.startswith("Summarization failed to reduce the number of messages.")
+    assert detail.startswith("Summarization failed to reduce the number of messages")
     assert await window(client, agent.id) == before
 
 

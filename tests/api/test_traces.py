@@ -25,12 +25,13 @@ async def newest_step(client: ServedClient, agent_id: str) -> Any:
 async def test_the_client_reads_a_steps_trace_and_those_of_a_run(tmp_path: Path) -> None:
     async with served(tmp_path, trace_provider=True) as client:
         tool = await client.tools.upsert(source_code=HELLO)
-        agent = await client.agent(tool_ids=[tool.id])
+        agent = await client.agent(tool_ids=[tool.id], tags=["blue", "red"])
         await client.say(agent.id, "Call greet [[usage:100,10]]")
         step = await newest_step(client, agent.id)
         shown = await client.steps.trace.retrieve(step["id"])
         assert shown is not None
         assert (shown.step_id, shown.run_id, shown.agent_id) == (step["id"], step["run_id"], agent.id)
+        assert shown.agent_tags == ["blue", "red"]
         assert shown.id is not None
         assert ids.is_id("provider_trace", shown.id)
         assert shown.request_json["model"] == "offline"

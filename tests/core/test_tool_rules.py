@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import msgspec
 import pytest
 
 from holdfast.core import tool_rules
@@ -170,3 +171,12 @@ def test_the_model_is_told_the_rules_it_can_follow() -> None:
         "- Calling b does not end your turn.",
     ]
     assert tool_rules.explain([]) == ""
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_rules_follow_a_tool_that_is_renamed(name: str) -> None:
+    nodes = (ChildArguments("b", {"x": 1}), ChildArguments("c"))
+    rules = (*RULES, Children(tool_name="d", children=("b", "c"), child_arg_nodes=nodes))
+    renamed = tool_rules.with_renamed(rules, name, "new")
+    assert f'"{name}"' not in msgspec.json.encode(renamed).decode()
+    assert tool_rules.with_renamed(renamed, "new", name) == rules

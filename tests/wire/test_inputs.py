@@ -274,6 +274,18 @@ def test_the_request_key_depends_on_every_otid_and_their_order() -> None:
     assert keyed("a", "b").otids == ("a", "b")
 
 
+def test_an_otid_with_other_content_is_another_request() -> None:
+    texts = [
+        {"role": "user", "content": "x", "otid": "a"},
+        {"role": "user", "content": "y", "otid": "a"},
+        {"role": "system", "content": "x", "otid": "a"},
+        {"type": "approval", "approvals": [{"tool_call_id": "c", "approve": True}], "otid": "a"},
+        {"type": "approval", "approvals": [{"tool_call_id": "c", "approve": False}], "otid": "a"},
+    ]
+    assert len({parse(item).request_key for item in texts}) == len(texts)
+    assert parse(texts[3]).request_key == parse(texts[3]).request_key
+
+
 @pytest.mark.parametrize("otids", [(None,), ("",), ("a", None)])
 def test_a_request_with_an_item_without_otid_is_never_a_repetition(otids: tuple[str | None, ...]) -> None:
     parsed = keyed(*otids)

@@ -79,11 +79,15 @@ async def find_named(tx: Transaction, names: Collection[str], now_us: int) -> di
     return found
 
 
+def shipped_id(name: str) -> str:
+    """It follows from the name, so that two servers starting at once write the same row."""
+    return ids.derive("tool", "built in", name)
+
+
 def shipped_tool(name: str, now_us: int) -> Tool:
-    """Its id follows from its name, so that two servers starting at once write the same row."""
     entry = builtin.TOOLS[name]
     return Tool(
-        id=ids.derive("tool", "built in", name),
+        id=shipped_id(name),
         name=name,
         tool_type=entry.tool_type,
         description=entry.description,

@@ -68,10 +68,14 @@ class CancelRuns:
         return "cancelled" if run.status == "cancelled" else "already_finished"
 
     async def _stop(self, run: Run) -> Run:
-        """After this the run cannot complete any more: the worker's checkpoints find the wish on record."""
+        """After this the run cannot complete any more: the worker's checkpoints find the wish on record.
+
+        What it has started goes with it; once it has ended, it starts no more.
+        """
         asked = await self._database.write(lambda tx: runs.ask_cancel(tx, run.id, self._clock.now_us()))
         if asked is not None:
             await self._ended(run.id)
+            await self._all(await self._database.read(lambda tx: runs.active_children(tx, run.id)))
         return await self._database.read(lambda tx: runs.get(tx, run.id))
 
     async def _ended(self, run_id: str) -> None:

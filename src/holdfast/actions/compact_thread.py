@@ -20,6 +20,7 @@ from holdfast.wire.requests import CompactionSettingsInput
 
 _WHAT = "compact the messages"
 _TRIGGER = "manual"
+_FEWEST_EVICTED = 2  # a summary is a message, too
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -52,15 +53,13 @@ async def compact_thread(
         if refuse_empty:
             raise Invalid("There are no messages to compact in this conversation.")
         return Compacted(_known_summary(window), len(window), len(window))
-    made = await compactor.compact(await _wanted(catalog, scene, sent))
-    after = len(window) - len(made.evicted) + 1
-    if after >= len(window):
+    if len(compaction.evictable(window)) < _FEWEST_EVICTED:
         raise Invalid(
-            "Summarization failed to reduce the number of messages. "
-            "Try compaction_settings with the mode 'all', or a larger sliding_window_percentage."
+            "Summarization failed to reduce the number of messages: there is only one, and a summary would be another."
         )
+    made = await compactor.compact(await _wanted(catalog, scene, sent))
     await database.write(lambda tx: _write(tx, scene, made, clock.now_us()))
-    return Compacted(text_of(made.summary.parts), len(window), after)
+    return Compacted(text_of(made.summary.parts), len(window), len(window) - len(made.evicted) + 1)
 
 
 async def _wanted(catalog: Catalog, scene: _Scene, sent: CompactionSettingsInput | None) -> Wanted:
@@ -74,6 +73,7 @@ async def _wanted(catalog: Catalog, scene: _Scene, sent: CompactionSettingsInput
         timezone=scene.agent.timezone,
         trigger=_TRIGGER,
         shown=True,
+        fewest_evicted=_FEWEST_EVICTED,
         tools=tuple(ToolSchema(tool.name, tool.description, tool.parameters) for tool in tool_specs(scene.tools)),
     )
 

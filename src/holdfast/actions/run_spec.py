@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core import prompt
 from holdfast.core.records import Agent, ModelChoice, Thread, Tool
-from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking, ToolSpec
+from holdfast.core.spec import Effect, HeartbeatLoop, RunSpec, Speaking, ToolSpec
 from holdfast.errors import RequestError
 from holdfast.llm.base import Catalog, ModelInfo
 from holdfast.llm.dialects import reasons
@@ -27,6 +27,8 @@ _WITH_HEARTBEATS: Final = frozenset(
         "voice_sleeptime_agent",
     }
 )
+# Shipped tools whose effects do not commit with their return.
+_ACTING_OUTSIDE: Final = ("letta_multi_agent_core", "letta_builtin")
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
 
 
@@ -133,17 +135,22 @@ def tool_specs(
 
 
 def _server_tool(tool: Tool) -> ToolSpec:
-    custom = tool.tool_type == "custom"
     return ToolSpec(
         name=tool.name,
         description=tool.description,
         parameters=tool.json_schema.get("parameters") or _NO_PARAMETERS,
-        effect="inline" if not custom else "retry_safe" if tool.retry_safe else "once",
+        effect=_effect(tool),
         tool_id=tool.id,
         version=tool.version,
         parallel=tool.enable_parallel_execution,
         return_char_limit=tool.return_char_limit,
     )
+
+
+def _effect(tool: Tool) -> Effect:
+    if tool.tool_type == "custom":
+        return "retry_safe" if tool.retry_safe else "once"
+    return "once" if tool.tool_type in _ACTING_OUTSIDE else "inline"
 
 
 def _client_tool(tool: ClientTool) -> ToolSpec:

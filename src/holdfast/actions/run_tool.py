@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast import ids
 from holdfast.actions.base_tools import is_base_tool
+from holdfast.core.fingerprint import gets_secrets
 from holdfast.core.records import Agent, Tool
 from holdfast.engine.clock import Clock
 from holdfast.engine.inline import InlineTools
@@ -15,6 +16,8 @@ from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Database, Transaction
+from holdfast.tools import agents as talk
+from holdfast.tools import builtin
 from holdfast.tools.base import Job, Sandbox
 from holdfast.wire.tools import (
     ToolExecutionResult,
@@ -36,6 +39,7 @@ async def run_source(
         tool_name=str(name),
         source_code=request.source_code,
         arguments=request.args,
+        args_schema=request.args_json_schema,
         environment=request.env_vars or {},
         timeout_s=timeout_s,
     )
@@ -62,19 +66,23 @@ async def run_attached(
         return agent, tool, (await agent_rows.secrets_of(tx, (agent_id,))).get(agent_id, [])
 
     agent, tool, secrets = await database.read(load)
-    if is_base_tool(tool):
+    if is_base_tool(tool) and tool.name in talk.NAMES:
+        raise Invalid(f"The tool {tool.name!r} sends messages on behalf of a run: send the agent a message instead.")
+    source = tool.source_code or builtin.source_of(tool.name)
+    if is_base_tool(tool) and not source:
         performed = await InlineTools(database, clock).run_by_hand(agent, tool, arguments)
         return execution_view(performed.status, performed.content, (), (), None)
     _require_python(tool.source_type)
     job = Job(
         call_id=ids.new("call"),
         tool_name=tool.name,
-        source_code=tool.source_code or "",
+        source_code=source,
         arguments=arguments,
+        args_schema=tool.args_json_schema,
         tool_id=tool.id,
         agent_id=agent.id,
         agent_name=agent.name,
-        environment={secret.key: secretbox.open(secret.sealed) for secret in secrets},
+        environment={secret.key: secretbox.open(secret.sealed) for secret in secrets} if gets_secrets(tool) else {},
         timeout_s=timeout_s,
         return_char_limit=tool.return_char_limit,
         egress=tool.egress,

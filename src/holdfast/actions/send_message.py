@@ -43,6 +43,9 @@ from holdfast.wire.requests import LettaRequest
 KEEP_ALIVE: Final = (
     "<system-alert>Automated keep-alive ping. Ignore this message and continue from where you stopped.</system-alert>"
 )
+# In the metadata of a run that another one has started with a tool.
+PARENT: Final = "parent_run_id"
+PARENT_WAITS: Final = "parent_waits"
 _POLL_S: Final = 0.02
 _POLL_ELSEWHERE_S: Final = 0.1
 _LONGEST_WINDOW: Final = 500  # messages that are read on the event loop: about 5 ms
@@ -62,10 +65,18 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
     background: bool = False
     callback_url: str | None = None
     wait_s: float = 0.0  # how long to stand in line for a busy thread
+    parent_run_id: str | None = None  # of the run whose tool sends it
+    parent_waits: bool = False
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Of the run that it starts."""
+        asked = {} if self.parent_run_id is None else {PARENT: self.parent_run_id, PARENT_WAITS: self.parent_waits}
+        return {"run_type": self.run_type, **asked}
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """`stream` is None when the run was accepted before, by a request with the same otids."""
+    """`stream` is None when the run was accepted before, by a request with the same otids and content."""
 
     run: Run
     stream: RunStream | None
@@ -256,7 +267,7 @@ class SendMessage:
             thread_id=scene.thread.id,
             status="created" if sending.background else "running",
             background=sending.background,
-            metadata={"run_type": sending.run_type},
+            metadata=sending.metadata,
             request_config=sending.request_config,
             request_key=parsed.request_key,
             callback_url=sending.callback_url,

@@ -13,7 +13,9 @@ from holdfast import ids
 from holdfast.actions.base_tools import is_base_tool
 from holdfast.core import egress
 from holdfast.core.records import Tool
+from holdfast.core.tool_rules import with_renamed
 from holdfast.errors import Invalid, Unprocessable
+from holdfast.store import agents as agent_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Database, IntegrityError, Transaction
 from holdfast.tools.sandbox.contract import MOST_EGRESS_ENTRIES
@@ -64,13 +66,34 @@ async def update_tool(database: Database, tool_id: str, request: ToolUpdate, now
 
 
 async def _update(tx: Transaction, tool_id: str, request: ToolUpdate, now_us: int) -> Tool:
+    await _lock_agents(tx, tool_id, request)
     known = await tool_rows.get(tx, tool_id, lock=True)
     changes = _sent(request)
     if is_base_tool(known) and (fixed := sorted(changes.keys() - _TUNABLE)):
         raise Invalid(f"{known.name!r} comes with the server: its {', '.join(fixed)} cannot be changed.")
     if "source_code" in changes or "json_schema" in changes or "args_json_schema" in changes:
         changes |= _new_schema(known, changes)
-    return await _save(tx, known, msgspec.structs.replace(known, **changes), now_us)
+    saved = await _save(tx, known, msgspec.structs.replace(known, **changes), now_us)
+    if saved.name != known.name:
+        await _rename_in_rules(tx, known, saved.name, now_us)
+    return saved
+
+
+async def _lock_agents(tx: Transaction, tool_id: str, request: ToolUpdate) -> None:
+    """Of a tool that may be renamed; before the tool itself, as whoever attaches one does."""
+    if request.json_schema is None or request.json_schema.get("name") == (await tool_rows.get(tx, tool_id)).name:
+        return
+    for agent_id in await tool_rows.agents_of(tx, tool_id):
+        await agent_rows.get(tx, agent_id, lock=True)
+
+
+async def _rename_in_rules(tx: Transaction, tool: Tool, new: str, now_us: int) -> None:
+    """Rules go by name: without this, one that asks for approval would let the renamed tool pass."""
+    for agent_id in await tool_rows.agents_of(tx, tool.id):
+        agent = await agent_rows.get(tx, agent_id, lock=True)
+        rules = with_renamed(agent.tool_rules, tool.name, new)
+        if rules != agent.tool_rules:
+            await agent_rows.update_agent(tx, msgspec.structs.replace(agent, tool_rules=rules, updated_us=now_us))
 
 
 async def delete_tool(tx: Transaction, tool_id: str) -> None:
@@ -123,14 +146,20 @@ def schema_of(
 
 
 def _new_schema(known: Tool, changes: dict[str, Any]) -> dict[str, Any]:
-    """The schema follows the source unless the request brings one. Stale descriptions of arguments are dropped."""
+    """The schema follows the source unless the request brings one. Stale descriptions of arguments are dropped.
+
+    A schema alone may give the tool another name than its function has.
+    """
     source = changes.get("source_code", known.source_code) or ""
     source_type = changes.get("source_type", known.source_type)
-    arguments = changes.get("args_json_schema")
-    given = changes.get("json_schema")
-    if given is None and "source_code" in changes:
+    given, has_source = changes.get("json_schema"), "source_code" in changes
+    arguments = changes.get("args_json_schema", None if has_source else known.args_json_schema)
+    if given is None and has_source:
         _check_defined(source, source_type, known.name)
-    schema = schema_of(source, source_type, given, arguments, None if given else known.name)
+    if given is not None and not has_source:
+        schema = _checked_schema(given)
+    else:
+        schema = schema_of(source, source_type, given, arguments, None if given else known.name)
     derived: dict[str, Any] = {"json_schema": schema, "name": schema["name"], "args_json_schema": arguments}
     if "description" not in changes:
         derived["description"] = schema.get("description") or known.description

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Final
+from typing import Any
 
 from starlette.responses import Response
 
+from holdfast.actions.await_run import stopped_run
 from holdfast.actions.send_message import Accepted, Sending
 from holdfast.api.deps import Holdfast
 from holdfast.api.errors import HANDED_OVER, failed_run_answer
@@ -28,7 +28,6 @@ from holdfast.wire.requests import LettaRequest, LettaStreamingRequest, Retrieve
 from holdfast.wire.responses import letta_response
 from holdfast.wire.sse import FrameEncoder
 
-_POLL_S: Final = 0.05
 _CONFIGURED = (
     "use_assistant_message",
     "assistant_message_tool_name",
@@ -135,7 +134,7 @@ async def replayed(deps: Holdfast, run: Run) -> AsyncGenerator[Sequence[Numbered
         async for batch in live.follow_to_end(PACKET_GAP_S) if live and not run.background else resumed(deps, run, 0):
             yield batch
         return
-    stopped = await _stopped(deps, run.id)
+    stopped = await stopped_run(deps.database, deps.worker, run.id)
     yield list(enumerate(await _told(deps, stopped), 1))
     if stopped.is_active:
         raise HandedOver(f"the server stops before run {run.id} does")
@@ -143,23 +142,10 @@ async def replayed(deps: Holdfast, run: Run) -> AsyncGenerator[Sequence[Numbered
 
 async def collected(deps: Holdfast, accepted: Accepted, request: LettaRequest) -> Response:
     if accepted.stream is None:
-        frames = await _told(deps, await _stopped(deps, accepted.run.id))
+        frames = await _told(deps, await stopped_run(deps.database, deps.worker, accepted.run.id))
     else:
         frames = await _collect(accepted.stream)
     return _answer(accepted.run.id, frames, request)
-
-
-async def _stopped(deps: Holdfast, run_id: str) -> Run:
-    """The run once it has stopped, or as it is when this server stops first.
-
-    It may be driven elsewhere, or be on record and only about to be driven here: then only the record can tell.
-    """
-    while True:
-        await deps.worker.stopped(run_id)
-        run = await deps.database.read(lambda tx: runs.get(tx, run_id))
-        if not run.is_active or deps.worker.draining:
-            return run
-        await asyncio.sleep(_POLL_S)
 
 
 async def _collect(stream: RunStream) -> list[Any]:

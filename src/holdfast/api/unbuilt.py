@@ -20,8 +20,11 @@ class Family(msgspec.Struct, frozen=True):
     name: str
     operations: tuple[str, ...]
     cloud_only: bool = False
+    dropped: bool = False  # the old server had them, and this one will not
 
     def sentence(self, operation: str) -> str:
+        if self.dropped:
+            return f"{operation}: {self.name} are not part of Holdfast."
         if self.cloud_only:
             return f"{operation}: {self.name} existed only in the hosted service; this server does not have them."
         return f"{operation}: {self.name} are not built yet in this version of Holdfast."
@@ -123,10 +126,8 @@ UNBUILT: Final[tuple[Family, ...]] = (
         cloud_only=True,
     ),
     Family(
-        "Message search and lookup",
+        "Message search",
         (
-            "GET /v1/messages/{message_id}",
-            "GET /v1/messages/",
             "POST /v1/messages/search",
             "POST /v1/agents/messages/search",
         ),
@@ -224,6 +225,163 @@ UNBUILT: Final[tuple[Family, ...]] = (
             "PATCH /v1/messages/batches/{batch_id}/cancel",
             "GET /v1/messages/batches/{batch_id}/messages",
         ),
+    ),
+    Family(
+        "Sources (the old name of folders)",
+        (
+            "GET /v1/sources/",
+            "POST /v1/sources/",
+            "GET /v1/sources/count",
+            "GET /v1/sources/metadata",
+            "GET /v1/sources/name/{source_name}",
+            "GET /v1/sources/{source_id}",
+            "PATCH /v1/sources/{source_id}",
+            "DELETE /v1/sources/{source_id}",
+            "GET /v1/sources/{source_id}/agents",
+            "GET /v1/sources/{source_id}/passages",
+            "GET /v1/sources/{source_id}/files",
+            "GET /v1/sources/{source_id}/files/{file_id}",
+            "DELETE /v1/sources/{source_id}/{file_id}",
+            "POST /v1/sources/{source_id}/upload",
+            "GET /v1/agents/{agent_id}/sources",
+            "PATCH /v1/agents/{agent_id}/sources/attach/{source_id}",
+            "PATCH /v1/agents/{agent_id}/sources/detach/{source_id}",
+            "PATCH /v1/agents/{agent_id}/files",
+        ),
+    ),
+    Family(
+        "MCP servers by name",
+        (
+            "GET /v1/tools/mcp/servers",
+            "PUT /v1/tools/mcp/servers",
+            "PATCH /v1/tools/mcp/servers/{mcp_server_name}",
+            "DELETE /v1/tools/mcp/servers/{mcp_server_name}",
+            "POST /v1/tools/mcp/servers/test",
+            "POST /v1/tools/mcp/servers/connect",
+            "GET /v1/tools/mcp/servers/{mcp_server_name}/tools",
+            "POST /v1/tools/mcp/servers/{mcp_server_name}/resync",
+            "POST /v1/tools/mcp/servers/{mcp_server_name}/{mcp_tool_name}",
+            "POST /v1/tools/mcp/servers/{mcp_server_name}/tools/{tool_name}/execute",
+            "GET /v1/tools/mcp/oauth/callback",
+        ),
+    ),
+    Family(
+        "Changes of passages",
+        ("PATCH /v1/agents/{agent_id}/archival-memory/{memory_id}",),
+    ),
+    Family(
+        "Captured messages",
+        ("POST /v1/agents/{agent_id}/messages/capture",),
+    ),
+    Family(
+        "Messages to groups",
+        (
+            "POST /v1/groups/{group_id}/messages",
+            "POST /v1/groups/{group_id}/messages/stream",
+        ),
+    ),
+    Family(
+        "Users and organizations",
+        (
+            "GET /v1/admin/users/",
+            "POST /v1/admin/users/",
+            "PUT /v1/admin/users/",
+            "DELETE /v1/admin/users/",
+            "GET /v1/admin/orgs/",
+            "POST /v1/admin/orgs/",
+            "PATCH /v1/admin/orgs/",
+            "DELETE /v1/admin/orgs/",
+            "POST /v1/auth",
+        ),
+    ),
+    Family(
+        "Figures of stored embeddings",
+        ("GET /v1/embeddings/total_storage_size",),
+    ),
+    Family(
+        "Sandbox configurations",
+        (
+            "GET /v1/sandbox-config/",
+            "POST /v1/sandbox-config/",
+            "POST /v1/sandbox-config/local",
+            "POST /v1/sandbox-config/local/default",
+            "POST /v1/sandbox-config/local/recreate-venv",
+            "POST /v1/sandbox-config/e2b/default",
+            "PATCH /v1/sandbox-config/{sandbox_config_id}",
+            "DELETE /v1/sandbox-config/{sandbox_config_id}",
+            "GET /v1/sandbox-config/{sandbox_config_id}/environment-variable",
+            "POST /v1/sandbox-config/{sandbox_config_id}/environment-variable",
+            "PATCH /v1/sandbox-config/environment-variable/{env_var_id}",
+            "DELETE /v1/sandbox-config/environment-variable/{env_var_id}",
+        ),
+        dropped=True,
+    ),
+    Family(
+        "Tools written by a model",
+        ("POST /v1/tools/generate-tool",),
+        dropped=True,
+    ),
+    Family(
+        "Tools of Composio",
+        (
+            "GET /v1/tools/composio/apps",
+            "GET /v1/tools/composio/apps/{composio_app_name}/actions",
+            "POST /v1/tools/composio/{composio_action_name}",
+        ),
+        dropped=True,
+    ),
+    Family(
+        "Voice agents",
+        ("POST /v1/voice-beta/{agent_id}/chat/completions",),
+        dropped=True,
+    ),
+    Family(
+        "Relays to vendors",
+        (
+            "POST /v1/anthropic/v1/messages",
+            "POST /v1/zai/v1/messages",
+        ),
+        dropped=True,
+    ),
+    Family(
+        "Git repositories of memory",
+        (
+            "GET /v1/git/{agent_id}/state.git/info/refs",
+            "POST /v1/git/{agent_id}/state.git/git-upload-pack",
+            "POST /v1/git/{agent_id}/state.git/git-receive-pack",
+        ),
+        dropped=True,
+    ),
+    Family(
+        "Projects, and templates by project",
+        (
+            "GET /v1/agents/{agent_id}/core-memory/variables",
+            "GET /v1/projects",
+            "GET /v1/templates",
+            "GET /v1/templates/{project_slug}/{name}/versions",
+            "GET /v1/templates/{project}/{template_version}/snapshot",
+            "DELETE /v1/templates/{project}/{template_name}",
+            "PATCH /v1/templates/{project}/{template_name}/name",
+            "POST /v1/templates/{project}",
+            "POST /v1/templates/{project}/{template_name}",
+            "POST /v1/templates/{project}/{template_version}/agents",
+            "POST /v1/templates/{project}/{template_version}/fork",
+            "POST /v1/agents/search",
+            "POST /v1/agents/{agent_id}/migrate",
+            "POST /v1/agents/{agent_id}/template",
+            "POST /v1/agents/{agent_id}/version-template",
+        ),
+        cloud_only=True,
+    ),
+    Family(
+        "Internal operations of the hosted service",
+        (
+            "GET /v1/_internal_agents/count",
+            "POST /v1/_internal_templates/groups",
+            "POST /v1/_internal_templates/agents",
+            "POST /v1/_internal_templates/blocks",
+        ),
+        cloud_only=True,
     ),
 )
 

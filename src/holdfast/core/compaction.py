@@ -63,10 +63,14 @@ def first_evictable(messages: Sequence[Message]) -> int:
     return 1 if messages and messages[0].role == "system" else 0
 
 
+def evictable(messages: Sequence[Message]) -> Sequence[Message]:
+    """What a summary may take the place of: a pending approval stays where it is."""
+    return messages[first_evictable(messages) : pending_start(messages)]
+
+
 def summarisable(messages: Sequence[Message]) -> bool:
-    """A summary of nothing but a summary would be no shorter, and a pending approval stays where it is."""
-    evictable = messages[first_evictable(messages) : pending_start(messages)]
-    return any(row.role != "summary" for row in evictable)
+    """A summary of nothing but a summary would be no shorter."""
+    return any(row.role != "summary" for row in evictable(messages))
 
 
 def cut(

@@ -245,6 +245,7 @@ class ProviderTrace(msgspec.Struct, frozen=True, kw_only=True):
     request: dict[str, Any]
     response: dict[str, Any]
     created_us: int
+    agent_tags: tuple[str, ...] = ()  # as they are when it is read; not stored with it
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):

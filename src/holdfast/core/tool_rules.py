@@ -88,6 +88,30 @@ class Choice(msgspec.Struct, frozen=True):
     prefilled: dict[str, dict[str, Any]] = {}
 
 
+def with_renamed(rules: Iterable[Rule], old: str, new: str) -> tuple[Rule, ...]:
+    """The same rules for a tool that has another name now."""
+    return tuple(_renamed(rule, {old: new}) for rule in rules)
+
+
+def _renamed(rule: Rule, names: Mapping[str, str]) -> Rule:
+    def name(each: str) -> str:
+        return names.get(each, each)
+
+    changes: dict[str, Any] = {"tool_name": name(rule.tool_name)}
+    match rule:
+        case Children(children=children, child_arg_nodes=nodes):
+            changes["children"] = tuple(map(name, children))
+            changes["child_arg_nodes"] = nodes and tuple(ChildArguments(name(node.name), node.args) for node in nodes)
+        case Parent(children=children):
+            changes["children"] = tuple(map(name, children))
+        case Conditional(child_output_mapping=mapping, default_child=default):
+            changes["child_output_mapping"] = {output: name(child) for output, child in mapping.items()}
+            changes["default_child"] = default and name(default)
+        case _:
+            pass
+    return msgspec.structs.replace(rule, **changes)
+
+
 def choose(rules: Sequence[Rule], attached: Sequence[str], history: Sequence[Called]) -> Choice:
     """The rules narrow down one set, which is put into the order of `attached` once: rules and tools may be many."""
     if not rules:

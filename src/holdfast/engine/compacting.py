@@ -46,6 +46,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     step_id: str | None = None
     tokens_before: int | None = None
     tools: Sequence[ToolSchema] = ()  # sent with every request, whatever the window holds
+    fewest_evicted: int = 1  # rows; 2 where the window must have fewer rows afterwards
 
 
 class Compactor:
@@ -107,7 +108,7 @@ class Compactor:
         )
         start = compaction.first_evictable(window)
         evicted = tuple(window[start:place])
-        if not compaction.summarisable(evicted):
+        if len(evicted) < wanted.fewest_evicted or not compaction.summarisable(evicted):
             return None
         said = await self._summarise_patiently(wanted, settings, evicted)
         text = compaction.clip(said, settings.clip_chars, context_window=model.context_window, ratio=ratio)

@@ -6,15 +6,16 @@ from collections.abc import Callable
 from typing import Final
 
 from holdfast.core.arguments import arguments_of
-from holdfast.core.fingerprint import identity_of
+from holdfast.core.fingerprint import gets_secrets, identity_of
 from holdfast.core.messages import ToolReturn
 from holdfast.core.records import Tool
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
-from holdfast.engine.acting import Execute
+from holdfast.engine.acting import Execute, Executor
 from holdfast.errors import NotFound
 from holdfast.store import agents, tools
 from holdfast.store.transaction import Database, Transaction
+from holdfast.tools import builtin
 from holdfast.tools.base import Job, Sandbox
 
 _NOT_FOUND: Final = "Tool not found"
@@ -61,9 +62,10 @@ class SandboxExecutor:
             tool_id=stored.id,
             agent_id=spec.agent_id,
             agent_name=spec.agent_name,
-            source_code=stored.source_code or "",
+            source_code=stored.source_code or builtin.source_of(stored.name),
             arguments=arguments_of(call.call.arguments),  # judged before: what cannot be read has been refused
-            environment=environment,
+            args_schema=stored.args_json_schema,
+            environment=environment if gets_secrets(stored) else {},
             timeout_s=self._timeout_s,
             return_char_limit=stored.return_char_limit,
             egress=stored.egress,
@@ -76,6 +78,19 @@ class SandboxExecutor:
             return None
         secrets = (await agents.secrets_of(tx, [agent_id])).get(agent_id, [])
         return tool, {secret.key: self._open_secret(secret.sealed) for secret in secrets}
+
+
+class Executors:
+    """The sandbox, but for the shipped tools that are carried out by something else."""
+
+    def __init__(self, usual: Executor) -> None:
+        self._usual = usual
+        self.own: dict[str, Executor] = {}  # by the id of the tool
+
+    async def prepare(self, spec: RunSpec, call: OpenCall) -> Execute:
+        tool = spec.tool(call.call.name)
+        own = self.own.get(tool.tool_id) if tool is not None and tool.tool_id is not None else None
+        return await (own or self._usual).prepare(spec, call)
 
 
 def changed_text(name: str, *, again: bool) -> str:

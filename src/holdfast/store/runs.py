@@ -59,6 +59,7 @@ _ACTIVE_OF_THREAD = select(*_COLUMNS).where(runs.c.thread_id == bindparam("threa
 _BY_REQUEST_KEY = select(*_COLUMNS).where(
     runs.c.thread_id == bindparam("thread"), runs.c.request_key == bindparam("key")
 )
+_ACTIVE_CHILDREN = select(runs.c.id).where(IS_ACTIVE, runs.c.metadata.like(bindparam("naming_parent")))
 _BY_OTID = (
     select(*_COLUMNS)
     .join(run_otids, run_otids.c.run_id == runs.c.id)
@@ -230,6 +231,12 @@ async def active_of_thread(tx: Transaction, thread_id: str) -> Run | None:
 
 async def by_request_key(tx: Transaction, thread_id: str, key: str) -> Run | None:
     return _maybe(await tx.fetch_one(_BY_REQUEST_KEY, {"thread": thread_id, "key": key}))
+
+
+async def active_children(tx: Transaction, run_id: str) -> list[str]:
+    """Runs that a tool of this one has started, and that have not ended."""
+    naming = {"naming_parent": f'%"parent_run_id":"{run_id}"%'}
+    return [row["id"] for row in await tx.fetch_all(_ACTIVE_CHILDREN, naming)]
 
 
 async def by_otid(tx: Transaction, thread_id: str, otid: str) -> Run | None:

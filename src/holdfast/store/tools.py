@@ -46,6 +46,9 @@ _OF_AGENT = (
     .join(agent_tools, agent_tools.c.tool_id == tools.c.id)
     .where(agent_tools.c.agent_id == bindparam("agent_id"))
 )
+_AGENTS_OF = (
+    select(agent_tools.c.agent_id).where(agent_tools.c.tool_id == bindparam("tool_id")).order_by(agent_tools.c.agent_id)
+)
 _DETACH = delete(agent_tools).where(
     agent_tools.c.agent_id == bindparam("agent_id"), agent_tools.c.tool_id == bindparam("tool_id")
 )
@@ -108,6 +111,11 @@ async def of_agents(tx: Transaction, agent_ids: Collection[str]) -> dict[str, li
     for listed in attached.values():
         listed.sort(key=_age)
     return attached
+
+
+async def agents_of(tx: Transaction, tool_id: str) -> list[str]:
+    """Those that it is attached to."""
+    return [row["agent_id"] for row in await tx.fetch_all(_AGENTS_OF, {"tool_id": tool_id})]
 
 
 async def update_tool(tx: Transaction, tool: Tool) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 from sqlalchemy import bindparam, delete, select
 
 from holdfast.core.records import ProviderTrace
+from holdfast.store import agents
 from holdfast.store.statements import insert_or_update
 from holdfast.store.tables import provider_traces, steps
 from holdfast.store.transaction import Row, Transaction
@@ -55,12 +57,12 @@ async def save(tx: Transaction, trace: ProviderTrace) -> None:
 
 async def find(tx: Transaction, step_id: str) -> ProviderTrace | None:
     row = await tx.fetch_one(_ONE, {"step": step_id})
-    return None if row is None else _trace(row)
+    return None if row is None else (await _traces(tx, [row]))[0]
 
 
 async def list_of_run(tx: Transaction, run_id: str, limit: int = 1_000) -> list[ProviderTrace]:
     """In the order of the run's steps."""
-    return [_trace(row) for row in await tx.fetch_all(_OF_RUN, {"run": run_id, "at_most": limit})]
+    return await _traces(tx, await tx.fetch_all(_OF_RUN, {"run": run_id, "at_most": limit}))
 
 
 async def delete_older(tx: Transaction, before_us: int, limit: int = ROWS_AT_ONCE) -> int:
@@ -68,7 +70,12 @@ async def delete_older(tx: Transaction, before_us: int, limit: int = ROWS_AT_ONC
     return await tx.execute(_DELETE_OLDER, {"before_us": before_us, "at_most": limit})
 
 
-def _trace(row: Row) -> ProviderTrace:
+async def _traces(tx: Transaction, rows: Sequence[Row]) -> list[ProviderTrace]:
+    tags = await agents.tags_of(tx, {row["agent_id"] for row in rows}) if rows else {}
+    return [_trace(row, tags.get(row["agent_id"], ())) for row in rows]
+
+
+def _trace(row: Row, agent_tags: Iterable[str]) -> ProviderTrace:
     return ProviderTrace(
         step_id=row["step_id"],
         run_id=row["run_id"],
@@ -76,4 +83,5 @@ def _trace(row: Row) -> ProviderTrace:
         request=_decode(row["request"]),
         response=_decode(row["response"]),
         created_us=row["created_us"],
+        agent_tags=tuple(agent_tags),
     )

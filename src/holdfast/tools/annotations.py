@@ -377,10 +377,25 @@ def _parsed(text: str, where: str) -> ast.expr:
 
 
 def read_docstring(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> docstring_parser.Docstring:
+    text = ast.get_docstring(node) or ""
     try:
-        return docstring_parser.parse(ast.get_docstring(node) or "")
+        read = docstring_parser.parse(text)
     except docstring_parser.ParseError as error:
         raise Invalid(f"The docstring of {node.name!r} cannot be read: {error}.") from error
+    lines = [line.strip() for line in text.splitlines()]
+    for param in read.params:
+        param.description = _as_written(param.description or "", lines)
+    return read
+
+
+def _as_written(description: str, lines: Sequence[str]) -> str:
+    """With the blank lines after its first line, which the parser drops."""
+    first, _, rest = description.partition("\n")
+    for place, line in enumerate(lines):
+        following = next((later for later in range(place + 1, len(lines)) if lines[later]), None)
+        if first and following is not None and line.endswith(first) and rest.startswith(lines[following]):
+            return "\n".join([first, *[""] * (following - place - 1), rest])
+    return description
 
 
 def described_parameters(docstring: docstring_parser.Docstring) -> dict[str, str]:

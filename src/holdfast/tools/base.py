@@ -19,6 +19,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     tool_name: str
     source_code: str
     arguments: dict[str, Any]
+    args_schema: dict[str, Any] | None = None  # of models that the source names and does not define
     tool_id: str | None = None
     agent_id: str | None = None
     agent_name: str | None = None

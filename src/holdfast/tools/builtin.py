@@ -1,6 +1,7 @@
 """The built-in tools as data: what models are told of them, and how they are classed.
 
-What they do is elsewhere: memory tools in `core.memory`, `conversation_search` in `tools.history`.
+What they do is elsewhere: memory tools in `core.memory`, `conversation_search` in `tools.history`, messages to other
+agents in `actions.ask_agents`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.tools import agents
+
 
 class Shipped(msgspec.Struct, frozen=True, kw_only=True):
     tool_type: str
@@ -16,6 +19,7 @@ class Shipped(msgspec.Struct, frozen=True, kw_only=True):
     json_schema: dict[str, Any]  # {name, description, parameters}
     tags: tuple[str, ...]
     parallel_safe: bool = False
+    source: str | None = None  # of one that runs in the sandbox, like a custom tool
 
 
 def _text(description: str) -> dict[str, Any]:
@@ -38,6 +42,7 @@ def _shipped(
     required: tuple[str, ...],
     *,
     parallel_safe: bool = False,
+    source: str | None = None,
 ) -> tuple[str, Shipped]:
     parameters = {"type": "object", "properties": properties, "required": list(required)}
     return name, Shipped(
@@ -46,6 +51,7 @@ def _shipped(
         json_schema={"name": name, "description": description, "parameters": parameters},
         tags=(tool_type,),
         parallel_safe=parallel_safe,
+        source=source,
     )
 
 
@@ -172,4 +178,59 @@ _EDITING: Final = (
         (),
     ),
 )
-TOOLS: Final[dict[str, Shipped]] = dict((*_CORE, *_MEMORY, *_EDITING))
+_OTHER_AGENT: Final = _text("The id of the agent to send the message to: agent-…")
+_TO_AGENT: Final = _text("What to say to it, with all that it needs to know: it does not see your conversation.")
+_TAGS_LIST: Final = {"type": "array", "items": {"type": "string"}}
+_AGENTS: Final = (
+    _shipped(
+        agents.ASK,
+        "letta_multi_agent_core",
+        "Send a message to another agent, and wait for its answer.",
+        {"message": _TO_AGENT, "other_agent_id": _OTHER_AGENT},
+        ("message", "other_agent_id"),
+    ),
+    _shipped(
+        agents.TELL,
+        "letta_multi_agent_core",
+        "Send a message to another agent, and go on at once. You are not told what it answers.",
+        {"message": _TO_AGENT, "other_agent_id": _OTHER_AGENT},
+        ("message", "other_agent_id"),
+    ),
+    _shipped(
+        agents.ASK_TAGGED,
+        "letta_multi_agent_core",
+        "Send a message to all agents that have certain tags, and wait for their answers.",
+        {
+            "message": _TO_AGENT,
+            "match_all": {**_TAGS_LIST, "description": "An agent must have all of these tags. May be empty."},
+            "match_some": {**_TAGS_LIST, "description": "An agent must have any of these tags, if there are any."},
+        },
+        ("message", "match_all", "match_some"),
+    ),
+)
+_CODE: Final = (
+    _shipped(
+        "run_code",
+        "letta_builtin",
+        "Run a program in a sandbox. You are told what it printed, the value of its last expression, and how it "
+        "failed. Nothing is kept from one call to the next.",
+        {
+            "code": _text("The whole program."),
+            "language": {
+                "type": "string",
+                "enum": ["python", "js", "ts", "r", "java"],
+                "description": "What it is written in. This server runs python and js.",
+            },
+        },
+        ("code", "language"),
+        parallel_safe=True,
+        source="from holdfast.tools.sandbox.run_code import run_code\n",
+    ),
+)
+TOOLS: Final[dict[str, Shipped]] = dict((*_CORE, *_MEMORY, *_EDITING, *_AGENTS, *_CODE))
+
+
+def source_of(name: str) -> str:
+    """What the sandbox is given for a shipped tool; empty for those that do not run there."""
+    shipped = TOOLS.get(name)
+    return (shipped.source if shipped else None) or ""

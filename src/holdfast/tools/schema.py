@@ -1,6 +1,7 @@
 """A tool's schema from its Python source: the signature says which arguments there are, the docstring what they mean.
 
-The source is read, never run. Every complaint says what to write instead, because its reader is about to fix a tool.
+The source is read, never run. What it leaves out is left open: a tool without docstring or annotations can be called,
+if less well. Every complaint says what to write instead, because its reader is about to fix a tool.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Any, Final, cast
 import docstring_parser
 
 from holdfast.errors import Invalid
-from holdfast.tools.annotations import Annotations, Schema, described_parameters, read_docstring
+from holdfast.tools.annotations import Annotations, Meaning, Schema, described_parameters, read_docstring
 
 _NAME_CHARS: Final = 64
 _GIVEN_BY_THE_SERVER: Final = frozenset({"self", "agent_state"})
+_KIND_OF_DEFAULT: Final[dict[type[object], str]] = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -27,7 +29,7 @@ def derive_schema(source: str, name: str | None = None, args_schema: dict[str, A
     """
     module = _parsed(source)
     function = _function(module, name)
-    docstring = _docstring(function)
+    docstring = read_docstring(function)
     try:
         if args_schema is not None:
             parameters = _given_parameters(args_schema)
@@ -35,7 +37,8 @@ def derive_schema(source: str, name: str | None = None, args_schema: dict[str, A
             parameters = _parameters(function, Annotations(module), described_parameters(docstring))
     except RecursionError as error:
         raise Invalid("The types of the arguments are nested too deeply.") from error
-    return {"name": function.name, "description": _description(docstring), "parameters": parameters}
+    description = _description(docstring) or function.name.replace("_", " ").strip().capitalize()
+    return {"name": function.name, "description": description, "parameters": parameters}
 
 
 def _parsed(source: str) -> ast.Module:
@@ -64,15 +67,6 @@ def _function(module: ast.Module, name: str | None) -> Function:
     return function
 
 
-def _docstring(function: Function) -> docstring_parser.Docstring:
-    if not ast.get_docstring(function):
-        raise Invalid(
-            f"The function {function.name!r} is missing docstring: add one that says what it does and, under `Args:`, "
-            f"what each parameter means. A model reads it to know when and how to call the tool."
-        )
-    return read_docstring(function)
-
-
 def _description(docstring: docstring_parser.Docstring) -> str:
     examples = [
         "\n".join(text for text in (example.description, example.snippet) if text) for example in docstring.examples
@@ -84,36 +78,33 @@ def _description(docstring: docstring_parser.Docstring) -> str:
 def _parameters(function: Function, annotations: Annotations, described: dict[str, str]) -> Schema:
     properties: dict[str, Schema] = {}
     required: list[str] = []
-    for parameter, has_default in _signature(function):
+    for parameter, default in _signature(function):
         where = f"parameter {parameter.arg!r} of function {function.name!r}"
-        if parameter.annotation is None:
-            raise Invalid(f"The {where} has no type annotation: write one, such as `{parameter.arg}: str`.")
-        meaning = annotations.read(parameter.annotation, where)
+        annotation = parameter.annotation
+        meaning = Meaning(_like(default)) if annotation is None else annotations.read(annotation, where)
         description = described.get(parameter.arg) or meaning.schema.get("description")
-        if not description:
-            raise Invalid(
-                f"The {where} has no description: add `{parameter.arg}: …` under `Args:` in the docstring, so that a "
-                f"model knows what to pass."
-            )
-        properties[parameter.arg] = {**meaning.schema, "description": description}
-        if not has_default and not meaning.optional:
+        properties[parameter.arg] = meaning.schema | ({"description": description} if description else {})
+        if default is None and not meaning.optional:
             required.append(parameter.arg)
     return {"type": "object", "properties": properties, "required": required}
 
 
-def _signature(function: Function) -> Iterator[tuple[ast.arg, bool]]:
-    """Every parameter that can be passed by name, and whether it has a default."""
+def _like(default: ast.expr | None) -> Schema:
+    """What can be told of a parameter without annotation: it takes what its default is, or anything."""
+    kind = _KIND_OF_DEFAULT.get(type(default.value)) if isinstance(default, ast.Constant) else None
+    return {"type": kind} if kind else {}
+
+
+def _signature(function: Function) -> Iterator[tuple[ast.arg, ast.expr | None]]:
+    """Every parameter that can be passed by name, and its default."""
     arguments = function.args
     if arguments.posonlyargs:
         first = arguments.posonlyargs[0].arg
         raise Invalid(f"The parameter {first!r} of function {function.name!r} is positional-only: remove the `/`.")
     without = len(arguments.args) - len(arguments.defaults)
-    pairs = [(argument, index >= without) for index, argument in enumerate(arguments.args)]
-    pairs += [
-        (argument, default is not None)
-        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    ]
-    yield from (pair for pair in pairs if pair[0].arg not in _GIVEN_BY_THE_SERVER)
+    pairs = zip(arguments.args, [*[None] * without, *arguments.defaults], strict=True)
+    by_name = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    yield from (pair for pair in (*pairs, *by_name) if pair[0].arg not in _GIVEN_BY_THE_SERVER)
 
 
 def _given_parameters(given: dict[str, Any]) -> Schema:

@@ -78,7 +78,7 @@ class ParsedInput(msgspec.Struct, frozen=True, kw_only=True):
     # Set when the answer came in the old form, where the id may be of the approval request instead of the call.
     legacy_request_id: str | None = None
     otids: tuple[str, ...] = ()  # the client's, in the order of the request
-    request_key: str | None = None  # equal for a repeated request; None unless every item had an otid
+    request_key: str | None = None  # same otids and content; None unless every item had an otid
 
     @property
     def image_urls(self) -> tuple[str, ...]:
@@ -99,13 +99,15 @@ def input_of(request: LettaRequest) -> ParsedInput:
     first = items[0]
     otids = tuple(item.otid for item in items if item.otid)
     answer = None if isinstance(first, MessageCreate) else first
+    messages = tuple(_message(item) for item in items if isinstance(item, MessageCreate))
+    decisions = None if answer is None else _decisions(answer)
     return ParsedInput(
-        messages=tuple(_message(item) for item in items if isinstance(item, MessageCreate)),
-        decisions=None if answer is None else _decisions(answer),
+        messages=messages,
+        decisions=decisions,
         decision_otid=(answer and answer.otid) or None,
         legacy_request_id=_legacy_request_id(answer),
         otids=otids,
-        request_key=_request_key(otids) if len(otids) == len(items) else None,
+        request_key=_request_key(otids, messages, decisions) if len(otids) == len(items) else None,
     )
 
 
@@ -129,8 +131,10 @@ def _resolved_decision(decision: Decision, images: Mapping[str, Image]) -> Decis
     return msgspec.structs.replace(decision, content=tuple(_resolved(part, images) for part in decision.content))
 
 
-def _request_key(otids: Sequence[str]) -> str:
-    return hashlib.blake2b("\x1f".join(otids).encode(), digest_size=16, person=b"holdfast-request").hexdigest()
+def _request_key(otids: Sequence[str], messages: Sequence[NewMessage], decisions: Sequence[Decision] | None) -> str:
+    """The content is part of it: some clients count their otids from one again, and that is no repetition."""
+    whole = msgspec.json.encode((otids, messages, decisions))
+    return hashlib.blake2b(whole, digest_size=16, person=b"holdfast-request").hexdigest()
 
 
 # --- answers to held calls -------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ class ProviderTraceView(TypedDict):
     response_json: dict[str, Any]
     step_id: str
     agent_id: str
-    agent_tags: list[str] | None
+    agent_tags: list[str]
     call_type: str
     run_id: str
     source: str
@@ -39,7 +39,7 @@ def provider_trace_view(trace: ProviderTrace) -> ProviderTraceView:
         "response_json": trace.response,
         "step_id": trace.step_id,
         "agent_id": trace.agent_id,
-        "agent_tags": None,
+        "agent_tags": list(trace.agent_tags),
         "call_type": "agent_step",
         "run_id": trace.run_id,
         "source": "holdfast",

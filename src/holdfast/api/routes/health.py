@@ -13,14 +13,15 @@ from holdfast.api.json import json_response
 from holdfast.api.routing import LazyRouter
 from holdfast.engine.worker import skew_of
 from holdfast.store.transaction import DatabaseError
-from holdfast.version import VERSION
+from holdfast.version import API_VERSION, VERSION
 
 router = LazyRouter(tags=["health"])
 
 _log = logging.getLogger(__name__)
 _ANSWER_WITHIN_S: Final = 0.8  # whoever asks gives up after a second
-_HEALTHY = {"version": VERSION, "status": "ok"}
-_DRAINING = {"version": VERSION, "status": "draining"}
+_VERSIONS = {"version": API_VERSION, "holdfast_version": VERSION}
+_HEALTHY = {**_VERSIONS, "status": "ok"}
+_DRAINING = {**_VERSIONS, "status": "draining"}
 
 
 @router.get("/v1/health/")
@@ -48,4 +49,4 @@ async def check_readiness(deps: Deps) -> Response:
 def _unready(detail: str, why: str | None = None) -> Response:
     """`why` may name the database's host or user, so only the log has it."""
     _log.warning("not ready: %s", why or detail)
-    return json_response({"version": VERSION, "status": "unavailable", "detail": detail}, 503)
+    return json_response({**_VERSIONS, "status": "unavailable", "detail": detail}, 503)

@@ -50,6 +50,7 @@ async def list_models(
     )
 
 
+@router.get("/embeddings", include_in_schema=False)  # as 0.x clients spell it
 @router.get("/embedding", responses={200: {"model": list[wire.EmbeddingModel]}}, response_model=None)
 async def list_embedding_models(deps: Deps) -> Response:
     return json_response([wire.embedding_model_view(found) for found in await deps.catalog.embedding_models()])

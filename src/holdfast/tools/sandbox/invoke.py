@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import inspect
 import linecache
@@ -18,6 +19,7 @@ import msgspec
 from holdfast.core.messages import Content, Image, Text, readable_image
 from holdfast.tools.base import Job, failure_text
 from holdfast.tools.sandbox.contract import Answer
+from holdfast.tools.sandbox.models import ArgumentModels
 
 _PLAIN: Final = (str, int, float, bool, list, dict)
 _MODULE: Final = "tool"
@@ -42,8 +44,9 @@ def invoke(job: Job, explain: Callable[[BaseException], str] = str) -> Answer:
     for stream in (sys.stdout, sys.stderr):
         cast("Any", stream).reconfigure(line_buffering=True)
     try:
-        function = load(job)
-        result = function(**fit(function, job))
+        models = ArgumentModels(job.args_schema or {})
+        function = load(job, models)
+        result = function(**fit(function, job, models))
         if inspect.isawaitable(result):
             result = asyncio.run(_awaited(result))
         answer = Answer("success", shape(result))
@@ -55,21 +58,28 @@ def invoke(job: Job, explain: Callable[[BaseException], str] = str) -> Answer:
     return answer
 
 
-def load(job: Job) -> Callable[..., Any]:
+def load(job: Job, models: ArgumentModels) -> Callable[..., Any]:
+    """The function that has the tool's name; else the last one, as in a tool that was given another name."""
     filename = _filename(job)
     # Tracebacks show source lines, and there is no file to read them from.
     linecache.cache[filename] = (len(job.source_code), None, job.source_code.splitlines(keepends=True), filename)
     module = types.ModuleType(_MODULE)
     sys.modules[_MODULE] = module  # dataclasses and pydantic look annotations up through it
-    module.__dict__.update(_TYPING, client=None)
+    module.__dict__.update(_TYPING, client=None, **models.named())
     exec(compile(job.source_code, filename, "exec", dont_inherit=True), module.__dict__)
-    function = module.__dict__.get(job.tool_name)
+    named = job.tool_name if job.tool_name in module.__dict__ else _last_function(job.source_code)
+    function = module.__dict__.get(named)
     if not callable(function):
         raise NameError(f"the source defines no function named {job.tool_name!r}")
     return function
 
 
-def fit(function: Callable[..., Any], job: Job) -> dict[str, Any]:
+def _last_function(source: str) -> str:
+    names = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return names[-1] if names else ""
+
+
+def fit(function: Callable[..., Any], job: Job, models: ArgumentModels) -> dict[str, Any]:
     """The keyword arguments of the call, or a TypeError that names what is missing or unknown."""
     parameters = inspect.signature(function).parameters
     given = dict(job.arguments)
@@ -77,7 +87,9 @@ def fit(function: Callable[..., Any], job: Job) -> dict[str, Any]:
         given["agent_state"] = types.SimpleNamespace(id=job.agent_id, name=job.agent_name)
     if "agent_id" in parameters:
         given["agent_id"] = job.agent_id
-    hints = _hints(function)
+    if "self" in parameters:  # of a method that was sent as a function
+        given["self"] = None
+    hints = models.of_parameters() | _hints(function)
     for name, parameter in parameters.items():
         # To the model such a parameter is optional, whether or not its author wrote `= None`.
         if name not in given and parameter.default is parameter.empty and _allows_none(hints.get(name)):
