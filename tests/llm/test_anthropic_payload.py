@@ -204,13 +204,14 @@ def test_a_history_with_calls_is_sent_even_when_no_tool_is_left() -> None:
         (None, 64_000, None, (64_000, 1024)),
         (8192, None, None, (8192, 1024)),
         (90_000, 64_000, None, (64_000, 1024)),
-        (500, None, None, (1524, 1024)),
-        (4096, None, 10_000, (14_096, 10_000)),
-        (4096, 8192, 10_000, (8192, 8191)),
-        (500, 1000, None, (1000, None)),
+        (500, None, None, (500, None)),
+        (1025, None, None, (1025, 1024)),
+        (4096, None, 10_000, (4096, 4095)),
+        (4096, 8192, 10_000, (4096, 4095)),
+        (500, 1000, None, (500, None)),
     ],
 )
-def test_the_limit_always_leaves_room_for_thinking(
+def test_thinking_fits_into_the_limit_or_is_left_out(
     asked: int | None, ceiling: int | None, budget: int | None, expected: tuple[int, int | None]
 ) -> None:
     settings = {"thinking": {"type": "enabled", "budget_tokens": budget}}
