@@ -114,8 +114,8 @@ def test_both_ways_of_showing_it_agree_and_have_numbers(history: tuple[ModelChoi
     for name in ("parallel_tool_calls", "strict", "verbosity", "effort", "tool_call_parser"):
         assert settings.get(name, config[name]) == config[name]
         assert not config[name] or name in settings
-    assert (settings.get("reasoning") or {}).get("reasoning_effort") == config["reasoning_effort"]
-    thinking = settings.get("thinking") or {}
+    assert settings.get("reasoning", {}).get("reasoning_effort") == config["reasoning_effort"]
+    thinking: dict[str, Any] = settings.get("thinking", {})
     if thinking.get("type"):
         assert (thinking["type"] == "enabled") == config["enable_reasoner"]
         assert (thinking.get("budget_tokens") or 0) == config["max_reasoning_tokens"]
