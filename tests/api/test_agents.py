@@ -326,6 +326,17 @@ async def test_compaction_settings_merge_and_another_mode_resets_the_prompt(serv
     assert other["compaction_settings"]["clip_chars"] == 10
 
 
+async def test_compaction_settings_that_are_written_back_still_follow_the_agent_s_model(served: Served) -> None:
+    made = await served.create()
+    path = f"/v1/agents/{made['id']}"
+    read = await served.client.agents.retrieve(made["id"])
+    back: Any = read.compaction_settings
+    await served.client.agents.update(made["id"], compaction_settings=back)
+    moved = await served.ok("PATCH", path, {"model": "acme/large", "compaction_settings": {"mode": "all"}})
+    fresh = await served.create(model="acme/large", compaction_settings={"mode": "all"})
+    assert moved["compaction_settings"] == fresh["compaction_settings"]
+
+
 async def test_ids_that_are_malformed_or_unknown(served: Served) -> None:
     answer = await served.http.get("/v1/agents/agent-1")
     assert answer.status_code == 422

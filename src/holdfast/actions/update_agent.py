@@ -105,7 +105,9 @@ def _changed(agent: Agent, request: UpdateAgent, resolved: _Resolved, defaults: 
         handle = changes.get("model", agent.model).handle
         creation.check_first_rules(changes["tool_rules"], handle.partition("/")[2])
     if request.compaction_settings is not None:
-        changes["compaction"] = creation.compaction_of(request.compaction_settings, agent.compaction)
+        changes["compaction"] = creation.compaction_of(
+            request.compaction_settings, agent.compaction, agent.model.handle
+        )
     elif "compaction_settings" in request.model_fields_set:
         changes["compaction"] = CompactionSettings()
     if agent.agent_type == "workflow_agent":
