@@ -61,14 +61,14 @@ def test_a_round_trip_through_the_client_changes_nothing(database_url: str, tmp_
         stack = AsyncExitStack()
         served = runner.run(stack.enter_async_context(serving(database_url, tmp_path, EveryProvider())))
 
-        @examples(25)
+        @examples(15)
         @given(info=st.sampled_from(MODELS), said=changes())
         def holds(info: ModelInfo, said: dict[str, Any]) -> None:
             runner.run(check(served, info, said))
 
         try:
             holds()
-            for info in MODELS:  # and every model as it is by default
+            for info in {info.provider_type: info for info in MODELS}.values():  # as they are by default
                 runner.run(check(served, info, {}))
         finally:
             runner.run(stack.aclose())

@@ -43,7 +43,9 @@ def fresh(handle: str, window: int | None = None) -> ModelChoice:
         ("openai/gpt-4", 8_192, None, None),
     ],
 )
-def test_openai_s_models(handle: str, tokens: int, effort: str | None, verbosity: str | None) -> None:
+def test_openai_s_models_have_the_defaults_that_clients_know(
+    handle: str, tokens: int, effort: str | None, verbosity: str | None
+) -> None:
     choice = fresh(handle)
     assert (choice.max_output_tokens, choice.temperature, choice.parallel_tool_calls) == (tokens, 1.0, False)
     assert choice.settings.get("reasoning") == (effort and {"reasoning_effort": effort})
@@ -61,7 +63,9 @@ def test_openai_s_models(handle: str, tokens: int, effort: str | None, verbosity
         ("anthropic/unheard-of", 16_384, ("disabled", 0), None),
     ],
 )
-def test_claudes(handle: str, tokens: int, thinking: tuple[str, int], effort: str | None) -> None:
+def test_claudes_have_the_defaults_that_clients_know(
+    handle: str, tokens: int, thinking: tuple[str, int], effort: str | None
+) -> None:
     choice = fresh(handle)
     told = choice.settings["thinking"]
     assert (choice.max_output_tokens, (told["type"], told["budget_tokens"])) == (tokens, thinking)
@@ -76,7 +80,7 @@ def test_claudes(handle: str, tokens: int, thinking: tuple[str, int], effort: st
         ("google_ai/gemini-2.0-flash", 8_192, False, 0),
     ],
 )
-def test_geminis(handle: str, tokens: int, thoughts: bool, budget: int) -> None:
+def test_geminis_have_the_defaults_that_clients_know(handle: str, tokens: int, thoughts: bool, budget: int) -> None:
     choice = fresh(handle)
     expected = {"include_thoughts": thoughts, "thinking_budget": budget}
     assert (choice.max_output_tokens, choice.settings["thinking_config"]) == (tokens, expected)
