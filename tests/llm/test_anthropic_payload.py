@@ -118,10 +118,7 @@ def test_thinking_is_on_with_the_least_budget_for_models_that_can() -> None:
         ({"thinking": {"type": "enabled", "budget_tokens": 3000}}, 3000),
         ({"thinking": {"type": "enabled", "budget_tokens": 10}}, 1024),
         ({"thinking": {"type": "enabled"}}, 1024),
-        ({"max_reasoning_tokens": 2000}, 2000),
-        ({"thinking": {"type": "enabled"}, "enable_reasoner": False}, 1024),
         ({"thinking": {"type": "disabled"}}, None),
-        ({"enable_reasoner": False}, None),
     ],
 )
 def test_the_settings_decide_about_thinking(settings: dict[str, Any], expected: int | None) -> None:

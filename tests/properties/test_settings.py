@@ -53,7 +53,7 @@ def histories(draw: st.DrawFn) -> tuple[ModelChoice, ModelInfo, str]:
 
 def null_filled(view: dict[str, Any], shape: type[ModelSettings] | type[LLMConfig]) -> dict[str, Any]:
     """As typed clients dump an object: what they know and did not get is null."""
-    return {name: None for name in shape.model_fields if name not in ("response_format", "response_schema")} | view
+    return dict.fromkeys(shape.model_fields) | view
 
 
 @examples(400)
@@ -180,6 +180,12 @@ def _check_chat(sent: dict[str, Any], choice: ModelChoice, info: ModelInfo) -> N
 
 
 @pytest.mark.parametrize("info", MODELS, ids=lambda info: info.handle)
+def test_a_model_s_defaults_are_settings_that_it_takes(info: ModelInfo) -> None:
+    usual = preset(info, WINDOW)
+    assert created(info, "letta_v1_agent", model=info.handle) == fitted(usual, info) == usual
+
+
+@pytest.mark.parametrize("info", MODELS, ids=lambda info: info.handle)
 def test_a_choice_from_before_choices_were_complete_is_shown_and_sent_the_same(info: ModelInfo) -> None:
     before = ModelChoice(
         handle=info.handle, context_window=min(30_000, info.context_window), settings={"enable_reasoner": False}
@@ -188,5 +194,6 @@ def test_a_choice_from_before_choices_were_complete_is_shown_and_sent_the_same(i
     assert whole == completed(whole)
     assert settings_view(whole)["max_output_tokens"] == llm_config_view(whole)["max_tokens"] >= 1
     assert updated(whole, info, "letta_v1_agent", llm_config=llm_config_view(whole)) == whole
+    assert llm_config_view(whole)["enable_reasoner"] in (False, reasons(info))
     kept = msgspec.structs.replace(before, temperature=0.2, max_output_tokens=77)
     assert (completed(kept).temperature, completed(kept).max_output_tokens) == (0.2, 77)

@@ -46,7 +46,7 @@ class CallSettings:
         self._read_fields(sent)
         if "max_output_tokens" in said:
             self.set("max_output_tokens", sent.max_output_tokens)
-        if "response_schema" in said and "response_format" not in said:
+        if "response_schema" in said and sent.response_format is None:
             self.set("response_format", sent.response_schema and sent.response_schema.model_dump())
         for name in ("reasoning", "thinking", "thinking_config"):
             if name in said:

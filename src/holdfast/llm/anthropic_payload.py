@@ -102,10 +102,7 @@ def betas(endpoint: Endpoint, info: ModelInfo, payload: dict[str, Any]) -> list[
 
 def _wanted_thinking(request: ModelRequest, info: ModelInfo, traits: Traits) -> Thinking:
     said: dict[str, Any] = request.settings.get("thinking") or {}
-    budget = said.get("budget_tokens") or request.settings.get("max_reasoning_tokens")
-    wanted = said.get("type")
-    if wanted is None and request.settings.get("enable_reasoner") is False:
-        wanted = "disabled"
+    budget, wanted = said.get("budget_tokens"), said.get("type")
     if wanted == "disabled" and traits.off != "never":
         return Thinking() if traits.off == "unmentioned" else Thinking({"type": traits.off})
     if wanted is None and not (traits.thinks or info.abilities.reasoning):

@@ -42,6 +42,11 @@ _THINKING_PARTS: Final = {
     "zai": _ZAI_PARTS,
     "zai_coding": _ZAI_PARTS,
 }
+_NO_THOUGHTS: Final = {"include_thoughts": False, "thinking_budget": 0}
+# What may stand in a choice's settings; there was more in them once.
+_KEPT: Final = frozenset(
+    {"provider_type", "reasoning", "thinking", "thinking_config", "effort", "verbosity", "strict", "tool_call_parser"}
+)
 _GOOGLE: Final = frozenset({"google_ai", "google_vertex"})
 _ANTHROPIC: Final = frozenset({"anthropic", "bedrock"})
 
@@ -80,6 +85,8 @@ def fitted(choice: ModelChoice, info: ModelInfo) -> ModelChoice:
         taken = _THINKING_PARTS.get(info.provider_type, frozenset({"type"}))
         if kept := {key: value for key, value in thinking.items() if key in taken}:
             settings["thinking"] = kept
+    if switch == "thinking_config" and not info.abilities.reasoning:
+        settings[switch] = dict(_NO_THOUGHTS)
     fit = msgspec.structs.replace(choice, settings=settings)
     return _fitted_to_claude(fit, info) if info.provider_type in _ANTHROPIC else fit
 
@@ -90,9 +97,11 @@ def completed(choice: ModelChoice) -> ModelChoice:
         return choice
     info = _known_by_name(choice)
     usual = preset(info, choice.context_window)
-    settings = usual.settings | {key: value for key, value in choice.settings.items() if key != "enable_reasoner"}
+    settings = usual.settings | {key: value for key, value in choice.settings.items() if key in _KEPT}
     if choice.settings.get("enable_reasoner") is False and "thinking" in settings:
         settings["thinking"] = settings["thinking"] | {"type": "disabled"}
+    if (budget := choice.settings.get("max_reasoning_tokens")) and "thinking" in settings:
+        settings["thinking"] = settings["thinking"] | {"budget_tokens": budget}
     return fitted(
         msgspec.structs.replace(
             choice,
@@ -149,8 +158,6 @@ def _settings(info: ModelInfo, in_words: bool) -> dict[str, Any]:
             settings["thinking"] = {"type": "enabled" if thinks else "disabled", "clear_thinking": False}
         case "google_ai" | "google_vertex":
             settings["thinking_config"] = _thinking_config(info, name)
-        case "chatgpt_oauth":
-            settings["reasoning"] = {"reasoning_effort": "medium"}
         case "openai" | "azure":
             if effort := next((effort for names, effort in _OPENAI_EFFORTS if names.match(name)), None):
                 settings["reasoning"] = {"reasoning_effort": effort}
@@ -170,7 +177,7 @@ def _thinking(info: ModelInfo) -> dict[str, Any]:
 
 def _thinking_config(info: ModelInfo, name: str) -> dict[str, Any]:
     if not info.abilities.reasoning:
-        return {"include_thoughts": False, "thinking_budget": 0}
+        return dict(_NO_THOUGHTS)
     return {"include_thoughts": True, "thinking_budget": 1024 if name.startswith("gemini-2") else DYNAMIC_BUDGET}
 
 
