@@ -15,7 +15,7 @@ from holdfast.actions.base_tools import sync_base_tools
 from holdfast.api.deps import Holdfast
 from holdfast.api.routes import agent_blocks, agent_tools, agents, blocks, models, tools
 from holdfast.api.server import ROUTERS, create_app
-from holdfast.llm.base import ModelInfo
+from holdfast.llm.base import Abilities, ModelInfo
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.settings import Settings
 from holdfast.store.database import open_database
@@ -36,6 +36,18 @@ def roll_dice(sides: int) -> int:
 '''
 
 
+# Found when it is named, and not listed.
+THINKER = ModelInfo(
+    handle="acme/thinker",
+    name="thinker",
+    provider_name="acme",
+    provider_type="anthropic",
+    context_window=200_000,
+    max_output_tokens=8_000,
+    abilities=Abilities(reasoning=True),
+)
+
+
 class Catalog(ModelCatalog):
     """The offline model, a larger one from another provider, and one embedding model."""
 
@@ -51,7 +63,8 @@ class Catalog(ModelCatalog):
         return [*await super().models(), large]
 
     async def find(self, handle: str) -> ModelInfo:
-        return next((info for info in await self.models() if info.handle == handle), None) or await super().find(handle)
+        offered = [*await self.models(), THINKER]
+        return next((info for info in offered if info.handle == handle), None) or await super().find(handle)
 
     async def embedding_models(self) -> list[dict[str, Any]]:
         return [{"handle": "acme/vectors", "embedding_dim": 8, "provider_type": "openai"}]
@@ -87,12 +100,14 @@ class Served(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def serving(database_url: str, directory: Path, **options: Any) -> AsyncGenerator[Served]:
+async def serving(
+    database_url: str, directory: Path, catalog: ModelCatalog | None = None, **options: Any
+) -> AsyncGenerator[Served]:
     database = await open_database(database_url)
     sandbox = ForkServerSandbox(hidden=(directory,))
     settings = Settings(data_dir=directory, default_model="holdfast/offline", tool_timeout_s=100, **options)
     try:
-        deps = assemble(settings, database, sandbox, Catalog())
+        deps = assemble(settings, database, sandbox, catalog or Catalog())
         now_us = deps.clock.now_us()
         await database.write(lambda tx: sync_base_tools(tx, now_us))
         known = set(map(id, ROUTERS))

@@ -18,6 +18,17 @@ async def test_the_client_lists_models(served: Served) -> None:
     assert (large.max_context_window, large.context_window, large.api_model_type) == (200_000, 200_000, "llm")
 
 
+async def test_a_listed_model_shows_how_a_new_agent_calls_it(served: Served) -> None:
+    for listed in await served.ok("GET", "/v1/models/"):
+        described = await served.create(llm_config=listed)
+        named = await served.create(model=listed["handle"], context_window_limit=listed["context_window"])
+        for agent in (described, named):
+            config = agent["llm_config"]
+            kept = {name: listed[name] for name in config if name not in ("model_endpoint", "display_name", "model")}
+            assert kept == {name: config[name] for name in kept}
+        assert described["model_settings"] == named["model_settings"]
+
+
 async def test_models_are_filtered_by_provider(served: Served) -> None:
     async def handles(**query: str) -> list[str]:
         return [model["handle"] for model in await served.ok("GET", "/v1/models/", **query)]

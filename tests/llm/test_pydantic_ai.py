@@ -544,6 +544,17 @@ async def test_what_gemini_is_to_think_is_said() -> None:
     assert (said.include_thoughts, said.thinking_budget) == (True, 1024)
 
 
+@pytest.mark.parametrize(("name", "budget"), [("gemini-2.5-offline", -1), ("gemini-3-offline", None)])
+async def test_a_gemini_that_may_decide_how_long_to_think_is_told_so_in_its_own_way(
+    name: str, budget: int | None
+) -> None:
+    adapter = msgspec.structs.replace(GEMINI, open=bridge_to("google_ai", name=name, reasoning=True))
+    thinking = {"include_thoughts": True, "thinking_budget": -1}
+    body = await sent(adapter, asks(adapter, settings={"thinking_config": thinking}))
+    said = gemini_rules.read(body).generation_config.thinking_config
+    assert (said.include_thoughts, said.thinking_budget) == (True, budget)
+
+
 @pytest.mark.parametrize("kind", ["json_schema", "json_object"])
 async def test_a_gemini_that_has_tools_or_a_shape_but_not_both_is_told_of_the_shape_in_words(kind: str) -> None:
     older = msgspec.structs.replace(GEMINI, open=bridge_to("google_ai", name="gemini-2.5-offline"))

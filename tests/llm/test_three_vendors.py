@@ -300,9 +300,20 @@ async def test_newer_claudes_at_bedrock_decide_themselves_how_much_to_think() ->
             assert vendor.last.body["additionalModelRequestFields"] == {"thinking": thinking}
 
 
-async def test_claude_has_room_to_think_in_at_bedrock() -> None:
-    body = await sent(BEDROCK, settings={"thinking": THINKING}, max_output_tokens=1000)
-    assert body["inferenceConfig"]["maxTokens"] == 1000 + 2048
+async def test_at_bedrock_too_thinking_fits_into_the_limit_or_is_left_out() -> None:
+    for limit, budget in ((5000, 2048), (2000, 1999), (1000, None)):
+        body = await sent(BEDROCK, settings={"thinking": THINKING}, max_output_tokens=limit)
+        assert body["inferenceConfig"]["maxTokens"] == limit
+        assert body.get("additionalModelRequestFields", {}).get("thinking", {}).get("budget_tokens") == budget
+
+
+async def test_newer_claudes_get_no_temperature_at_bedrock() -> None:
+    for name, temperature in (("anthropic.claude-opus-4-7-v1:0", None), ("amazon.nova-pro-v1:0", 0.5)):
+        called = msgspec.structs.replace(BEDROCK, open=bridge_to("bedrock", name=name))
+        async with opened(called) as (vendor, model):
+            vendor.will(says(TextDelta("Hi")))
+            await reply_of(model, asks(BEDROCK, temperature=0.5, max_output_tokens=99))
+            assert vendor.last.body["inferenceConfig"].get("temperature") == temperature
 
 
 async def test_claude_does_not_think_at_bedrock_where_it_would_be_refused() -> None:

@@ -14,7 +14,7 @@ from holdfast.actions.blocks import check_limit
 from holdfast.actions.choose_model import Defaults, Embedding, chosen_embedding, first_choice
 from holdfast.actions.initial_messages import first_messages
 from holdfast.core import prompt
-from holdfast.core.prompts import DEFAULT_SYSTEM
+from holdfast.core.prompts import DEFAULT_SYSTEM, SUMMARY
 from holdfast.core.records import Agent, Block, CompactionSettings, ModelChoice, Thread, Tool
 from holdfast.core.tool_rules import Rule, RunFirst
 from holdfast.errors import Invalid, NotFound, Unsupported
@@ -102,9 +102,16 @@ def check_first_rules(rules: Sequence[Rule], model_name: str) -> None:
         raise Invalid(f"Only one run_first rule is allowed with the model {model_name}, not {len(firsts)}.")
 
 
-def compaction_of(sent: CompactionRequestSettings, known: CompactionSettings) -> CompactionSettings:
-    """Fields that were sent replace the known ones. Another mode has another prompt."""
+def compaction_of(sent: CompactionRequestSettings, known: CompactionSettings, handle: str) -> CompactionSettings:
+    """Fields that were sent replace the known ones. Another mode has another prompt.
+
+    What was not chosen is shown as what it means, and stays unchosen when it is written back. `handle`: the agent's own
+    model.
+    """
     changes: dict[str, Any] = {name: getattr(sent, name) for name in sent.model_fields_set}
+    for name, meaning in (("model", handle), ("prompt", SUMMARY[known.mode])):
+        if getattr(known, name) is None and changes.get(name) == meaning:
+            del changes[name]
     if "mode" in changes and changes["mode"] != known.mode:
         changes.setdefault("prompt", None)
     if changes.get("model_settings") is not None and sent.model_settings is not None:
@@ -151,7 +158,7 @@ def _draft(request: CreateAgentRequest, model: ModelChoice, embedding: Embedding
     check_first_rules(rules, model.handle.partition("/")[2])
     compaction = CompactionSettings()
     if request.compaction_settings is not None:
-        compaction = compaction_of(request.compaction_settings, compaction)
+        compaction = compaction_of(request.compaction_settings, compaction, model.handle)
     return Agent(
         id=ids.new("agent"),
         name=request.name or random_name(),

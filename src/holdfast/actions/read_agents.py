@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from holdfast.core.records import Agent
+from holdfast.llm.presets import completed
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
 from holdfast.store import blocks as block_rows
@@ -34,7 +37,7 @@ async def agent_states(
     waiting = await agent_rows.pending_approvals_of(tx, agent_ids) if "agent.pending_approval" in include else {}
     return [
         agent_state(
-            agent,
+            msgspec.structs.replace(agent, model=completed(agent.model)),
             Relations(
                 message_ids=windows.get(agent.id, ()),
                 blocks=blocks.get(agent.id, ()),

@@ -7,12 +7,15 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.actions.call_settings import CallSettings, moved
 from holdfast.core import prompt
 from holdfast.core.records import Agent, ModelChoice, Thread, Tool
 from holdfast.core.spec import Effect, HeartbeatLoop, RunSpec, Speaking, ToolSpec
 from holdfast.errors import RequestError
 from holdfast.llm.base import Catalog, ModelInfo
 from holdfast.llm.dialects import reasons
+from holdfast.llm.presets import completed
+from holdfast.wire.model_settings import ModelSettings
 from holdfast.wire.requests import ClientTool, LettaRequest
 
 # Those that speak through a tool, and go on only when they ask for it.
@@ -87,41 +90,24 @@ async def _has_no_reasoning(catalog: Catalog, model: ModelChoice) -> bool:
 
 async def effective_model(catalog: Catalog, agent: Agent, thread: Thread, override: str | None) -> ModelChoice:
     """The request's model beats the conversation's, which beats the agent's; the agent's window limit stays."""
-    choice = agent.model
+    choice = completed(agent.model)
     handle = override or thread.model
     if handle and handle != choice.handle:
         choice = _switched(choice, await catalog.find(handle))
     if thread.context_window_limit:
         choice = msgspec.structs.replace(choice, context_window=min(thread.context_window_limit, choice.context_window))
     if thread.model_settings and not override:
-        choice = _with_settings(choice, thread.model_settings)
+        call = CallSettings(choice, await catalog.find(choice.handle))
+        call.read_settings(ModelSettings.model_validate(thread.model_settings))
+        choice = call.result()
     return choice
 
 
 def _switched(choice: ModelChoice, info: ModelInfo) -> ModelChoice:
-    """To another model for a while: within its limits, and without settings that only the agent's own understands."""
-    longest = info.max_output_tokens
-    wanted = choice.max_output_tokens
-    return msgspec.structs.replace(
-        choice,
-        handle=info.handle,
-        provider_category=info.provider_category,
-        context_window=min(choice.context_window, info.context_window),
-        max_output_tokens=min(wanted, longest) if wanted and longest else wanted,
-        settings={},
-    )
-
-
-def _with_settings(choice: ModelChoice, settings: dict[str, Any]) -> ModelChoice:
-    """The conversation's settings over the agent's, also those that a choice keeps apart from the others."""
-    return msgspec.structs.replace(
-        choice,
-        settings=choice.settings | settings,
-        parallel_tool_calls=bool(settings.get("parallel_tool_calls", choice.parallel_tool_calls)),
-        max_output_tokens=settings.get("max_output_tokens", choice.max_output_tokens),
-        temperature=settings.get("temperature", choice.temperature),
-        response_format=settings.get("response_format") or settings.get("response_schema") or choice.response_format,
-    )
+    """To another model for a while: within the limits of both, and without settings that only the agent's own takes."""
+    other = moved(choice, info, choice.context_window)
+    most = [limit for limit in (choice.max_output_tokens, other.max_output_tokens) if limit is not None]
+    return msgspec.structs.replace(other, max_output_tokens=min(most))
 
 
 def tool_specs(

@@ -63,7 +63,7 @@ async def update_agent(
 ) -> AgentState:
     creation.refuse_unbuilt(request)
     creation.check_file_limits(request)
-    resolved = await _resolve(agent_id, request, database, catalog)
+    resolved = await _resolve(agent_id, request, database, catalog, defaults)
 
     async def write(tx: Transaction) -> AgentState:
         known = await agent_rows.get(tx, agent_id, lock=True)
@@ -75,7 +75,9 @@ async def update_agent(
     return await database.write(write)
 
 
-async def _resolve(agent_id: str, request: UpdateAgent, database: Database, catalog: Catalog) -> _Resolved:
+async def _resolve(
+    agent_id: str, request: UpdateAgent, database: Database, catalog: Catalog, defaults: Defaults
+) -> _Resolved:
     async def known_handle(tx: Transaction) -> str:
         return (await agent_rows.get(tx, agent_id)).model.handle
 
@@ -83,7 +85,8 @@ async def _resolve(agent_id: str, request: UpdateAgent, database: Database, cata
     info = await catalog.find(asked_handle(request) or handle) if concerns_model(request) else None
     embedding = None
     if {"embedding", "embedding_config"} & request.model_fields_set:
-        embedding = await chosen_embedding(catalog, None, request)
+        named = request.embedding is not None or request.embedding_config is not None
+        embedding = await chosen_embedding(catalog, defaults.embedding if named else None, request)
     return _Resolved(info, embedding)
 
 
@@ -102,7 +105,9 @@ def _changed(agent: Agent, request: UpdateAgent, resolved: _Resolved, defaults: 
         handle = changes.get("model", agent.model).handle
         creation.check_first_rules(changes["tool_rules"], handle.partition("/")[2])
     if request.compaction_settings is not None:
-        changes["compaction"] = creation.compaction_of(request.compaction_settings, agent.compaction)
+        changes["compaction"] = creation.compaction_of(
+            request.compaction_settings, agent.compaction, agent.model.handle
+        )
     elif "compaction_settings" in request.model_fields_set:
         changes["compaction"] = CompactionSettings()
     if agent.agent_type == "workflow_agent":
@@ -113,7 +118,7 @@ def _changed(agent: Agent, request: UpdateAgent, resolved: _Resolved, defaults: 
 def _model(agent: Agent, request: UpdateAgent, info: ModelInfo, defaults: Defaults) -> ModelChoice:
     if asked_handle(request) is None and agent.model.handle != info.handle:
         raise Conflict("The agent's model was changed by another request at the same time. Send the change again.")
-    return revised_choice(agent.model, request, info, defaults.window)
+    return revised_choice(agent.model, request, info, defaults.window, agent.agent_type)
 
 
 async def _replace_relations(

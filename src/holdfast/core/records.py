@@ -113,7 +113,7 @@ class ModelChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     temperature: float | None = None
     parallel_tool_calls: bool = False
     response_format: dict[str, Any] | None = None
-    settings: dict[str, Any] = {}  # model_settings as sent, for echoing and for the vendor
+    settings: dict[str, Any] = {}  # what only some vendors take, as they are sent it: see llm.presets
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):

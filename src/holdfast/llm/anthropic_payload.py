@@ -17,7 +17,14 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.llm.anthropic_schema import closed, enforceable
-from holdfast.llm.anthropic_traits import EFFORTS, Traits, family_and_version, traits_of
+from holdfast.llm.anthropic_traits import (
+    DEFAULT_BUDGET,
+    LEAST_BUDGET,
+    Traits,
+    accepted_effort,
+    family_and_version,
+    traits_of,
+)
 from holdfast.llm.anthropic_turns import (
     Block,
     Message,
@@ -34,8 +41,6 @@ from holdfast.llm.json_in_words import json_in_words, schema_in
 from holdfast.llm.tool_names import sent_name
 
 DEFAULT_MAX_TOKENS: Final = 4_096
-DEFAULT_BUDGET: Final = 1_024
-LEAST_BUDGET: Final = 1_024
 CONTINUE: Final = "[Continue.]"
 INTERLEAVED: Final = "interleaved-thinking-2025-05-14"
 BINDING: Final = "thinking-binding-controls-2026-08-01"
@@ -97,10 +102,7 @@ def betas(endpoint: Endpoint, info: ModelInfo, payload: dict[str, Any]) -> list[
 
 def _wanted_thinking(request: ModelRequest, info: ModelInfo, traits: Traits) -> Thinking:
     said: dict[str, Any] = request.settings.get("thinking") or {}
-    budget = said.get("budget_tokens") or request.settings.get("max_reasoning_tokens")
-    wanted = said.get("type")
-    if wanted is None and request.settings.get("enable_reasoner") is False:
-        wanted = "disabled"
+    budget, wanted = said.get("budget_tokens"), said.get("type")
     if wanted == "disabled" and traits.off != "never":
         return Thinking() if traits.off == "unmentioned" else Thinking({"type": traits.off})
     if wanted is None and not (traits.thinks or info.abilities.reasoning):
@@ -122,34 +124,25 @@ def _adaptive(traits: Traits) -> dict[str, Any]:
 
 
 def _limits(request: ModelRequest, info: ModelInfo, thinking: Thinking) -> tuple[int, Thinking]:
-    """`max_tokens` counts the thinking too. A limit that leaves no room for it is taken to be about the answer."""
+    """`max_tokens` counts the thinking too, and is never more than was asked for: the thinking has to fit in."""
     said, ceiling = request.max_output_tokens, info.max_output_tokens
     most = said or ceiling or DEFAULT_MAX_TOKENS + thinking.budget
     if ceiling is not None:
         most = min(most, ceiling)
     if not thinking.budget:
         return most, thinking
-    if most <= thinking.budget:
-        most = most + thinking.budget if ceiling is None else min(most + thinking.budget, ceiling)
     budget = min(thinking.budget, most - 1)
     if budget < LEAST_BUDGET:
         return most, Thinking()
     return most, Thinking({"type": "enabled", "budget_tokens": budget}, budget)
 
 
-def _effort(wanted: str, traits: Traits, thinking: Thinking) -> str | None:
-    """The most that the model takes of what is asked for. One that was told not to think takes no more than `high`."""
-    if wanted not in EFFORTS:
-        return wanted  # the vendor may know it by now
-    is_off = thinking.config is not None and not thinking.is_on
-    most = min(EFFORTS.index(wanted), EFFORTS.index("high") if is_off else len(EFFORTS))
-    return next((effort for effort in reversed(traits.efforts) if EFFORTS.index(effort) <= most), None)
-
-
 def _output(request: ModelRequest, traits: Traits, thinking: Thinking) -> dict[str, Any]:
     system = [text(request.system) | {"cache_control": _MARK}] if request.system.strip() else []
     config: dict[str, Any] = {}
-    if (wanted := request.settings.get("effort")) and (effort := _effort(wanted, traits, thinking)):
+    is_off = thinking.config is not None and not thinking.is_on
+    wanted = request.settings.get("effort")
+    if wanted and (effort := accepted_effort(wanted, traits, is_off=is_off)):
         config["effort"] = effort
     shape = request.response_format or {}
     if shape.get("type") == "json_schema" and traits.structured and enforceable(schema := schema_in(shape)):

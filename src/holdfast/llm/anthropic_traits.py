@@ -14,6 +14,8 @@ import msgspec
 
 Version = tuple[int, int]
 EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
+DEFAULT_BUDGET: Final = 1_024
+LEAST_BUDGET: Final = 1_024
 _UNNAMED: Final = {"mythos": (5, 0)}  # "claude-mythos-preview" has no number
 
 
@@ -55,6 +57,14 @@ def traits_of(model: str) -> Traits:
         structured=version >= (4, 5) or (family == "opus" and version >= (4, 1)),
         efforts=_efforts(family, version),
     )
+
+
+def accepted_effort(wanted: str, traits: Traits, *, is_off: bool) -> str | None:
+    """The most that the model takes of what is asked for. One that was told not to think takes no more than `high`."""
+    if wanted not in EFFORTS:
+        return wanted  # the vendor may know it by now
+    most = min(EFFORTS.index(wanted), EFFORTS.index("high") if is_off else len(EFFORTS))
+    return next((effort for effort in reversed(traits.efforts) if EFFORTS.index(effort) <= most), None)
 
 
 def family_and_version(model: str) -> tuple[str, Version | None]:

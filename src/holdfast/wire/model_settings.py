@@ -47,30 +47,20 @@ SettingsProvider = Literal[
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 
-# Defaults that a client sees beside what was set, per provider; every other provider has the plain ones.
-_COMMON: Final[dict[str, Any]] = {"temperature": 0.7, "response_format": None}
-_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    "openai": _COMMON | {"reasoning": {"reasoning_effort": "high"}, "strict": True},
-    "sglang": _COMMON | {"reasoning": {"reasoning_effort": "high"}, "strict": True, "tool_call_parser": None},
-    "anthropic": {
-        "temperature": 1.0,
-        "thinking": {"type": "enabled", "budget_tokens": 1024},
-        "response_format": None,
-        "verbosity": None,
-        "effort": None,
-        "strict": False,
-    },
-    "google_ai": {
-        "temperature": 0.7,
-        "thinking_config": {"include_thoughts": True, "thinking_budget": 1024},
-        "response_schema": None,
-    },
-    "zai": _COMMON | {"thinking": {"type": "enabled", "clear_thinking": False}},
-    "baseten": {"temperature": 0.7},
-    "chatgpt_oauth": {"temperature": 0.7, "reasoning": {"reasoning_effort": "medium"}},
+# What a client always sees, per provider; every other provider has the plain fields. What else was set is added.
+_PLAIN: Final = ("temperature", "response_format")
+_OPENAI: Final = ("temperature", "reasoning", "response_format", "strict")
+_GOOGLE: Final = ("temperature", "thinking_config", "response_schema")
+_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "openai": _OPENAI,
+    "sglang": (*_OPENAI, "tool_call_parser"),
+    "anthropic": ("temperature", "thinking", "response_format", "verbosity", "effort", "strict"),
+    "google_ai": _GOOGLE,
+    "google_vertex": _GOOGLE,
+    "zai": (*_PLAIN, "thinking"),
+    "baseten": ("temperature",),
+    "chatgpt_oauth": ("temperature", "reasoning"),
 }
-_DEFAULTS["google_vertex"] = _DEFAULTS["google_ai"]
-_MAX_OUTPUT_TOKENS: Final = {"google_ai": 65_536, "google_vertex": 65_536}
 
 # What the client's types accept, by provider name; the rest is shown as openai.
 _SETTINGS_SHOWN: Final = frozenset(
@@ -114,56 +104,57 @@ ResponseFormat = Annotated[
 
 
 class Reasoning(BaseModel):
-    reasoning_effort: Effort = "high"
+    reasoning_effort: Effort | None = None
 
 
 class Thinking(BaseModel):
-    type: Literal["enabled", "disabled"] = "enabled"
+    type: Literal["enabled", "disabled"] | None = None
     budget_tokens: Annotated[int, Field(ge=0)] | None = None
     clear_thinking: bool | None = None
 
 
 class ThinkingConfig(BaseModel):
-    include_thoughts: bool = True
-    thinking_budget: int = 1024
+    include_thoughts: bool | None = None
+    thinking_budget: Annotated[int, Field(ge=-1)] | None = None
 
 
-class ModelSettings(BaseModel):
-    """The union of every provider's settings; what a provider does not know it ignores."""
+class CallFields(BaseModel):
+    """What `model_settings` and `llm_config` call by the same name. What is not sent stays as it is; null stands for
+    what the model has by default."""
 
     model_config = ConfigDict(protected_namespaces=())
 
-    provider_type: SettingsProvider = "openai"
-    max_output_tokens: Tokens | None = None
-    parallel_tool_calls: bool = True
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
-    response_schema: ResponseFormat | None = None
-    reasoning: Reasoning | None = None
-    thinking: Thinking | None = None
-    thinking_config: ThinkingConfig | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     strict: bool | None = None
     tool_call_parser: Name | None = None
 
 
-class LLMConfig(BaseModel):
-    """The retired way to choose a model; only what still means something is read."""
+class ModelSettings(CallFields):
+    """The union of every provider's settings; what a model does not take is not kept."""
 
-    model_config = ConfigDict(protected_namespaces=())
+    provider_type: SettingsProvider | None = None
+    max_output_tokens: Tokens | None = None
+    response_schema: ResponseFormat | None = None  # what Google calls the response_format
+    reasoning: Reasoning | None = None
+    thinking: Thinking | None = None
+    thinking_config: ThinkingConfig | None = None
+
+
+class LLMConfig(CallFields):
+    """The retired way to choose a model; only what still means something is read."""
 
     model: Handle
     handle: Handle | None = None
     provider_name: Name | None = None
     model_endpoint_type: Name | None = None
     context_window: Tokens | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None
-    parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
     enable_reasoner: bool | None = None
-    max_reasoning_tokens: Annotated[int, Field(ge=0)] | None = None
+    max_reasoning_tokens: Annotated[int, Field(ge=-1)] | None = None
     reasoning_effort: Effort | None = None
 
     @property
@@ -176,25 +167,32 @@ class LLMConfig(BaseModel):
 
 
 def sent_settings(settings: ModelSettings) -> dict[str, Any]:
-    """What the caller really said, for storing: defaults are added when it is shown."""
-    return settings.model_dump(exclude_unset=True, exclude_none=True) | {"provider_type": settings.provider_type}
+    """What the caller really said, for storing beside the agent's own."""
+    return settings.model_dump(exclude_unset=True, exclude_none=True)
 
 
 def settings_view(choice: ModelChoice) -> dict[str, Any]:
-    provider = choice.settings.get("provider_type") or shown_provider(choice.handle)
-    defaults = _DEFAULTS.get(provider, _COMMON)
-    shown: dict[str, Any] = {
-        "provider_type": provider,
-        "max_output_tokens": choice.max_output_tokens or _MAX_OUTPUT_TOKENS.get(provider, 4096),
-        "parallel_tool_calls": choice.parallel_tool_calls,
-        **defaults,
-        **{key: value for key, value in choice.settings.items() if key in defaults},
+    provider = shown_provider(_provider_of(choice))
+    fields = _FIELDS.get(provider, _PLAIN)
+    format_name = "response_schema" if "response_schema" in fields else "response_format"
+    settings = choice.settings
+    told: dict[str, Any] = {
+        "temperature": choice.temperature,
+        "thinking": settings.get("thinking"),
+        "thinking_config": settings.get("thinking_config"),
+        "reasoning": settings.get("reasoning") or ({"reasoning_effort": None} if "reasoning" in fields else None),
+        format_name: choice.response_format,
+        "verbosity": settings.get("verbosity"),
+        "effort": settings.get("effort"),
+        "strict": bool(settings.get("strict")),
+        "tool_call_parser": settings.get("tool_call_parser"),
     }
-    if choice.temperature is not None:
-        shown["temperature"] = choice.temperature
-    if choice.response_format is not None:
-        shown["response_schema" if "response_schema" in defaults else "response_format"] = choice.response_format
-    return shown
+    return {
+        "provider_type": provider,
+        "max_output_tokens": choice.max_output_tokens,
+        "parallel_tool_calls": choice.parallel_tool_calls,
+        **{name: value for name, value in told.items() if name in fields or value},
+    }
 
 
 def llm_config_view(choice: ModelChoice) -> dict[str, Any]:
@@ -203,7 +201,7 @@ def llm_config_view(choice: ModelChoice) -> dict[str, Any]:
     return {
         "model": model,
         "display_name": model,
-        "model_endpoint_type": shown_endpoint(choice.handle),
+        "model_endpoint_type": shown_endpoint(_provider_of(choice)),
         "model_endpoint": None,
         "provider_name": provider,
         "provider_category": choice.provider_category,
@@ -211,9 +209,9 @@ def llm_config_view(choice: ModelChoice) -> dict[str, Any]:
         "context_window": choice.context_window,
         "put_inner_thoughts_in_kwargs": False,
         "handle": choice.handle,
-        "temperature": 1.0 if choice.temperature is None else choice.temperature,
+        "temperature": choice.temperature,
         "max_tokens": choice.max_output_tokens,
-        "enable_reasoner": settings.get("enable_reasoner", True),
+        "enable_reasoner": is_reasoner(settings),
         "reasoning_effort": _part(settings, "reasoning").get("reasoning_effort"),
         "max_reasoning_tokens": _reasoning_budget(settings),
         "effort": settings.get("effort"),
@@ -223,7 +221,7 @@ def llm_config_view(choice: ModelChoice) -> dict[str, Any]:
         "tier": None,
         "parallel_tool_calls": choice.parallel_tool_calls,
         "response_format": choice.response_format,
-        "strict": settings.get("strict", False),
+        "strict": bool(settings.get("strict")),
         "return_logprobs": False,
         "top_logprobs": None,
         "return_token_ids": False,
@@ -231,20 +229,31 @@ def llm_config_view(choice: ModelChoice) -> dict[str, Any]:
     }
 
 
-def shown_provider(handle: str) -> str:
-    provider = handle.partition("/")[0]
+def is_reasoner(settings: dict[str, Any]) -> bool:
+    """Whether the model reasons: as it is told to, where it can be told, and by its nature where it cannot."""
+    if told := _part(settings, "thinking").get("type"):
+        return told == "enabled"
+    if "thinking_config" in settings:
+        return bool(_part(settings, "thinking_config").get("include_thoughts"))
+    return bool(settings.get("enable_reasoner"))
+
+
+def _provider_of(choice: ModelChoice) -> str:
+    """Whose settings the model takes. Its handle does not always tell: a provider may have any name."""
+    return choice.settings.get("provider_type") or choice.handle.partition("/")[0]
+
+
+def shown_provider(provider: str) -> str:
     return provider if provider in _SETTINGS_SHOWN else "openai"
 
 
-def shown_endpoint(handle: str) -> str:
-    provider = handle.partition("/")[0]
+def shown_endpoint(provider: str) -> str:
     return provider if provider in _ENDPOINTS_SHOWN else "openai"
 
 
 def _reasoning_budget(settings: dict[str, Any]) -> int:
-    if "max_reasoning_tokens" in settings:
-        return settings["max_reasoning_tokens"]
-    return _part(settings, "thinking").get("budget_tokens") or 0
+    budget = _part(settings, "thinking").get("budget_tokens")
+    return budget or _part(settings, "thinking_config").get("thinking_budget") or 0
 
 
 def _part(settings: dict[str, Any], name: str) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from typing_extensions import TypedDict
 
-from holdfast.wire.model_settings import shown_endpoint
+from holdfast.core.records import ModelChoice
+from holdfast.wire.model_settings import llm_config_view
 
 ProviderCategory = Literal["base", "byok"]
 ProviderType = Literal[
@@ -75,7 +76,7 @@ class Model(TypedDict):
     context_window: int
     put_inner_thoughts_in_kwargs: bool
     temperature: float
-    max_tokens: int | None
+    max_tokens: int
     enable_reasoner: bool
     reasoning_effort: str | None
     max_reasoning_tokens: int
@@ -128,54 +129,31 @@ def shown_embedding_endpoint(provider_type: str) -> str:
 
 
 def model_view(
+    usual: ModelChoice,
     *,
-    handle: str,
     name: str,
     provider_name: str,
     provider_type: str,
-    context_window: int,
     endpoint: str | None,
-    max_output_tokens: int | None,
-    provider_category: str = "base",
     abilities: object = None,
     price: object = None,
 ) -> Model:
-    """`abilities` and `price` are objects with fields; a price is in US dollars for a million tokens."""
-    return {
-        "handle": handle,
+    """`usual`: how an agent calls the model that says nothing, with the whole window. `abilities` and `price` are
+    objects with fields; a price is in US dollars for a million tokens."""
+    shown: dict[str, Any] = {
+        **llm_config_view(usual),
         "name": name,
+        "model": name,
         "display_name": name,
         "provider_type": shown_provider_type(provider_type),
         "provider_name": provider_name,
-        "provider_category": provider_category,
         "model_type": "llm",
-        "max_context_window": context_window,
-        "model": name,
-        "model_endpoint_type": shown_endpoint(f"{provider_type}/{name}"),
+        "max_context_window": usual.context_window,
         "model_endpoint": endpoint,
-        "model_wrapper": None,
-        "context_window": context_window,
-        "put_inner_thoughts_in_kwargs": False,
-        "temperature": 0.7,
-        "max_tokens": max_output_tokens,
-        "enable_reasoner": True,
-        "reasoning_effort": None,
-        "max_reasoning_tokens": 0,
-        "effort": None,
-        "frequency_penalty": None,
-        "compatibility_type": None,
-        "verbosity": None,
-        "tier": None,
-        "parallel_tool_calls": False,
-        "response_format": None,
-        "strict": False,
-        "return_logprobs": False,
-        "top_logprobs": None,
-        "return_token_ids": False,
-        "tool_call_parser": None,
         "abilities": msgspec.to_builtins(abilities) if abilities is not None else {},
         "price": msgspec.to_builtins(price),
     }
+    return cast("Model", shown)
 
 
 def embedding_model_view(found: dict[str, Any]) -> EmbeddingModel:

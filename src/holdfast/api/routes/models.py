@@ -10,6 +10,7 @@ from starlette.responses import Response
 from holdfast.api.deps import Deps
 from holdfast.api.json import json_response
 from holdfast.api.routing import LazyRouter
+from holdfast.llm.presets import preset
 from holdfast.wire import models as wire
 from holdfast.wire.providers import ProviderStatusView
 from holdfast.wire.times import optional_timestamp
@@ -34,14 +35,11 @@ async def list_models(
     return json_response(
         [
             wire.model_view(
-                handle=model.handle,
+                preset(model, model.context_window),
                 name=model.name,
                 provider_name=model.provider_name,
                 provider_type=model.provider_type,
-                provider_category=model.provider_category,
-                context_window=model.context_window,
                 endpoint=model.endpoint,
-                max_output_tokens=model.max_output_tokens,
                 abilities=model.abilities,
                 price=model.price,
             )

@@ -18,8 +18,7 @@ from pydantic_ai.settings import ModelSettings
 
 from holdfast.core.messages import Reasoning, RedactedReasoning
 from holdfast.errors import AuthRejected, Refused
-from holdfast.llm.anthropic_payload import DEFAULT_BUDGET, LEAST_BUDGET
-from holdfast.llm.anthropic_traits import Traits, traits_of
+from holdfast.llm.anthropic_traits import DEFAULT_BUDGET, LEAST_BUDGET, Traits, traits_of
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.bridge.signed import Carrier, HeardSigned
 from holdfast.llm.bridge.vendor import Vendor, common_settings
@@ -79,15 +78,26 @@ def _descriptions() -> Any:
 
 def _settings(request: ModelRequest, traits: Traits) -> ModelSettings:
     settings: dict[str, Any] = {**common_settings(request, parallel=False)}
-    thinking: dict[str, Any] = request.settings.get("thinking") or {}
-    if thinking.get("type") == "enabled" and _may_think(request):
-        budget = max(LEAST_BUDGET, thinking.get("budget_tokens") or DEFAULT_BUDGET) if traits.budgets else 0
-        wanted = {"type": "enabled", "budget_tokens": budget} if budget else {"type": "adaptive"}
+    wanted = _thinking(request, traits) if _may_think(request) else None
+    if wanted is not None:
         settings["bedrock_additional_model_requests_fields"] = {"thinking": wanted}
-        settings.pop("temperature", None)  # refused while it thinks
-        if settings.get("max_tokens", budget + 1) <= budget:
-            settings["max_tokens"] += budget  # leaves no room for thinking, so it is taken to be about the answer
+    if wanted is not None or not traits.sampling:
+        settings.pop("temperature", None)  # refused while it thinks, and by newer models always
     return cast("ModelSettings", settings)
+
+
+def _thinking(request: ModelRequest, traits: Traits) -> dict[str, Any] | None:
+    """None: not asked for, or no room for it in the longest reply that is asked for."""
+    said: dict[str, Any] = request.settings.get("thinking") or {}
+    if said.get("type") != "enabled":
+        return None
+    budget = said.get("budget_tokens") or 0
+    if traits.adaptive and not (budget and traits.budgets):
+        return {"type": "adaptive"}
+    budget = max(LEAST_BUDGET, budget or DEFAULT_BUDGET)
+    if request.max_output_tokens is not None:
+        budget = min(budget, request.max_output_tokens - 1)
+    return {"type": "enabled", "budget_tokens": budget} if budget >= LEAST_BUDGET else None
 
 
 def _may_think(request: ModelRequest) -> bool:

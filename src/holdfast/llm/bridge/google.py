@@ -17,6 +17,7 @@ from holdfast.errors import AuthRejected, ModelUnavailable
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.bridge.vendor import Vendor, common_settings
 from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.presets import DYNAMIC_BUDGET
 
 # The one whose list of models we read, and that gateways offer; the SDK's own choice changes with its releases.
 API_VERSION: Final = "v1beta"
@@ -32,8 +33,7 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
         made.update(cast("GoogleModelSettings", common_settings(request, parallel=False)))
         # Clients say it of every model, because it has a default; one that does not think refuses it.
         if thinks:
-            thinking = request.settings.get("thinking_config") or {"include_thoughts": True}
-            made["google_thinking_config"] = cast("ThinkingConfigDict", thinking)
+            made["google_thinking_config"] = cast("ThinkingConfigDict", _thinking(request, info))
         return made
 
     return Vendor(
@@ -45,6 +45,16 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
         marks_errors=True,
         shapes_with_tools=bool(model.profile.get("google_supports_tool_combination")),
     )
+
+
+def _thinking(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
+    said: dict[str, Any] = request.settings.get("thinking_config") or {}
+    if not said or not info.abilities.reasoning:  # then only the library knows that it thinks
+        return {"include_thoughts": True}
+    # Only the second generation is told by a number that it may decide; later ones decide when nothing is said.
+    if said.get("thinking_budget") == DYNAMIC_BUDGET and "gemini-2" not in info.name:
+        return {key: value for key, value in said.items() if key != "thinking_budget"}
+    return said
 
 
 def _provider(endpoint: Endpoint, client: httpx2.AsyncClient) -> BaseGoogleProvider:

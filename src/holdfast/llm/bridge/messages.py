@@ -60,7 +60,7 @@ REDACTED: Final = ("redacted_thinking", "redacted_content")
 def parameters(request: ModelRequest, vendor: Vendor) -> ModelRequestParameters:
     # Left open, a tool is strict only where that changes nothing of its schema.
     strict = None if request.settings.get("strict") else False
-    wanted: dict[str, Any] = request.response_format or request.settings.get("response_schema") or {}
+    wanted = request.response_format or {}
     able = _is_able(wanted, request, vendor)
     system = "\n\n".join(filter(None, (request.system, _in_words(wanted, able))))
     return ModelRequestParameters(

@@ -1,0 +1,73 @@
+"""What an agent's model and its embedding are, from the many ways to ask for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .resources import Served, serving
+
+FREE: dict[str, Any] = {
+    "embedding_endpoint_type": "hugging-face",
+    "embedding_model": "letta-free",
+    "embedding_dim": 1536,
+    "handle": "letta/letta-free",
+}
+
+
+@pytest.mark.parametrize("named", [{"embedding": "letta/letta-free"}, {"embedding_config": FREE}])
+async def test_the_embedding_that_is_gone_stands_for_the_one_that_is_configured_or_for_none(
+    database_url: str, tmp_path: Path, named: dict[str, Any]
+) -> None:
+    async with serving(database_url, tmp_path) as bare:
+        agent = await bare.create(**named)
+        assert (agent["embedding"], agent["embedding_config"]) == (None, None)
+        (listed,) = await bare.ok("GET", "/v1/models/embedding")
+        assert listed["handle"] == "acme/vectors"
+    async with serving(database_url, tmp_path, default_embedding="acme/vectors") as configured:
+        agent = await configured.create(**named)
+        assert (agent["embedding"], agent["embedding_config"]["embedding_dim"]) == ("acme/vectors", 8)
+        path = f"/v1/agents/{agent['id']}"
+        cleared = await configured.ok("PATCH", path, {"embedding": None})
+        assert (cleared["embedding"], cleared["embedding_config"]) == (None, None)
+        assert (await configured.ok("PATCH", path, named))["embedding"] == "acme/vectors"
+
+
+async def test_reasoning_tokens_need_no_limit_for_the_reply(served: Served) -> None:
+    thinker = await served.create(model="acme/thinker", max_reasoning_tokens=4_000)
+    assert thinker["llm_config"]["max_reasoning_tokens"] == 4_000
+    assert thinker["model_settings"]["thinking"] == {"type": "enabled", "budget_tokens": 4_000}
+    assert thinker["llm_config"]["max_tokens"] == thinker["model_settings"]["max_output_tokens"] == 8_000
+    plain = await served.create(max_reasoning_tokens=4_000)
+    assert (plain["llm_config"]["max_reasoning_tokens"], plain["llm_config"]["enable_reasoner"]) == (0, False)
+
+
+async def test_thinking_is_disabled_and_enabled_in_every_way(served: Served) -> None:
+    made = await served.create(model="acme/thinker")
+    path = f"/v1/agents/{made['id']}"
+    for change, enabled in (
+        ({"model_settings": {"provider_type": "anthropic", "thinking": {"type": "disabled"}}}, False),
+        ({"reasoning": True}, True),
+        ({"llm_config": {"model": "thinker", "handle": "acme/thinker", "enable_reasoner": False}}, False),
+        ({"model_settings": {"thinking": {"type": "enabled"}}}, True),
+        ({"reasoning": False}, False),
+    ):
+        changed = await served.ok("PATCH", path, change)
+        assert changed["llm_config"]["enable_reasoner"] is enabled
+        assert (changed["model_settings"]["thinking"]["type"] == "enabled") is enabled
+        assert changed["llm_config"]["max_reasoning_tokens"] == 1024
+
+
+async def test_agents_that_think_in_words_can_be_told_not_to(served: Served) -> None:
+    for agent_type, said, enabled in (
+        ("memgpt_agent", {}, True),
+        ("memgpt_agent", {"reasoning": False}, False),
+        ("letta_v1_agent", {"reasoning": True}, False),
+    ):
+        agent = await served.create(agent_type=agent_type, **said)
+        assert agent["llm_config"]["enable_reasoner"] is enabled
+        path = f"/v1/agents/{agent['id']}"
+        back = {"llm_config": agent["llm_config"], "model_settings": agent["model_settings"]}
+        assert (await served.ok("PATCH", path, back))["llm_config"] == agent["llm_config"]
