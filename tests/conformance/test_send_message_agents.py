@@ -186,7 +186,7 @@ async def test_a_denied_call_is_told_to_the_model_which_goes_on(
     assert heartbeats(await history(client, agent))[-1].endswith("Continuing: user denied request to call tool.")
 
 
-@in_modes("TG", adapters="T")
+@in_modes("TG")
 async def test_a_cancel_keeps_the_words_that_were_shown(client: AsyncLetta, make_agent: MakeAgent, mode: Mode) -> None:
     agent = await make(make_agent)
     turn = begin(client, mode, agent, "[[tokens:5000]] [[delay:0.005]] go")

@@ -326,8 +326,15 @@ class TestOtherBuiltInTools:
         found = await call(world, "conversation_search", query="words")
         assert json.loads(str(found.content))["results"]
 
-    async def test_sending_a_message_and_finishing_edits_return_nothing(self, world: World) -> None:
-        assert (await call(world, "send_message", message="Hi")).content == "None"
+    async def test_a_message_that_was_sent_is_confirmed(self, world: World) -> None:
+        assert (await call(world, "send_message", message="Hi")).content == "Sent message successfully."
+
+    async def test_a_message_without_words_is_an_error(self, world: World) -> None:
+        refused = await call(world, "send_message")
+        assert refused.status == "error"
+        assert "missing 1 required positional argument: 'message'" in str(refused.content)
+
+    async def test_finishing_edits_returns_nothing(self, world: World) -> None:
         assert (await call(world, "memory_finish_edits")).content == "None"
 
     async def test_one_that_this_server_does_not_have_is_an_error(self, world: World) -> None:

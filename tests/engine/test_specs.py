@@ -248,7 +248,7 @@ async def old_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     if request.param == "sqlite":
         yield sqlite_at(tmp_path)
         return
-    server = request.getfixturevalue("postgres_server")
+    server = request.getfixturevalue("postgres_server").uri
     uri = await postgres.create_database(server, migrated=False)
     yield uri
     await postgres.drop_database(server, uri)
