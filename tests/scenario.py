@@ -332,7 +332,9 @@ class World:
 
     async def speak_through_send_message(self) -> None:
         """Makes it an agent of the kind that says nothing except by calling send_message."""
-        agent = _agent(self.agent_id, (*RULES, ExitLoop(tool_name="send_message")))
+        settings = {"strict": False, "put_inner_thoughts_in_kwargs": True}
+        model = {"max_output_tokens": 4_096, "temperature": 1.0, "settings": settings}
+        agent = _agent(self.agent_id, (*RULES, ExitLoop(tool_name="send_message")), **model)
 
         async def change(tx: Transaction) -> None:
             await agents.update_agent(tx, agent)

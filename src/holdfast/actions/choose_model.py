@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.actions.call_settings import CallSettings, moved
+from holdfast.core import heartbeats
 from holdfast.core.records import ModelChoice
 from holdfast.errors import Invalid
 from holdfast.llm.base import Catalog, ModelInfo
 from holdfast.llm.presets import completed, preset
-from holdfast.wire.agent_requests import AgentFields, AgentType, CreateAgentRequest, UpdateAgent
+from holdfast.wire.agent_requests import AgentFields, CreateAgentRequest, UpdateAgent
 from holdfast.wire.models import embedding_config_view
 
 _HANDLES_NAMED: Final = 20
@@ -28,10 +29,6 @@ _MODEL_FIELDS: Final = frozenset(
         "response_format",
     }
 )
-
-
-# Agents that write their thoughts down as an argument of each call where the model has none of its own.
-THINKING_IN_WORDS: Final = frozenset(get_args(AgentType)) - {"letta_v1_agent"}
 
 
 class Defaults(msgspec.Struct, frozen=True):
@@ -66,7 +63,7 @@ async def first_choice(catalog: Catalog, defaults: Defaults, request: CreateAgen
             f"{await _existing(catalog)} HOLDFAST_DEFAULT_MODEL names one for agents that name none."
         )
     info = await catalog.find(handle)
-    choice = preset(info, defaults.window, in_words=request.agent_type in THINKING_IN_WORDS)
+    choice = preset(info, defaults.window, in_words=request.agent_type in heartbeats.AGENT_TYPES)
     return revised_choice(choice, request, info, defaults.window, request.agent_type)
 
 
@@ -77,8 +74,8 @@ def revised_choice(
 
     `window`: what an agent gets of a larger one unless it asks for more.
     """
-    in_words = agent_type in THINKING_IN_WORDS
-    choice = completed(choice)
+    in_words = agent_type in heartbeats.AGENT_TYPES
+    choice = completed(choice, in_words=in_words)
     if info.handle != choice.handle:
         choice = moved(choice, info, window, in_words=in_words)
     if request.model_settings is None and "model_settings" in request.model_fields_set:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from holdfast.core import heartbeats
 from holdfast.core.records import Agent
 from holdfast.llm.presets import completed
 from holdfast.secretbox import SecretBox
@@ -37,7 +38,9 @@ async def agent_states(
     waiting = await agent_rows.pending_approvals_of(tx, agent_ids) if "agent.pending_approval" in include else {}
     return [
         agent_state(
-            msgspec.structs.replace(agent, model=completed(agent.model)),
+            msgspec.structs.replace(
+                agent, model=completed(agent.model, in_words=agent.agent_type in heartbeats.AGENT_TYPES)
+            ),
             Relations(
                 message_ids=windows.get(agent.id, ()),
                 blocks=blocks.get(agent.id, ()),
@@ -61,3 +64,8 @@ async def whole_state(tx: Transaction, agent_id: str, sent: Mapping[str, str] = 
 def _shown(secret: agent_rows.SealedSecret, reveal: SecretBox | None, sent: Mapping[str, str]) -> Secret:
     value = reveal.open(secret.sealed) if reveal else sent.get(secret.key)
     return Secret(secret.id, secret.key, value, secret.description)
+
+
+def _with_whole_model(agent: Agent) -> Agent:
+    whole = completed(agent.model, in_words=agent.agent_type in heartbeats.AGENT_TYPES)
+    return msgspec.structs.replace(agent, model=whole)

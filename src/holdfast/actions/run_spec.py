@@ -8,28 +8,14 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.actions.call_settings import CallSettings, moved
-from holdfast.core import prompt
+from holdfast.core import heartbeats, prompt
 from holdfast.core.records import Agent, ModelChoice, Thread, Tool
 from holdfast.core.spec import Effect, HeartbeatLoop, RunSpec, Speaking, ToolSpec
-from holdfast.errors import RequestError
 from holdfast.llm.base import Catalog, ModelInfo
-from holdfast.llm.dialects import reasons
 from holdfast.llm.presets import completed
-from holdfast.wire.model_settings import ModelSettings
+from holdfast.wire.model_settings import ModelSettings, writes_thoughts
 from holdfast.wire.requests import ClientTool, LettaRequest
 
-# Those that speak through a tool, and go on only when they ask for it.
-_WITH_HEARTBEATS: Final = frozenset(
-    {
-        "memgpt_agent",
-        "memgpt_v2_agent",
-        "react_agent",
-        "workflow_agent",
-        "split_thread_agent",
-        "voice_convo_agent",
-        "voice_sleeptime_agent",
-    }
-)
 # Shipped tools whose effects do not commit with their return.
 _ACTING_OUTSIDE: Final = ("letta_multi_agent_core", "letta_builtin")
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
@@ -64,33 +50,20 @@ async def freeze(
         override_system=request.override_system,
         skills=prompt.skills_section([skill.model_dump() for skill in request.client_skills or ()]),
         autoclear=agent.message_buffer_autoclear,
-        heartbeats=await _heartbeats(catalog, model, request) if agent.agent_type in _WITH_HEARTBEATS else None,
+        heartbeats=_heartbeats(model, request) if agent.agent_type in heartbeats.AGENT_TYPES else None,
     )
 
 
-async def _heartbeats(catalog: Catalog, model: ModelChoice, request: LettaRequest) -> HeartbeatLoop:
+def _heartbeats(model: ModelChoice, request: LettaRequest) -> HeartbeatLoop:
     speaking = None
     if request.use_assistant_message:
         speaking = Speaking(request.assistant_message_tool_name, request.assistant_message_tool_kwarg)
-    return HeartbeatLoop(thinking=await _has_no_reasoning(catalog, model), speaking=speaking)
-
-
-async def _has_no_reasoning(catalog: Catalog, model: ModelChoice) -> bool:
-    """Then thoughts are asked for in an argument, unless the agent's settings say no to them."""
-    wanted = model.settings.get("put_inner_thoughts_in_kwargs")
-    if wanted is not None:
-        return bool(wanted)
-    if not model.settings.get("enable_reasoner", True):
-        return False
-    try:
-        return not reasons(await catalog.find(model.handle))
-    except RequestError:  # the first model call says that it is not there
-        return False
+    return HeartbeatLoop(thinking=writes_thoughts(model.settings), speaking=speaking)
 
 
 async def effective_model(catalog: Catalog, agent: Agent, thread: Thread, override: str | None) -> ModelChoice:
     """The request's model beats the conversation's, which beats the agent's; the agent's window limit stays."""
-    choice = completed(agent.model)
+    choice = completed(agent.model, in_words=agent.agent_type in heartbeats.AGENT_TYPES)
     handle = override or thread.model
     if handle and handle != choice.handle:
         choice = _switched(choice, await catalog.find(handle))

@@ -22,6 +22,17 @@ from holdfast.core.spec import HeartbeatLoop, Speaking
 from holdfast.core.tool_rules import Called, Children, Conditional, ContinueLoop, Rule
 from holdfast.errors import ToolFailed
 
+AGENT_TYPES: Final = frozenset(
+    {
+        "memgpt_agent",
+        "memgpt_v2_agent",
+        "react_agent",
+        "workflow_agent",
+        "split_thread_agent",
+        "voice_convo_agent",
+        "voice_sleeptime_agent",
+    }
+)
 THINKING: Final = "thinking"
 HEARTBEAT: Final = "request_heartbeat"
 _MESSAGE: Final = Speaking().argument

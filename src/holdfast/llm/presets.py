@@ -91,12 +91,12 @@ def fitted(choice: ModelChoice, info: ModelInfo) -> ModelChoice:
     return _fitted_to_claude(fit, info) if info.provider_type in _ANTHROPIC else fit
 
 
-def completed(choice: ModelChoice) -> ModelChoice:
+def completed(choice: ModelChoice, *, in_words: bool = False) -> ModelChoice:
     """A choice that was stored before choices were complete. Only the model's name is known of it."""
     if choice.max_output_tokens is not None and choice.temperature is not None and "strict" in choice.settings:
         return choice
     info = _known_by_name(choice)
-    usual = preset(info, choice.context_window)
+    usual = preset(info, choice.context_window, in_words=in_words)
     settings = usual.settings | {key: value for key, value in choice.settings.items() if key in _KEPT}
     if choice.settings.get("enable_reasoner") is False and "thinking" in settings:
         settings["thinking"] = settings["thinking"] | {"type": "disabled"}
@@ -146,6 +146,8 @@ def _settings(info: ModelInfo, in_words: bool) -> dict[str, Any]:
         "strict": False,
         "enable_reasoner": in_words or reasons(info),
     }
+    if in_words and not reasons(info):
+        settings["put_inner_thoughts_in_kwargs"] = True
     match info.provider_type:
         case "anthropic":
             settings["thinking"] = _thinking(info)

@@ -207,7 +207,7 @@ def llm_config_view(choice: ModelChoice) -> dict[str, Any]:
         "provider_category": choice.provider_category,
         "model_wrapper": None,
         "context_window": choice.context_window,
-        "put_inner_thoughts_in_kwargs": False,
+        "put_inner_thoughts_in_kwargs": writes_thoughts(settings),
         "handle": choice.handle,
         "temperature": choice.temperature,
         "max_tokens": choice.max_output_tokens,
@@ -227,6 +227,11 @@ def llm_config_view(choice: ModelChoice) -> dict[str, Any]:
         "return_token_ids": False,
         "tool_call_parser": settings.get("tool_call_parser"),
     }
+
+
+def writes_thoughts(settings: dict[str, Any]) -> bool:
+    """Whether a model that does not reason by itself is asked for its thoughts in an argument of each call."""
+    return bool(settings.get("put_inner_thoughts_in_kwargs") and settings.get("enable_reasoner", True))
 
 
 def is_reasoner(settings: dict[str, Any]) -> bool:
