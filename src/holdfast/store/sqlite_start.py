@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from holdfast.errors import ConfigError
 from holdfast.store.sqlite import SQLiteDatabase, migrate
-from holdfast.store.tables import metadata
+from holdfast.store.schema import metadata
 from holdfast.store.transaction import DatabaseError
 
 _DISK: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
