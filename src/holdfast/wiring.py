@@ -18,6 +18,7 @@ from holdfast.actions.send_message import SendMessage
 from holdfast.api.deps import Holdfast
 from holdfast.core.redaction import is_secret_name
 from holdfast.core.retrying import Patience
+from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.executing import SandboxExecutor
@@ -96,12 +97,13 @@ def assemble(
     executor = SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s)
     patience = Patience(settings.model_retries, settings.model_retry_s)
     observers = Observers(Spans(), _traces(settings, database, box, clock) if settings.trace_provider else None)
+    archival = ArchivalMemory(database, catalog, clock, settings.archival_token_limit)
     compactor = Compactor(catalog, clock, TokenRatios(database), patience, observers.spans)
     runner = Runner(
         database,
         catalog,
         executor,
-        InlineTools(database, clock),
+        InlineTools(database, clock, archival),
         clock,
         compactor,
         patience,
@@ -126,6 +128,7 @@ def assemble(
         worker=worker,
         streams=streams,
         compactor=compactor,
+        archival=archival,
         send=SendMessage(database, catalog, worker, streams, clock, patience.retries),
         cancel=CancelRuns(database, worker, clock),
     )
@@ -143,6 +146,7 @@ def _catalog(settings: Settings, endpoints: list[Endpoint], database: Database, 
         endpoints,
         declared=settings.models,
         brought=lambda: load_endpoints(database, box),
+        patience=Patience(settings.model_retries, settings.model_retry_s),
         vendors=Vendors(
             first_byte_s=settings.model_timeout_s,
             total_s=settings.model_stream_timeout_s,

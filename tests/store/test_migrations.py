@@ -23,8 +23,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from holdfast.store import sqlite
 from holdfast.store.database import DatabaseError, open_database
 from holdfast.store.migrations import revision, upgrade
-from holdfast.store.sqlite_log import keep_a_log
 from holdfast.store.schema import metadata
+from holdfast.store.sqlite_log import keep_a_log
 
 from .. import postgres
 

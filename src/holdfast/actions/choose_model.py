@@ -10,6 +10,7 @@ from holdfast.core.records import ModelChoice
 from holdfast.errors import Invalid
 from holdfast.llm.base import Catalog, ModelInfo
 from holdfast.wire.agent_requests import AgentFields, CreateAgentRequest, UpdateAgent
+from holdfast.wire.archives import ArchiveCreate
 from holdfast.wire.model_settings import LLMConfig, ModelSettings, sent_settings, shown_provider
 from holdfast.wire.models import embedding_config_view
 
@@ -95,7 +96,7 @@ def revised_choice(choice: ModelChoice, request: AgentFields, info: ModelInfo, w
     return revised
 
 
-async def chosen_embedding(catalog: Catalog, default: str | None, request: AgentFields) -> Embedding:
+async def chosen_embedding(catalog: Catalog, default: str | None, request: AgentFields | ArchiveCreate) -> Embedding:
     if request.embedding_config is not None:
         config = request.embedding_config.model_dump()
         return Embedding(request.embedding_config.handle, config)

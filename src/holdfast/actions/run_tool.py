@@ -8,6 +8,7 @@ from typing import Any
 from holdfast import ids
 from holdfast.actions.base_tools import is_base_tool
 from holdfast.core.records import Agent, Tool
+from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
 from holdfast.engine.inline import InlineTools
 from holdfast.errors import Invalid, NotFound
@@ -52,6 +53,7 @@ async def run_attached(
     sandbox: Sandbox,
     secretbox: SecretBox,
     clock: Clock,
+    archival: ArchivalMemory,
     timeout_s: float,
 ) -> ToolExecutionResult:
     async def load(tx: Transaction) -> tuple[Agent, Tool, list[agent_rows.SealedSecret]]:
@@ -63,7 +65,7 @@ async def run_attached(
 
     agent, tool, secrets = await database.read(load)
     if is_base_tool(tool):
-        performed = await InlineTools(database, clock).run_by_hand(agent, tool, arguments)
+        performed = await InlineTools(database, clock, archival).run_by_hand(agent, tool, arguments)
         return execution_view(performed.status, performed.content, (), (), None)
     _require_python(tool.source_type)
     job = Job(

@@ -18,11 +18,13 @@ from holdfast.api.deps import Holdfast
 from holdfast.api.limits import Limits
 from holdfast.api.paths import CanonicalPaths
 from holdfast.api.routes import (
+    agent_archives,
     agent_blocks,
     agent_history,
     agent_tools,
     agents,
     approvals,
+    archives,
     blocks,
     conversation_messages,
     conversations,
@@ -49,6 +51,9 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     agent_blocks.router,
     agent_tools.router,
     blocks.router,
+    archives.router,
+    archives.passages_router,
+    agent_archives.router,
     tools.router,
     models.router,
     providers.router,

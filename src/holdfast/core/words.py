@@ -17,9 +17,11 @@ MOST_WORDS: Final = 50_000  # of a text; PostgreSQL indexes at most 1 MB of them
 MOST_ASKED: Final = 64
 # Words of a question that nearly every text has. A search leaves them out unless there is nothing else in it.
 _COMMON: Final = frozenset(
-    "a about am an and are as at be but by can could did do does for from had has have he her him his how i if in is it "
-    "its me my not of on or our she so than that the their them then there they this to us was we were what when where "
-    "which who why will with would you your".split()
+    """
+    a about am an and are as at be but by can could did do does for from had has have he her him his how i if in is it
+    its me my not of on or our she so than that the their them then there they this to us was we were what when where
+    which who why will with would you your
+    """.split()  # noqa: SIM905 - a list of one word per line would fill a screen
 )
 
 

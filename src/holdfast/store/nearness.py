@@ -1,7 +1,7 @@
 """How near vectors are to each other. Vectors are 32-bit floats of length one, codes a bit for the sign of each number.
 
 Codes are compared first: they are a thirty-second of the size, and how many bits differ tells the angle well enough to
-leave out almost everything. numpy does it if it is installed; plain Python gives the same answers, some ten times slower.
+leave out almost everything. numpy does it if it is installed; plain Python gives the same answers, ten times slower.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ def _nearest_plain(codes: bytes | bytearray, code: bytes, most: int, among: Sequ
     places = range(len(codes) // width) if among is None else among
     if len(places) <= most:
         return list(places)
-    differing = (
-        ((int.from_bytes(codes[at * width : at * width + width]) ^ wanted).bit_count(), at) for at in places
-    )
+    differing = (((int.from_bytes(codes[at * width : at * width + width]) ^ wanted).bit_count(), at) for at in places)
     return [place for _, place in heapq.nsmallest(most, differing)]
 
 

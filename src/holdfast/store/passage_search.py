@@ -121,9 +121,7 @@ async def oldest(tx: Transaction, wanted: PassageFilter, limit: int) -> list[str
     return [row["id"] for row in await tx.fetch_all(found.limit(limit))]
 
 
-async def by_vector(
-    tx: Transaction, index: VectorIndex, vector: bytes, wanted: PassageFilter, limit: int
-) -> list[str]:
+async def by_vector(tx: Transaction, index: VectorIndex, vector: bytes, wanted: PassageFilter, limit: int) -> list[str]:
     """The ids of passages whose vectors are nearest, best first. `wanted` must name its archives: vectors of different
     models say nothing to each other."""
     if not wanted.archive_ids:

@@ -34,6 +34,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from holdfast.store import facts
 from holdfast.store.migrations import revision
+from holdfast.store.schema import ONLY_SQLITE, metadata
 from holdfast.store.sqlite_connection import (
     COMPILER,
     DamagedFile,
@@ -46,7 +47,6 @@ from holdfast.store.sqlite_connection import (
 )
 from holdfast.store.sqlite_log import Room, keep_a_log
 from holdfast.store.statements import Statement
-from holdfast.store.schema import ONLY_SQLITE, metadata
 from holdfast.store.transaction import DatabaseError, Job
 
 T = TypeVar("T")
