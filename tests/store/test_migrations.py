@@ -30,12 +30,12 @@ from .. import postgres
 
 _driver: Any = asyncpg
 
+# Without the generated column that only PostgreSQL has, and without its index.
 _COLUMNS = """
     SELECT table_name, column_name, ordinal_position, data_type, is_nullable, column_default
     FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version'
-    ORDER BY 1, 3
+    AND column_name <> 'lexemes' ORDER BY 1, 3
 """
-# Without the index that only PostgreSQL has, over an expression.
 _INDEXES = """
     SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'
     AND indexname <> 'passages_by_words' ORDER BY 1

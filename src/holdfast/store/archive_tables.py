@@ -99,6 +99,7 @@ passage_vectors = Table(
 ONLY_SQLITE: Final = (
     "CREATE VIRTUAL TABLE passage_words USING fts5("
     "archive_id, words, content='passages', content_rowid='seq', tokenize=\"unicode61 tokenchars '-'\")",
+    "CREATE VIRTUAL TABLE passage_words_known USING fts5vocab(passage_words, row)",  # in how many texts a word is
     "CREATE TRIGGER passage_words_insert AFTER INSERT ON passages BEGIN "
     "INSERT INTO passage_words (rowid, archive_id, words) VALUES (new.seq, new.archive_id, new.words); END",
     "CREATE TRIGGER passage_words_delete AFTER DELETE ON passages BEGIN "

@@ -39,33 +39,43 @@ def code_of(vector: bytes) -> bytes:
     return int(signs.ljust(words * _WORD_BYTES * 8, "0"), 2).to_bytes(words * _WORD_BYTES)
 
 
-def nearest_codes(codes: bytes | bytearray, code: bytes, most: int, among: Sequence[int] | None = None) -> list[int]:
-    """Places in `codes`, which stand end to end, of those that differ in the fewest bits. In no order.
+class CodeTable:
+    """Many codes of one length, ready to be compared. It is never changed."""
 
-    `among`: only these places.
-    """
-    numpy = _numpy()
-    if numpy is None:
-        return _nearest_plain(codes, code, most, among)
-    table = numpy.frombuffer(codes, dtype=numpy.uint64).reshape(-1, len(code) // _WORD_BYTES)
-    places = None if among is None else numpy.array(among, dtype=numpy.int64)
-    if places is not None:
-        table = table[places]
-    if len(table) > most:
-        differing = numpy.bitwise_count(table ^ numpy.frombuffer(code, dtype=numpy.uint64)).sum(axis=1, dtype="int32")
-        kept = numpy.argpartition(differing, most)[:most]
-    else:
-        kept = numpy.arange(len(table))
-    return (kept if places is None else places[kept]).tolist()
+    def __init__(self, codes: bytes, width: int) -> None:
+        """`codes` stand end to end, each of `width` bytes."""
+        self._codes = codes
+        self._width = width
+        numpy = _numpy()
+        # Word by word instead of code by code: long runs of one operation are what numpy is quick at.
+        self._columns = None
+        if numpy is not None:
+            table = numpy.frombuffer(codes, dtype=numpy.uint64).reshape(-1, width // _WORD_BYTES)
+            self._columns = numpy.ascontiguousarray(table.T)
 
+    def __len__(self) -> int:
+        return len(self._codes) // self._width
 
-def _nearest_plain(codes: bytes | bytearray, code: bytes, most: int, among: Sequence[int] | None) -> list[int]:
-    width, wanted = len(code), int.from_bytes(code)
-    places = range(len(codes) // width) if among is None else among
-    if len(places) <= most:
-        return list(places)
-    differing = (((int.from_bytes(codes[at * width : at * width + width]) ^ wanted).bit_count(), at) for at in places)
-    return [place for _, place in heapq.nsmallest(most, differing)]
+    def nearest(self, code: bytes, most: int, among: Sequence[int] | None = None) -> list[int]:
+        """The places of those that differ in the fewest bits, in no order. `among`: only these places."""
+        if len(self if among is None else among) <= most:
+            return list(range(len(self)) if among is None else among)
+        if self._columns is None:
+            return self._nearest_plain(code, most, range(len(self)) if among is None else among)
+        numpy = _numpy()
+        columns = self._columns if among is None else self._columns[:, numpy.array(among)]
+        differing = numpy.zeros(columns.shape[1], dtype=numpy.uint16)
+        for column, word in zip(columns, numpy.frombuffer(code, dtype=numpy.uint64), strict=True):
+            differing += numpy.bitwise_count(column ^ word)
+        kept = numpy.argpartition(differing, most)[:most].tolist()
+        return kept if among is None else [among[at] for at in kept]
+
+    def _nearest_plain(self, code: bytes, most: int, among: Sequence[int]) -> list[int]:
+        codes, width, wanted = self._codes, self._width, int.from_bytes(code)
+        differing = (
+            ((int.from_bytes(codes[at * width : at * width + width]) ^ wanted).bit_count(), at) for at in among
+        )
+        return [place for _, place in heapq.nsmallest(most, differing)]
 
 
 def similarities(vectors: Sequence[bytes], vector: bytes) -> list[float]:

@@ -19,16 +19,19 @@ from holdfast.core.records import Passage
 from holdfast.store import passages as passage_rows
 from holdfast.store.archive_tables import passage_tags, passage_vectors, passages
 from holdfast.store.blocks import holds_text, tagged
-from holdfast.store.nearness import code_of, nearest_codes, similarities
+from holdfast.store.nearness import code_of, similarities
 from holdfast.store.statements import one_of
 from holdfast.store.transaction import Transaction
 from holdfast.store.vector_index import VectorIndex
 
 # How many of those with the nearest codes are compared exactly, at least and for each result that is wanted.
-_FEWEST_COMPARED: Final = 400
-_COMPARED_PER_RESULT: Final = 10
+_FEWEST_COMPARED: Final = 200
+_COMPARED_PER_RESULT: Final = 4
+_MOST_RANKED: Final = 10_000  # texts; a word that is in nearly all of them tells nothing, and costs most
 _WORDS = table("passage_words", column("rowid"), column("rank"))
-_LEXEMES: ColumnElement[Any] = literal_column("to_tsvector('simple', passages.words)")
+_KNOWN = table("passage_words_known", column("term"), column("doc"))
+_COUNTS = select(_KNOWN.c.term, _KNOWN.c.doc).where(one_of(_KNOWN.c.term, "words"))
+_LEXEMES: ColumnElement[Any] = literal_column("passages.lexemes")  # which only PostgreSQL has
 _SHORT_FIRST: Final = 1  # of two texts that have a word equally often: PostgreSQL's normalisation by length
 _PGVECTOR = select(literal_column("1")).select_from(table("pg_extension")).where(literal_column("extname") == "vector")
 
@@ -90,7 +93,23 @@ async def by_words(tx: Transaction, words: Sequence[str], wanted: PassageFilter,
     return [row["id"] for row in await tx.fetch_all(found)]
 
 
+async def _telling(tx: Transaction, words: Sequence[str]) -> list[str]:
+    """The rarest words, as many as can be ranked quickly, and one at least. The others would change little."""
+    counts = {row["term"]: row["doc"] for row in await tx.fetch_all(_COUNTS, {"words": list(words)})}
+    kept: list[str] = []
+    ranked = 0
+    for word in sorted(counts, key=lambda word: counts[word]):
+        ranked += counts[word]
+        if kept and ranked > _MOST_RANKED:
+            break
+        kept.append(word)
+    return kept
+
+
 async def _by_words_sqlite(tx: Transaction, words: Sequence[str], wanted: PassageFilter, limit: int) -> list[str]:
+    words = await _telling(tx, words)
+    if not words:
+        return []
     asked = "words : (" + " OR ".join(f'"{word}"' for word in words) + ")"
     if wanted.archive_ids is not None:
         asked = "archive_id : (" + " OR ".join(f'"{one}"' for one in wanted.archive_ids) + f") AND {asked}"
@@ -133,8 +152,9 @@ async def by_vector(tx: Transaction, index: VectorIndex, vector: bytes, wanted: 
     seqs: list[int] = []
     for archive_id in wanted.archive_ids:
         known = await index.of_archive(tx, archive_id, dimension)
-        among = None if allowed is None else [at for at, seq in enumerate(known.seqs) if seq in allowed]
-        seqs += [known.seqs[at] for at in nearest_codes(known.codes, code_of(vector), most, among)]
+        if known is not None:
+            among = None if allowed is None else known.places(allowed)
+            seqs += [known.seqs[at] for at in known.table.nearest(code_of(vector), most, among)]
     return await _compared(tx, seqs, vector, limit)
 
 
@@ -160,13 +180,13 @@ async def _by_pgvector(tx: Transaction, vector: array[float], wanted: PassageFil
     return [row["passage_id"] for row in await tx.fetch_all(found)]
 
 
-async def _allowed(tx: Transaction, dimension: int, wanted: PassageFilter) -> set[int]:
+async def _allowed(tx: Transaction, dimension: int, wanted: PassageFilter) -> list[int]:
     found = (
         select(passage_vectors.c.seq)
         .join(passages, passages.c.id == passage_vectors.c.passage_id)
         .where(passage_vectors.c.dimension == dimension, *_conditions(wanted))
     )
-    return {row["seq"] for row in await tx.fetch_all(found)}
+    return [row["seq"] for row in await tx.fetch_all(found)]
 
 
 async def _compared(tx: Transaction, seqs: Sequence[int], vector: bytes, limit: int) -> list[str]:

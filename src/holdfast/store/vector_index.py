@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import threading
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-import msgspec
 from sqlalchemy import bindparam, select
 
 from holdfast.store.archive_tables import passage_vectors
+from holdfast.store.nearness import CodeTable
 from holdfast.store.transaction import Transaction
 
 _MOST_BYTES: Final = 256 * 1024 * 1024  # of codes: a million passages with vectors of 1,536 numbers
@@ -31,9 +32,18 @@ _NEW = (
 )
 
 
-class Codes(msgspec.Struct, eq=False):
-    seqs: array[int] = msgspec.field(default_factory=lambda: array("q"))
-    codes: bytes = b""  # end to end; replaced, never changed: searches in other threads may be reading it
+class Codes:
+    """Of one archive. Replaced when there are more, never changed: searches in other threads may be reading it."""
+
+    def __init__(self, seqs: Sequence[int] = (), codes: bytes = b"", width: int = 1) -> None:
+        self.seqs = array("q", seqs)
+        self.codes = codes
+        self.table = CodeTable(codes, width)
+
+    def places(self, seqs: Iterable[int]) -> list[int]:
+        """Where these stand; those that do not stand here are left out."""
+        found = ((bisect_left(self.seqs, seq), seq) for seq in seqs)
+        return [at for at, seq in found if at < len(self.seqs) and self.seqs[at] == seq]
 
 
 class VectorIndex:
@@ -44,18 +54,20 @@ class VectorIndex:
         self._kept: OrderedDict[tuple[str, int], Codes] = OrderedDict()
         self._lock = threading.Lock()
 
-    async def of_archive(self, tx: Transaction, archive_id: str, dimension: int) -> Codes:
+    async def of_archive(self, tx: Transaction, archive_id: str, dimension: int) -> Codes | None:
+        """None when it has no vectors of this length."""
         key = archive_id, dimension
         with self._lock:
             known = self._kept.get(key) if tx.dialect == "sqlite" else None
-        last = known.seqs[-1] if known and known.seqs else 0
+        last = known.seqs[-1] if known else 0
         rows = await tx.fetch_all(_NEW, {"archive_id": archive_id, "dimension": dimension, "last": last})
-        if known is not None and not rows:
+        if not rows:
             return known
-        known = known or Codes()
+        earlier: tuple[Sequence[int], bytes] = (known.seqs, known.codes) if known else ((), b"")
         current = Codes(
-            array("q", [*known.seqs, *(row["seq"] for row in rows)]),
-            b"".join([known.codes, *(bytes(row["code"]) for row in rows)]),
+            [*earlier[0], *(row["seq"] for row in rows)],
+            b"".join([earlier[1], *(bytes(row["code"]) for row in rows)]),
+            len(rows[0]["code"]),
         )
         if tx.dialect == "sqlite":
             self._keep(key, current)

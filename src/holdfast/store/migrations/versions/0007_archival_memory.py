@@ -12,6 +12,7 @@ _SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _SQLITE = (
     "CREATE VIRTUAL TABLE passage_words USING fts5("
     "archive_id, words, content='passages', content_rowid='seq', tokenize=\"unicode61 tokenchars '-'\")",
+    "CREATE VIRTUAL TABLE passage_words_known USING fts5vocab(passage_words, row)",
     "CREATE TRIGGER passage_words_insert AFTER INSERT ON passages BEGIN "
     "INSERT INTO passage_words (rowid, archive_id, words) VALUES (new.seq, new.archive_id, new.words); END",
     "CREATE TRIGGER passage_words_delete AFTER DELETE ON passages BEGIN "
@@ -20,7 +21,8 @@ _SQLITE = (
 )
 # pgvector is used where it is installed. Where it is not, or may not be created, vectors are compared in the server.
 _POSTGRESQL = (
-    "CREATE INDEX passages_by_words ON passages USING gin (to_tsvector('simple', words))",
+    "ALTER TABLE passages ADD COLUMN lexemes tsvector GENERATED ALWAYS AS (to_tsvector('simple', words)) STORED",
+    "CREATE INDEX passages_by_words ON passages USING gin (lexemes)",
     "DO $$ BEGIN CREATE EXTENSION IF NOT EXISTS vector; "
     "EXCEPTION WHEN insufficient_privilege OR undefined_file OR feature_not_supported THEN NULL; END $$",
 )
@@ -105,6 +107,7 @@ def _create_passages() -> None:
 
 def downgrade() -> None:
     if op.get_context().dialect.name == "sqlite":
+        op.execute("DROP TABLE passage_words_known")
         op.execute("DROP TABLE passage_words")
     for table in ("passage_vectors", "passage_tags", "passages", "agent_archives", "archives"):
         op.drop_table(table)
