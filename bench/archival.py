@@ -136,10 +136,10 @@ async def _recall(
     memory: ArchivalMemory, catalog: _Vectors, archive: Archive, queries: Any, stored: list[tuple[str, Any]]
 ) -> float:
     numpy: Any = import_module("numpy")
-    everything = numpy.stack([vector for _, vector in stored])
+    everything: Any = numpy.stack([vector for _, vector in stored])
     right = 0
     for query in queries:
-        nearest = numpy.argsort(-(everything @ query))[:BEST]
+        nearest: list[int] = numpy.argsort(-(everything @ query))[:BEST].tolist()
         catalog.next = query.tolist()
         hits = await memory.search(Search(query="x", archives=(archive,), limit=BEST, mode="vector"))
         right += len({stored[at][0] for at in nearest} & {hit.passage.id for hit in hits})

@@ -31,7 +31,7 @@ from holdfast.engine.thinking import Observers
 from holdfast.engine.tracing import ProviderTraces
 from holdfast.engine.worker import Pace, Worker
 from holdfast.errors import ConfigError
-from holdfast.llm import environment
+from holdfast.llm import environment, offline_vectors
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.llm.endpoint import Endpoint
@@ -147,6 +147,7 @@ def _catalog(settings: Settings, endpoints: list[Endpoint], database: Database, 
         declared=settings.models,
         brought=lambda: load_endpoints(database, box),
         patience=Patience(settings.model_retries, settings.model_retry_s),
+        offline_embeddings=offline_vectors.is_installed(),
         vendors=Vendors(
             first_byte_s=settings.model_timeout_s,
             total_s=settings.model_stream_timeout_s,

@@ -30,6 +30,11 @@ async def found(served: Served, agent: dict[str, Any], query: str, **options: An
     return [result["content"] for result in answer["results"]]
 
 
+def texts(rows: list[dict[str, Any]]) -> list[str]:
+    """Of passages, or of hits."""
+    return [row.get("passage", row)["text"] for row in rows]
+
+
 class TestArchives:
     async def test_an_archive_is_made_read_changed_and_deleted(self, served: Served) -> None:
         made = await served.client.archives.create(name="notes", description="of a journey")
@@ -160,7 +165,6 @@ class TestPassages:
             await served.ok("POST", memory, {"text": text, "created_at": f"2024-01-0{day}T00:00:00Z"})
         listed = await served.client.agents.passages.list(agent["id"])
         assert [passage.text for passage in listed] == ["First", "Second TEA", "Third: 100% tea"]
-        texts = lambda rows: [row["text"] for row in rows]  # noqa: E731
         assert texts(await served.ok("GET", memory, search="tea")) == ["Second TEA", "Third: 100% tea"]
         assert texts(await served.ok("GET", memory, search="0% t")) == ["Third: 100% tea"]
         assert texts(await served.ok("GET", memory, ascending=False, limit=1)) == ["Third: 100% tea"]
@@ -261,7 +265,6 @@ class TestSearch:
         hits = await served.client.passages.search(query="tea")
         assert {hit.passage.text for hit in hits} == {"tea one", "tea two"}
         assert all(hit.score > 0 for hit in hits)
-        texts = lambda answer: [hit["passage"]["text"] for hit in answer]  # noqa: E731
         search = "/v1/passages/search"
         assert texts(await served.ok("POST", search, {"query": "tea", "agent_id": agent["id"]})) == ["tea one"]
         assert texts(await served.ok("POST", search, {"query": "tea", "archive_id": archive["id"]})) == ["tea two"]

@@ -66,7 +66,7 @@ def _wall_clock_us() -> int:
 
 class ModelCatalog:
     """`brought` loads the providers that users brought; it is asked again when they may have changed. `patience` is for
-    embeddings: runs have their own."""
+    embeddings: runs have their own. `offline_embeddings`: the library for them is installed."""
 
     def __init__(
         self,
@@ -78,7 +78,9 @@ class ModelCatalog:
         offline: OfflineProvider | None = None,
         now_us: Callable[[], int] = _wall_clock_us,
         patience: Patience | None = None,
+        offline_embeddings: bool = False,
     ) -> None:
+        self._offline_embeddings = offline_embeddings
         self._patience = patience or Patience()
         self.offline = offline or OfflineProvider()
         self._declared = tuple(declared)
@@ -100,10 +102,10 @@ class ModelCatalog:
     async def embedding_models(self) -> list[dict[str, Any]]:
         await self._bring_up_to_date()
         found = [item for shelf in self._shelves() for item in shelf.embedding_models()]
-        return [*found, offline_vectors.described()] if offline_vectors.is_installed() else found
+        return [*found, offline_vectors.described()] if self._offline_embeddings else found
 
     async def embed(self, handle: str, texts: Sequence[str]) -> list[list[float]]:
-        if handle == offline_vectors.HANDLE and offline_vectors.is_installed():
+        if handle == offline_vectors.HANDLE and self._offline_embeddings:
             return await offline_vectors.embed(texts)
         provider_name, _, model = handle.partition("/")
         await self._load_if_outdated()

@@ -7,7 +7,7 @@ it, so that both databases find the same; the index over it is each database's o
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, cast
 
 from sqlalchemy import (
     ARRAY,
@@ -24,8 +24,11 @@ from sqlalchemy import (
     Text,
     text,
 )
+from sqlalchemy.types import TypeEngine
 
 from holdfast.store.tables import SERIAL, metadata
+
+VECTOR: Final = cast("TypeEngine[Any]", ARRAY(REAL()).with_variant(LargeBinary(), "sqlite"))
 
 
 def _archive_key() -> Column[str]:
@@ -90,7 +93,7 @@ passage_vectors = Table(
     _archive_key(),
     Column("dimension", Integer, nullable=False),
     Column("code", LargeBinary, nullable=False),
-    Column("vector", ARRAY(REAL()).with_variant(LargeBinary(), "sqlite"), nullable=False),
+    Column("vector", VECTOR, nullable=False),
     Index("passage_vectors_of_archive", "archive_id", "dimension", "seq"),
     sqlite_autoincrement=True,  # a number is never given twice: what is cached under it stays true
 )

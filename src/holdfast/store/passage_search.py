@@ -17,7 +17,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from holdfast.core.records import Passage
 from holdfast.store import passages as passage_rows
-from holdfast.store.archive_tables import passage_tags, passage_vectors, passages
+from holdfast.store.archive_tables import VECTOR, passage_tags, passage_vectors, passages
 from holdfast.store.blocks import holds_text, tagged
 from holdfast.store.nearness import code_of, similarities
 from holdfast.store.statements import one_of
@@ -33,7 +33,8 @@ _KNOWN = table("passage_words_known", column("term"), column("doc"))
 _COUNTS = select(_KNOWN.c.term, _KNOWN.c.doc).where(one_of(_KNOWN.c.term, "words"))
 _LEXEMES: ColumnElement[Any] = literal_column("passages.lexemes")  # which only PostgreSQL has
 _SHORT_FIRST: Final = 1  # of two texts that have a word equally often: PostgreSQL's normalisation by length
-_PGVECTOR = select(literal_column("1")).select_from(table("pg_extension")).where(literal_column("extname") == "vector")
+_EXTENSIONS = table("pg_extension", column("extname"))
+_PGVECTOR = select(_EXTENSIONS.c.extname).where(_EXTENSIONS.c.extname == "vector")
 
 
 class PassageFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +166,7 @@ async def records(tx: Transaction, ids: Sequence[str]) -> list[Passage]:
 
 
 async def _by_pgvector(tx: Transaction, vector: array[float], wanted: PassageFilter, limit: int) -> list[str]:
-    distance = cosine_distance(passage_vectors.c.vector, literal(vector.tolist(), passage_vectors.c.vector.type))
+    distance = cosine_distance(passage_vectors.c.vector, literal(vector.tolist(), VECTOR))
     found = (
         select(passage_vectors.c.passage_id)
         .where(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from sqlalchemy import bindparam, delete, func, select, update
@@ -105,7 +105,7 @@ async def count_of_agent(tx: Transaction, agent_id: str) -> int:
 
 def vector_of(stored: Any) -> bytes:
     """PostgreSQL keeps an array, SQLite its bytes."""
-    return array("f", stored).tobytes() if isinstance(stored, list) else bytes(stored)
+    return array("f", cast("list[float]", stored)).tobytes() if isinstance(stored, list) else bytes(stored)
 
 
 def _vector(tx: Transaction, passage: Passage, vector: bytes) -> dict[str, Any]:

@@ -51,7 +51,7 @@ _REFUSED: Final = (asyncpg.InsufficientResourcesError, asyncpg.ReadOnlySQLTransa
 
 
 class PostgresTransaction:
-    dialect: Final[Dialect] = "postgresql"
+    dialect: Dialect = "postgresql"
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

@@ -52,7 +52,7 @@ def now_us() -> int:
 class SQLiteTransaction:
     """Store functions never see more of the connection than this."""
 
-    dialect: Final[Dialect] = "sqlite"
+    dialect: Dialect = "sqlite"
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

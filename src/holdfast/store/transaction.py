@@ -32,10 +32,7 @@ class Row(Protocol):
 class Transaction(Protocol):
     """A list given as a parameter is one value: compare with it by `statements.one_of`."""
 
-    @property
-    def dialect(self) -> Dialect:
-        """For what the databases do in ways of their own: full text, vectors."""
-        ...
+    dialect: Dialect  # for what the databases do in ways of their own: full text, vectors
 
     async def execute(self, statement: Statement, parameters: Parameters | None = None) -> int:
         """How many rows were affected."""

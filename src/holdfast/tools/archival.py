@@ -86,7 +86,7 @@ def shown(passages: Sequence[Passage], timezone: str) -> str:
 
 def _converted(arguments: Mapping[str, Any], kind: type[T]) -> T:
     try:
-        return msgspec.convert(_storable(dict(arguments)), kind, strict=False)
+        return msgspec.convert({name: _storable(value) for name, value in arguments.items()}, kind, strict=False)
     except msgspec.ValidationError as error:
         raise ToolFailed(f"The arguments do not fit the tool: {error}") from error
 
@@ -97,7 +97,7 @@ def _storable(value: Any) -> Any:
         return value.replace("\0", "")
     if isinstance(value, list):
         return [_storable(one) for one in cast("list[Any]", value)]
-    return {key: _storable(one) for key, one in value.items()} if isinstance(value, dict) else value
+    return value
 
 
 def _moment(name: str, text: str | None, timezone: str, which: Literal[0, 1]) -> int | None:

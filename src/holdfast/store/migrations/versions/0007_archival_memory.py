@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import sqlalchemy as sa
 from alembic import op
 
 revision = "0007"
 down_revision = "0006"
 
+_VECTOR = cast("sa.types.TypeEngine[Any]", sa.ARRAY(sa.REAL()).with_variant(sa.LargeBinary(), "sqlite"))
 _SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _SQLITE = (
     "CREATE VIRTUAL TABLE passage_words USING fts5("
@@ -95,7 +98,7 @@ def _create_passages() -> None:
         sa.Column("archive_id", sa.Text(), nullable=False),
         sa.Column("dimension", sa.Integer(), nullable=False),
         sa.Column("code", sa.LargeBinary(), nullable=False),
-        sa.Column("vector", sa.ARRAY(sa.REAL()).with_variant(sa.LargeBinary(), "sqlite"), nullable=False),
+        sa.Column("vector", _VECTOR, nullable=False),
         sa.PrimaryKeyConstraint("seq"),
         sa.UniqueConstraint("passage_id"),
         sa.ForeignKeyConstraint(["passage_id"], ["passages.id"], ondelete="CASCADE"),
