@@ -7,7 +7,7 @@ it, so that both databases find the same; the index over it is each database's o
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Final
 
 from sqlalchemy import (
     ARRAY,
@@ -28,7 +28,8 @@ from sqlalchemy.types import TypeEngine
 
 from holdfast.store.tables import SERIAL, metadata
 
-VECTOR: Final = cast("TypeEngine[Any]", ARRAY(REAL()).with_variant(LargeBinary(), "sqlite"))
+_REAL: TypeEngine[float] = REAL()
+VECTOR: Final = ARRAY(_REAL).with_variant(LargeBinary(), "sqlite")
 
 
 def _archive_key() -> Column[str]:

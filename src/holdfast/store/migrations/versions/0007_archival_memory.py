@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import sqlalchemy as sa
 from alembic import op
 
 revision = "0007"
 down_revision = "0006"
 
-_VECTOR = cast("sa.types.TypeEngine[Any]", sa.ARRAY(sa.REAL()).with_variant(sa.LargeBinary(), "sqlite"))
+_REAL: sa.types.TypeEngine[float] = sa.REAL()
+_VECTOR = sa.ARRAY(_REAL).with_variant(sa.LargeBinary(), "sqlite")
 _SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _SQLITE = (
     "CREATE VIRTUAL TABLE passage_words USING fts5("
