@@ -344,12 +344,12 @@ async def test_the_tools_store_and_find(served: Served) -> None:
     stored = await served.ok(
         "POST", f"{path}/archival_memory_insert/run", {"args": {"content": "likes tea", "tags": ["b", "a"]}}
     )
-    assert (stored["status"], stored["func_return"]) == ("success", "None")
+    assert (stored["status"], stored["func_return"]) == ("success", None)
     answer = await served.ok("POST", f"{path}/archival_memory_search/run", {"args": {"query": "tea"}})
-    assert "'content': 'likes tea', 'tags': ['b', 'a']}]" in answer["func_return"]
-    assert (await served.ok("POST", f"{path}/archival_memory_search/run", {"args": {"query": "dog"}}))[
-        "func_return"
-    ] == "[]"
+    [memory] = answer["func_return"]
+    assert (memory["content"], memory["tags"]) == ("likes tea", ["b", "a"])
+    nothing = await served.ok("POST", f"{path}/archival_memory_search/run", {"args": {"query": "dog"}})
+    assert nothing["func_return"] == []
     bad = {"args": {"query": "tea", "start_datetime": "bad"}}
     refused = await served.ok("POST", f"{path}/archival_memory_search/run", bad)
     assert refused["status"] == "error"

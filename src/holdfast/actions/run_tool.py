@@ -16,6 +16,7 @@ from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Database, Transaction
+from holdfast.tools import archival as archival_tools
 from holdfast.tools.base import Job, Sandbox
 from holdfast.wire.tools import (
     ToolExecutionResult,
@@ -66,7 +67,10 @@ async def run_attached(
     agent, tool, secrets = await database.read(load)
     if is_base_tool(tool):
         performed = await InlineTools(database, clock, archival).run_by_hand(agent, tool, arguments)
-        return execution_view(performed.status, performed.content, (), (), None)
+        result = execution_view(performed.status, performed.content, (), (), None)
+        if tool.name in (archival_tools.INSERT, archival_tools.SEARCH) and performed.status == "success":
+            result["func_return"] = archival_tools.value_of(str(performed.content))
+        return result
     _require_python(tool.source_type)
     job = Job(
         call_id=ids.new("call"),

@@ -102,12 +102,10 @@ UNBUILT: Final[tuple[Family, ...]] = (
         cloud_only=True,
     ),
     Family(
-        "Message search and lookup",
+        "Message lookup",
         (
             "GET /v1/messages/{message_id}",
             "GET /v1/messages/",
-            "POST /v1/messages/search",
-            "POST /v1/agents/messages/search",
         ),
     ),
     Family(

@@ -40,21 +40,33 @@ def code_of(vector: bytes) -> bytes:
 
 
 class CodeTable:
-    """Many codes of one length, ready to be compared. It is never changed."""
+    """Many codes of one length, ready to be compared. It is never changed: more of them make another."""
 
-    def __init__(self, codes: bytes, width: int) -> None:
+    def __init__(self, width: int, codes: bytes) -> None:
         """`codes` stand end to end, each of `width` bytes."""
-        self._codes = codes
         self._width = width
-        numpy = _numpy()
-        # Word by word instead of code by code: long runs of one operation are what numpy is quick at.
-        self._columns = None
-        if numpy is not None:
+        self._count = len(codes) // width
+        self._codes, self._columns = codes, None
+        if (numpy := _numpy()) is not None:
+            # Word by word instead of code by code: long runs of one operation are what numpy is quick at.
             table = numpy.frombuffer(codes, dtype=numpy.uint64).reshape(-1, width // _WORD_BYTES)
-            self._columns = numpy.ascontiguousarray(table.T)
+            self._codes, self._columns = b"", numpy.ascontiguousarray(table.T)
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self._count * self._width
+
+    def extended(self, codes: bytes) -> CodeTable:
+        made = CodeTable(self._width, codes)
+        if made._columns is not None:
+            made._columns = _numpy().concatenate([self._columns, made._columns], axis=1)
+        made._codes = self._codes + made._codes
+        made._count += self._count
+        return made
 
     def __len__(self) -> int:
-        return len(self._codes) // self._width
+        return self._count
 
     def nearest(self, code: bytes, most: int, among: Sequence[int] | None = None) -> list[int]:
         """The places of those that differ in the fewest bits, in no order. `among`: only these places."""

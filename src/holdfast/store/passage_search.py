@@ -6,7 +6,7 @@ All of it may take long: use `read_long`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -94,12 +94,22 @@ async def by_words(tx: Transaction, words: Sequence[str], wanted: PassageFilter,
     return [row["id"] for row in await tx.fetch_all(found)]
 
 
-async def _telling(tx: Transaction, words: Sequence[str]) -> list[str]:
-    """The rarest words, as many as can be ranked quickly, and one at least. The others would change little."""
+async def _by_words_sqlite(tx: Transaction, words: Sequence[str], wanted: PassageFilter, limit: int) -> list[str]:
+    """By the rarest words first. The others would change little, unless these are too rare in the archives asked for."""
     counts = {row["term"]: row["doc"] for row in await tx.fetch_all(_COUNTS, {"words": list(words)})}
+    known = sorted(counts, key=lambda word: counts[word])
+    telling = _rankable(known, counts)
+    found = await _matching(tx, telling, wanted, limit)
+    if len(found) < limit and len(telling) < len(known):
+        return await _matching(tx, known, wanted, limit)
+    return found
+
+
+def _rankable(known: Sequence[str], counts: Mapping[str, int]) -> list[str]:
+    """As many as can be ranked quickly, and one at least."""
     kept: list[str] = []
     ranked = 0
-    for word in sorted(counts, key=lambda word: counts[word]):
+    for word in known:
         ranked += counts[word]
         if kept and ranked > _MOST_RANKED:
             break
@@ -107,8 +117,7 @@ async def _telling(tx: Transaction, words: Sequence[str]) -> list[str]:
     return kept
 
 
-async def _by_words_sqlite(tx: Transaction, words: Sequence[str], wanted: PassageFilter, limit: int) -> list[str]:
-    words = await _telling(tx, words)
+async def _matching(tx: Transaction, words: Sequence[str], wanted: PassageFilter, limit: int) -> list[str]:
     if not words:
         return []
     asked = "words : (" + " OR ".join(f'"{word}"' for word in words) + ")"

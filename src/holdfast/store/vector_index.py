@@ -11,7 +11,7 @@ import threading
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from sqlalchemy import bindparam, select
@@ -35,10 +35,9 @@ _NEW = (
 class Codes:
     """Of one archive. Replaced when there are more, never changed: searches in other threads may be reading it."""
 
-    def __init__(self, seqs: Sequence[int] = (), codes: bytes = b"", width: int = 1) -> None:
-        self.seqs = array("q", seqs)
-        self.codes = codes
-        self.table = CodeTable(codes, width)
+    def __init__(self, seqs: array[int], table: CodeTable) -> None:
+        self.seqs = seqs
+        self.table = table
 
     def places(self, seqs: Iterable[int]) -> list[int]:
         """Where these stand; those that do not stand here are left out."""
@@ -58,17 +57,14 @@ class VectorIndex:
         """None when it has no vectors of this length."""
         key = archive_id, dimension
         with self._lock:
-            known = self._kept.get(key) if tx.dialect == "sqlite" else None
+            known = self._kept.get(key)
+            if known is not None:
+                self._kept.move_to_end(key)
         last = known.seqs[-1] if known else 0
         rows = await tx.fetch_all(_NEW, {"archive_id": archive_id, "dimension": dimension, "last": last})
         if not rows:
             return known
-        earlier: tuple[Sequence[int], bytes] = (known.seqs, known.codes) if known else ((), b"")
-        current = Codes(
-            [*earlier[0], *(row["seq"] for row in rows)],
-            b"".join([earlier[1], *(bytes(row["code"]) for row in rows)]),
-            len(rows[0]["code"]),
-        )
+        current = _with(known, [row["seq"] for row in rows], [bytes(row["code"]) for row in rows])
         if tx.dialect == "sqlite":
             self._keep(key, current)
         return current
@@ -84,5 +80,11 @@ class VectorIndex:
         with self._lock:
             self._kept[key] = current
             self._kept.move_to_end(key)
-            while len(self._kept) > 1 and sum(len(one.codes) for one in self._kept.values()) > self._most_bytes:
+            while len(self._kept) > 1 and sum(one.table.size for one in self._kept.values()) > self._most_bytes:
                 self._kept.popitem(last=False)
+
+
+def _with(known: Codes | None, seqs: list[int], codes: list[bytes]) -> Codes:
+    if known is None:
+        return Codes(array("q", seqs), CodeTable(len(codes[0]), b"".join(codes)))
+    return Codes(known.seqs + array("q", seqs), known.table.extended(b"".join(codes)))

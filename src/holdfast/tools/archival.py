@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar, cast
@@ -82,6 +83,11 @@ def found(passages: Sequence[Passage], timezone: str) -> list[Found]:
 def shown(passages: Sequence[Passage], timezone: str) -> str:
     """As Python writes a list: what models have always been shown."""
     return repr([msgspec.structs.asdict(one) for one in found(passages, timezone)])
+
+
+def value_of(text: str) -> Any:
+    """What the model is shown, as the value itself."""
+    return literal_eval(text)
 
 
 def _converted(arguments: Mapping[str, Any], kind: type[T]) -> T:

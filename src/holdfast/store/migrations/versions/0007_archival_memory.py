@@ -25,6 +25,8 @@ _SQLITE = (
 _POSTGRESQL = (
     "ALTER TABLE passages ADD COLUMN lexemes tsvector GENERATED ALWAYS AS (to_tsvector('simple', words)) STORED",
     "CREATE INDEX passages_by_words ON passages USING gin (lexemes)",
+    # In the row itself as long as it fits a page: a search reads every vector of an archive.
+    "ALTER TABLE passage_vectors ALTER COLUMN vector SET STORAGE MAIN",
     "DO $$ BEGIN CREATE EXTENSION IF NOT EXISTS vector; "
     "EXCEPTION WHEN insufficient_privilege OR undefined_file OR feature_not_supported THEN NULL; END $$",
 )
