@@ -17,7 +17,9 @@ STORED = "/v1/agents/messages/search"
 FEBRUARY = 1_706_745_600_000_000  # 2024-02-01
 
 
-async def tell(served: Served, agent_id: str, text: str, role: Role = "user", thread: str | None = None, at: int = 0) -> str:
+async def tell(
+    served: Served, agent_id: str, text: str, role: Role = "user", thread: str | None = None, at: int = 0
+) -> str:
     message = Message(id=ids.new("message"), role=role, parts=(Text(text),), created_us=at)
 
     async def write(tx: Transaction) -> None:

@@ -113,8 +113,7 @@ async def test_a_bad_argument_is_told_and_nothing_is_stored(world: World) -> Non
 
 async def test_the_system_prompt_tells_how_much_there_is(world: World) -> None:
     await world.node().ask(order("archival_memory_insert", content="one"))
-    await world.change_rules(())
-    await world.node().ask(order("core_memory_append", label="nothing", content="x"))
+    await world.node().ask(order("memory", command="create", path="tasks", description="to do"))
     assert "1 memories are stored in your archival memory" in text_of((await world.window())[0].parts)
 
 

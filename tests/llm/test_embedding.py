@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,12 +24,14 @@ PATH = "/v1/embeddings"
 
 def answered(body: dict[str, Any]) -> dict[str, Any]:
     """Out of order, as a server may."""
-    items = [{"object": "embedding", "index": at, "embedding": [len(text), 1.0]} for at, text in enumerate(body["input"])]
+    items = [
+        {"object": "embedding", "index": at, "embedding": [len(text), 1.0]} for at, text in enumerate(body["input"])
+    ]
     return {"object": "list", "data": items[::-1], "model": body["model"], "usage": {"prompt_tokens": 1}}
 
 
 @asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[tuple[ListingServer, ModelCatalog]]:
+async def serving(**options: Any) -> AsyncGenerator[tuple[ListingServer, ModelCatalog]]:
     async with listing({PATH: answered}) as server:
         catalog = ModelCatalog([endpoint_at(server)], patience=Patience(2, 0.001), **options)
         try:
@@ -43,7 +45,7 @@ async def test_texts_become_vectors_in_their_order() -> None:
         assert await catalog.embed("openai/small", ["a", "bcd"]) == [[1.0, 1.0], [3.0, 1.0]]
         [asked] = server.asked
         assert asked.body == {"model": "small", "input": ["a", "bcd"]}
-        assert asked.headers["authorization"] == "Bearer a-secret-key"
+        assert asked.headers["Authorization"] == "Bearer a-secret-key"
         assert await catalog.embed("openai-proxy/small", ["a"]) == [[1.0, 1.0]]
 
 
@@ -78,7 +80,8 @@ async def test_what_cannot_be_mended_is_told_at_once() -> None:
         with pytest.raises(Rejected, match="no such model"):
             await catalog.embed("openai/small", ["a"])
         assert len(server.asked) == 1
-        for wrong in ({"data": []}, {"data": "x"}, {"data": [{"embedding": ["x"]}]}, []):
+        odd: list[Any] = [{"data": []}, {"data": "x"}, {"data": [{"embedding": ["x"]}]}, []]
+        for wrong in odd:
             server.heals(PATH, wrong)
             with pytest.raises(BadReply):
                 await catalog.embed("openai/small", ["a"])

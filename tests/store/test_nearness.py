@@ -16,10 +16,14 @@ from holdfast.store.nearness import CodeTable, code_of, normalised, similarities
 def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whether numpy is there."""
     if request.param == "plain":
-        monkeypatch.setattr(nearness, "find_spec", lambda _: None)
+        monkeypatch.setattr(nearness, "find_spec", _nothing)
     nearness._numpy.cache_clear()
     yield
     nearness._numpy.cache_clear()
+
+
+def _nothing(_: str) -> None:
+    """Is installed."""
 
 
 def around(centre: list[float], noise: float, chance: random.Random) -> bytes:
@@ -47,9 +51,9 @@ def test_a_code_has_a_bit_for_each_sign_and_fills_whole_words() -> None:
 @pytest.mark.usefixtures("arithmetic")
 class TestBothWays:
     def test_the_cosine_is_exact(self) -> None:
-        assert similarities([array("f", [1, 0]).tobytes(), array("f", [0.6, 0.8]).tobytes()], array("f", [1, 0]).tobytes()) == (
-            pytest.approx([1.0, 0.6])
-        )
+        assert similarities(
+            [array("f", [1, 0]).tobytes(), array("f", [0.6, 0.8]).tobytes()], array("f", [1, 0]).tobytes()
+        ) == (pytest.approx([1.0, 0.6]))
         assert similarities([], b"") == []
 
     def test_codes_find_the_nearest_vectors(self) -> None:

@@ -23,13 +23,17 @@ _driver: Any = asyncpg
 
 
 @pytest.fixture(params=["sqlite", "postgres", "postgres without pgvector"])
-async def database(request: pytest.FixtureRequest) -> AsyncIterator[Database]:
-    url: str = request.getfixturevalue(f"{request.param.partition(' ')[0]}_url")
-    if request.param.endswith("pgvector"):
-        connection = await _driver.connect(url)
+def database_url(request: pytest.FixtureRequest) -> str:
+    return request.getfixturevalue(f"{request.param.partition(' ')[0]}_url")
+
+
+@pytest.fixture
+async def database(request: pytest.FixtureRequest, database_url: str) -> AsyncIterator[Database]:
+    if request.node.callspec.params["database_url"].endswith("without pgvector"):
+        connection = await _driver.connect(database_url)
         await connection.execute("DROP EXTENSION vector")
         await connection.close()
-    opened = await open_database(url)
+    opened = await open_database(database_url)
     yield opened
     await opened.aclose()
 

@@ -15,9 +15,21 @@ _UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\
 _LONGEST: Final = 64  # characters of a word: longer ones are keys and encoded data, which nobody searches for whole
 MOST_WORDS: Final = 50_000  # of a text; PostgreSQL indexes at most 1 MB of them
 MOST_ASKED: Final = 64
+
+
+def _singular(word: str) -> str:
+    """English plurals and third persons; what it does to other words it does to the query too."""
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 3 and word.endswith("s") and word[-2] not in "su":
+        return word[:-2] if word.endswith(("shes", "ches", "xes", "sses")) else word[:-1]
+    return word
+
+
 # Words of a question that nearly every text has. A search leaves them out unless there is nothing else in it.
 _COMMON: Final = frozenset(
-    """
+    _singular(word)
+    for word in """
     a about am an and are as at be but by can could did do does for from had has have he her him his how i if in is it
     its me my not of on or our she so than that the their them then there they this to us was we were what when where
     which who why will with would you your
@@ -59,12 +71,3 @@ def _pieces(word: str) -> list[str]:
     if at < len(word):
         pieces.append(_singular(word[at:][:_LONGEST]))
     return pieces
-
-
-def _singular(word: str) -> str:
-    """English plurals and third persons; what it does to other words it does to the query too."""
-    if len(word) > 4 and word.endswith("ies"):
-        return word[:-3] + "y"
-    if len(word) > 3 and word.endswith("s") and word[-2] not in "su":
-        return word[:-2] if word.endswith(("shes", "ches", "xes", "sses")) else word[:-1]
-    return word

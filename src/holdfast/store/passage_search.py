@@ -95,7 +95,7 @@ async def by_words(tx: Transaction, words: Sequence[str], wanted: PassageFilter,
 
 
 async def _by_words_sqlite(tx: Transaction, words: Sequence[str], wanted: PassageFilter, limit: int) -> list[str]:
-    """By the rarest words first. The others would change little, unless these are too rare in the archives asked for."""
+    """By the rarest words first. The others would change little, unless these find too little in the archives."""
     counts = {row["term"]: row["doc"] for row in await tx.fetch_all(_COUNTS, {"words": list(words)})}
     known = sorted(counts, key=lambda word: counts[word])
     telling = _rankable(known, counts)
