@@ -28,6 +28,7 @@ from holdfast.store.vector_index import VectorIndex
 _FEWEST_COMPARED: Final = 200
 _COMPARED_PER_RESULT: Final = 4
 _MOST_RANKED: Final = 10_000  # texts; a word that is in nearly all of them tells nothing, and costs most
+_TOO_FEW: Final = 5
 _WORDS = table("passage_words", column("rowid"), column("rank"))
 _KNOWN = table("passage_words_known", column("term"), column("doc"))
 _COUNTS = select(_KNOWN.c.term, _KNOWN.c.doc).where(one_of(_KNOWN.c.term, "words"))
@@ -100,7 +101,7 @@ async def _by_words_sqlite(tx: Transaction, words: Sequence[str], wanted: Passag
     known = sorted(counts, key=lambda word: counts[word])
     telling = _rankable(known, counts)
     found = await _matching(tx, telling, wanted, limit)
-    if len(found) < limit and len(telling) < len(known):
+    if len(found) < min(limit, _TOO_FEW) and len(telling) < len(known):
         return await _matching(tx, known, wanted, limit)
     return found
 
