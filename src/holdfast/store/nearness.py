@@ -1,7 +1,7 @@
 """How near vectors are to each other. Vectors are 32-bit floats of length one, codes a bit for the sign of each number.
 
 Codes are compared first: they are a thirty-second of the size, and how many bits differ tells the angle well enough to
-leave out almost everything. numpy does it if it is installed; plain Python gives the same answers, ten times slower.
+leave out almost everything. numpy does it if it is installed; plain Python gives the same answers, more slowly.
 """
 
 from __future__ import annotations
