@@ -16,6 +16,7 @@ from pathlib import Path
 import uvloop
 
 from bench import footprint, sections
+from bench.archival import archival
 from bench.client import Client
 from bench.history import history
 from bench.models import models
@@ -46,6 +47,9 @@ async def measure(only: set[str], paces: list[float]) -> list[Row]:
     if not only or "history" in only:
         with tempfile.TemporaryDirectory() as folder:
             rows += _told(await history(Path(folder)))
+    if not only or "archival" in only:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += _told(await archival(Path(folder)))
     if not only or "models" in only:
         with tempfile.TemporaryDirectory() as folder:
             rows += _told(await models(Path(folder)))
@@ -101,7 +105,11 @@ def _shown(value: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", default="", help=f"comma list of {', '.join([*SECTIONS, 'history', 'footprint'])}")
+    parser.add_argument(
+        "--only",
+        default="",
+        help=f"comma list of {', '.join([*SECTIONS, 'history', 'archival', 'models', 'footprint'])}",
+    )
     parser.add_argument("--times", type=int, default=1, help="how often to measure everything; an odd number is best")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--readme", action="store_true", help="put the table into README.md")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -64,6 +64,12 @@ class Gauge:
             self._samples[name].append(Sample(value, pace_s))
             if cpu_s:
                 self._samples[f"{name} cpu"].append(Sample(used, pace_s))
+
+    async def take_awaited(self, name: str, work: Callable[[], Awaitable[float]]) -> None:
+        """As `take`, once."""
+        before = _loop_s(_SHORT)
+        value = await work()
+        self._samples[name].append(Sample(value, max(before, _loop_s(_SHORT))))
 
     @property
     def has_enough(self) -> bool:

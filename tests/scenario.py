@@ -26,6 +26,7 @@ from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import ExitLoop, RequiresApproval, Rule
 from holdfast.engine.acting import Execute, Executor
+from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
@@ -376,7 +377,8 @@ def runner_of(
     observers: Observers | None = None,
 ) -> Runner:
     compactor = Compactor(catalog, clock, ratios, patience, observers.spans if observers else None)
-    return Runner(database, catalog, tools, InlineTools(database, clock), clock, compactor, patience, observers)
+    inline = InlineTools(database, clock, ArchivalMemory(database, catalog, clock))
+    return Runner(database, catalog, tools, inline, clock, compactor, patience, observers)
 
 
 def sqlite_at(directory: Path) -> str:

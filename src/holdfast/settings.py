@@ -99,6 +99,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_private_addresses: bool | None = None
     default_model: str | None = None
     default_embedding: str | None = None
+    archival_token_limit: int = 8_192
     max_context_window: int = 128_000
     models: tuple[DeclaredModel, ...] = ()
     openai_responses: Literal["auto", "always", "never"] = "auto"

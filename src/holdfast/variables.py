@@ -229,6 +229,12 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "The embedding model of an agent that names none.",
     ),
     Variable(
+        "archival_token_limit",
+        ("HOLDFAST_ARCHIVAL_TOKEN_LIMIT", "LETTA_ARCHIVAL_MEMORY_TOKEN_LIMIT"),
+        _whole(1, 1_000_000),
+        "How long a passage of archival memory may be, in tokens of four bytes.",
+    ),
+    Variable(
         "max_context_window",
         ("HOLDFAST_MAX_CONTEXT_WINDOW", "GLOBAL_MAX_CONTEXT_WINDOW_LIMIT"),
         _whole(1_000, 100_000_000),

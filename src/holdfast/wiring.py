@@ -19,6 +19,7 @@ from holdfast.actions.send_message import SendMessage
 from holdfast.api.deps import Holdfast
 from holdfast.core.redaction import is_secret_name
 from holdfast.core.retrying import Patience
+from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.executing import Executors, SandboxExecutor
@@ -31,7 +32,7 @@ from holdfast.engine.thinking import Observers
 from holdfast.engine.tracing import ProviderTraces
 from holdfast.engine.worker import Pace, Worker
 from holdfast.errors import ConfigError
-from holdfast.llm import environment
+from holdfast.llm import environment, offline_vectors
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.llm.endpoint import Endpoint
@@ -99,12 +100,13 @@ def assemble(
     executors = Executors(SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s))
     patience = Patience(settings.model_retries, settings.model_retry_s)
     observers = Observers(Spans(), _traces(settings, database, box, clock) if settings.trace_provider else None)
+    archival = ArchivalMemory(database, catalog, clock, settings.archival_token_limit)
     compactor = Compactor(catalog, clock, TokenRatios(database), patience, observers.spans)
     runner = Runner(
         database,
         catalog,
         executors,
-        InlineTools(database, clock),
+        InlineTools(database, clock, archival),
         clock,
         compactor,
         patience,
@@ -132,6 +134,7 @@ def assemble(
         worker=worker,
         streams=streams,
         compactor=compactor,
+        archival=archival,
         send=send,
         cancel=CancelRuns(database, worker, clock),
     )
@@ -149,6 +152,8 @@ def _catalog(settings: Settings, endpoints: list[Endpoint], database: Database, 
         endpoints,
         declared=settings.models,
         brought=lambda: load_endpoints(database, box),
+        patience=Patience(settings.model_retries, settings.model_retry_s),
+        offline_embeddings=offline_vectors.is_installed(),
         vendors=Vendors(
             first_byte_s=settings.model_timeout_s,
             total_s=settings.model_stream_timeout_s,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from holdfast.actions.base_tools import sync_base_tools
 from holdfast.api.deps import Holdfast
 from holdfast.api.routes import agent_blocks, agent_tools, agents, blocks, models, tools
 from holdfast.api.server import ROUTERS, create_app
+from holdfast.errors import ModelUnavailable
 from holdfast.llm.base import Abilities, ModelInfo
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.settings import Settings
@@ -49,7 +50,11 @@ THINKER = ModelInfo(
 
 
 class Catalog(ModelCatalog):
-    """The offline model, a larger one from another provider, and one embedding model."""
+    """The offline model, a larger one from another provider, and one embedding model that can be made to fail."""
+
+    # What a text is about, by words that others say it with: enough of a meaning for a test.
+    ABOUT = (("tea", "drink", "coffee", "beverage"), ("dog", "cat", "pet", "animal"), ("car", "train", "vehicle"))
+    failing = False
 
     async def models(self) -> list[ModelInfo]:
         large = ModelInfo(
@@ -68,6 +73,12 @@ class Catalog(ModelCatalog):
 
     async def embedding_models(self) -> list[dict[str, Any]]:
         return [{"handle": "acme/vectors", "embedding_dim": 8, "provider_type": "openai"}]
+
+    async def embed(self, handle: str, texts: Sequence[str]) -> list[list[float]]:
+        if self.failing:
+            raise ModelUnavailable("acme cannot be reached")
+        told = [[any(word in text.lower() for word in words) for words in self.ABOUT] for text in texts]
+        return [[float(one) for one in (*about, *([False] * 5))] for about in told]
 
 
 class Served(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from holdfast.store import agents as agent_rows
 from holdfast.store.agents import AgentFilter
 from holdfast.store.database import Transaction
 from holdfast.store.paging import Page
-from holdfast.store.tables import metadata
+from holdfast.store.schema import metadata
 
 from .resources import Served
 

@@ -57,7 +57,8 @@ async def test_models_come_from_the_providers_in_a_fixed_order_and_one_failure_h
         async with serving(tmp_path, providers=environment_of(good, bad)) as client:
             models = await client.ask("GET", "/v1/models/")
             assert [model["handle"] for model in models] == ["openai-proxy/a", "openai-proxy/b", "holdfast/offline"]
-            (vectors,) = await client.ask("GET", "/v1/models/embedding")
+            vectors, offline = await client.ask("GET", "/v1/models/embedding")
+            assert offline["handle"] == "holdfast/wordllama"  # which the extra `embeddings` brings
             assert (vectors["handle"], vectors["embedding_dim"]) == ("openai/text-embedding-3-small", 1536)
             openai, bedrock, vllm = await client.ask("GET", "/v1/models/providers")
             assert (openai["status"], openai["models"], openai["problem"]) == ("ok", 2, None)

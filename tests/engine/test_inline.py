@@ -16,8 +16,10 @@ from holdfast.actions.base_tools import sync_base_tools
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import Message, Text, ToolReturn, text_of
 from holdfast.core.records import Agent, Block, Thread, Tool
+from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.inline import InlineTools, Performed
 from holdfast.llm.base import ModelRequest
+from holdfast.llm.catalog import ModelCatalog
 from holdfast.llm.scripted import OfflineModel
 from holdfast.store import agents, blocks, messages, threads, tools
 from holdfast.store.database import Database, Job, Transaction
@@ -366,7 +368,8 @@ class TestByHand:
 
         agent, tool = await world.database.read(load)
         database = EditingDatabase(world.database, block.id, at) if block else world.database
-        return await InlineTools(database, world.clock).run_by_hand(agent, tool, given)
+        archival = ArchivalMemory(database, ModelCatalog(), world.clock)
+        return await InlineTools(database, world.clock, archival).run_by_hand(agent, tool, given)
 
     async def test_an_edit_is_committed(self, world: World) -> None:
         block = await add_block(world, "human", "Ann")

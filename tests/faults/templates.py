@@ -20,8 +20,8 @@ from holdfast.actions.base_tools import sync_base_tools
 from holdfast.core.records import Block
 from holdfast.store import blocks, tools
 from holdfast.store.database import Database, Transaction, open_database
+from holdfast.store.schema import metadata
 from holdfast.store.statements import insert_into
-from holdfast.store.tables import metadata
 from tests.scenario import HASTY, World, sqlite_at, world_at
 
 Rows = list[Mapping[str, Any]]

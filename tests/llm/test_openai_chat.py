@@ -20,7 +20,8 @@ from holdfast.llm.chat_chunks import CallFragment, Function
 from holdfast.llm.chat_payload import IMAGE_OF, IMAGES_FOLLOW
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http
-from holdfast.llm.openai_chat import DEFAULT_AZURE_VERSION, ChatModel
+from holdfast.llm.openai_chat import ChatModel
+from holdfast.llm.openai_paths import DEFAULT_AZURE_VERSION
 from holdfast.llm.think_tags import ThinkTags
 
 from .adapters import info

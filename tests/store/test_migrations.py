@@ -22,17 +22,21 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from holdfast.store import sqlite
 from holdfast.store.database import DatabaseError, open_database
 from holdfast.store.migrations import revision, upgrade
+from holdfast.store.schema import metadata
 from holdfast.store.sqlite_log import keep_a_log
-from holdfast.store.tables import metadata
 
 _driver: Any = asyncpg
 
+# Without the generated column that only PostgreSQL has, and without its index.
 _COLUMNS = """
     SELECT table_name, column_name, ordinal_position, data_type, is_nullable, column_default
     FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version'
-    ORDER BY 1, 3
+    AND column_name <> 'lexemes' ORDER BY 1, 3
 """
-_INDEXES = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version' ORDER BY 1"
+_INDEXES = """
+    SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'
+    AND indexname <> 'passages_by_words' ORDER BY 1
+"""
 _CONSTRAINTS = """
     SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
     WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'alembic_version' ORDER BY 1, 2
@@ -72,7 +76,13 @@ def test_a_migrated_sqlite_file_equals_the_tables(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{migrated}")
     with engine.connect() as connection:
         context = MigrationContext.configure(
-            connection, opts={"compare_type": True, "compare_server_default": True, "target_metadata": metadata}
+            connection,
+            opts={
+                "compare_type": True,
+                "compare_server_default": True,
+                "target_metadata": metadata,
+                "include_name": _is_described,
+            },
         )
         assert compare_metadata(context, metadata) == []
     engine.dispose()
@@ -81,6 +91,11 @@ def test_a_migrated_sqlite_file_equals_the_tables(tmp_path: Path) -> None:
     created.dispose()
     # Alembic does not look at the conditions of partial indexes; those are the invariants, so compare their text.
     assert _indexes(migrated) == _indexes(tmp_path / "created.db")
+
+
+def _is_described(name: str | None, kind: str, _: Any) -> bool:
+    """SQLAlchemy knows no virtual tables. That a new file has this one too is tested above."""
+    return kind != "table" or not str(name).startswith("passage_words")
 
 
 def _indexes(path: Path) -> dict[str, str]:

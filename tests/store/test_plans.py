@@ -24,6 +24,7 @@ from holdfast.store.sqlite import migrate
 from holdfast.store.sqlite_connection import COMPILER, connect, drive
 from holdfast.store.statements import Statement
 from holdfast.store.steps import StepFilter
+from holdfast.store.transaction import Dialect
 
 MODULES = (runs, threads, messages, frames, holds, journal, steps, traces)
 # Statements that are for a person or a sweep, and may read one table from end to end.
@@ -67,6 +68,8 @@ def test_active_runs_are_found_by_the_index_of_active_runs(connection: sqlite3.C
 
 class Explaining:
     """A transaction that notes the plan of the page it is asked for, and finds every cursor."""
+
+    dialect: Dialect = "sqlite"
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

@@ -10,7 +10,7 @@ import pytest
 from holdfast.core import memory
 from holdfast.core.messages import AnyPart, Deny, Image, Message, Reasoning, Role, Text, ToolCall, ToolReturn
 from holdfast.errors import ToolFailed
-from holdfast.tools import agents, builtin, history
+from holdfast.tools import agents, archival, builtin, history
 from holdfast.tools.history import Query, conversation_search
 
 NOW = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
@@ -74,13 +74,12 @@ class TestTheShippedTools:
         )
 
     def test_are_all_carried_out_somewhere(self) -> None:
-        assert set(builtin.TOOLS) == {*memory.TOOLS, history.NAME, "send_message", *agents.NAMES, "run_code"}
+        others = {history.NAME, archival.INSERT, archival.SEARCH, "send_message", *agents.NAMES, "run_code"}
+        assert set(builtin.TOOLS) == {*memory.TOOLS, *others}
 
     def test_know_which_of_them_may_run_side_by_side(self) -> None:
-        assert [name for name, tool in builtin.TOOLS.items() if tool.parallel_safe] == [
-            "conversation_search",
-            "run_code",
-        ]
+        safe = [name for name, tool in builtin.TOOLS.items() if tool.parallel_safe]
+        assert safe == ["conversation_search", "archival_memory_search", "run_code"]
 
 
 class TestConversationSearch:

@@ -13,6 +13,7 @@ from holdfast.errors import Invalid
 from holdfast.llm.base import Catalog, ModelInfo
 from holdfast.llm.presets import completed, preset
 from holdfast.wire.agent_requests import AgentFields, CreateAgentRequest, UpdateAgent
+from holdfast.wire.archives import ArchiveCreate
 from holdfast.wire.models import embedding_config_view
 
 _HANDLES_NAMED: Final = 20
@@ -94,7 +95,7 @@ def revised_choice(
     return call.result()
 
 
-async def chosen_embedding(catalog: Catalog, default: str | None, request: AgentFields) -> Embedding:
+async def chosen_embedding(catalog: Catalog, default: str | None, request: AgentFields | ArchiveCreate) -> Embedding:
     """`default`: the handle for a request that names none, or one that cannot be had any more."""
     named, config = request.embedding, request.embedding_config
     if config is not None and config.handle != _FREE_EMBEDDING:

@@ -9,7 +9,7 @@ from holdfast.engine.loading import blocks_in_view
 from holdfast.engine.ratios import TokenRatios
 from holdfast.errors import NotFound
 from holdfast.llm.base import Catalog
-from holdfast.store import agents, messages, threads, tools
+from holdfast.store import agents, messages, passages, threads, tools
 from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.context import Contents, ContextOverview, context_overview
 
@@ -27,12 +27,14 @@ async def _look(tx: Transaction, agent_id: str, thread_id: str, now_us: int) -> 
     thread = await threads.get(tx, thread_id)
     if thread.agent_id != agent_id:
         raise NotFound(f"Conversation {thread_id} not found")
+    archived = await passages.count_of_agent(tx, agent_id)
     sections = prompt.compile_sections(
         agent,
         await blocks_in_view(tx, thread),
         conversation_id=thread.conversation_id,
         recompiled_at_text=envelopes.local_time(now_us, agent.timezone),
         previous_messages=await hidden_messages(tx, thread_id),
+        archival_count=archived,
     )
     return Contents(
         agent=agent,
@@ -41,4 +43,5 @@ async def _look(tx: Transaction, agent_id: str, thread_id: str, now_us: int) -> 
         window=await threads.window(tx, thread_id),
         tools=await tools.of_agent(tx, agent_id),
         stored_messages=await messages.count_of_agent(tx, agent_id),
+        archived_passages=archived,
     )

@@ -17,7 +17,6 @@ from holdfast.engine import requests
 from holdfast.engine.clock import Clock
 from holdfast.errors import BugError, Invalid
 from holdfast.llm.base import Catalog
-from holdfast.store import threads
 from holdfast.store.transaction import Database
 
 
@@ -50,13 +49,14 @@ async def _current_window(database: Database, scene: Scene, now_us: int) -> list
     conversation_id = scene.thread.conversation_id
     if prompt.digest(scene.agent, scene.blocks, conversation_id) == scene.system_digest:
         return scene.window
-    stored = await database.read(lambda tx: threads.count_messages(tx, scene.thread.id))
+    stored, archived = await database.read(lambda tx: requests.counts(tx, scene.agent.id, scene.thread.id))
     system = requests.system_message(
         scene.window[0],
         scene.agent,
         scene.blocks,
         conversation_id=conversation_id,
         hidden=max(0, stored - len(scene.window)),
+        archived=archived,
         now_us=now_us,
     )
     return [system, *scene.window[1:]]

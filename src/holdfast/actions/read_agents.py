@@ -38,9 +38,7 @@ async def agent_states(
     waiting = await agent_rows.pending_approvals_of(tx, agent_ids) if "agent.pending_approval" in include else {}
     return [
         agent_state(
-            msgspec.structs.replace(
-                agent, model=completed(agent.model, in_words=agent.agent_type in heartbeats.AGENT_TYPES)
-            ),
+            _with_whole_model(agent),
             Relations(
                 message_ids=windows.get(agent.id, ()),
                 blocks=blocks.get(agent.id, ()),

@@ -8,7 +8,7 @@ from holdfast.core.records import Agent, Block, Thread
 from holdfast.engine import requests
 from holdfast.engine.loading import blocks_in_view
 from holdfast.errors import NotFound
-from holdfast.store import agents, messages, threads
+from holdfast.store import agents, messages, passages, threads
 from holdfast.store.transaction import Transaction
 
 
@@ -40,6 +40,7 @@ async def compiled(
         blocks,
         conversation_id=thread.conversation_id,
         hidden=await hidden_messages(tx, thread.id),
+        archived=await passages.count_of_agent(tx, agent.id),
         now_us=now_us,
     )
 

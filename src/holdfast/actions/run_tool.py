@@ -9,6 +9,7 @@ from holdfast import ids
 from holdfast.actions.base_tools import is_base_tool
 from holdfast.core.fingerprint import gets_secrets
 from holdfast.core.records import Agent, Tool
+from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
 from holdfast.engine.inline import InlineTools
 from holdfast.errors import Invalid, NotFound
@@ -17,6 +18,7 @@ from holdfast.store import agents as agent_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Database, Transaction
 from holdfast.tools import agents as talk
+from holdfast.tools import archival as archival_tools
 from holdfast.tools import builtin
 from holdfast.tools.base import Job, Sandbox
 from holdfast.wire.tools import (
@@ -56,6 +58,7 @@ async def run_attached(
     sandbox: Sandbox,
     secretbox: SecretBox,
     clock: Clock,
+    archival: ArchivalMemory,
     timeout_s: float,
 ) -> ToolExecutionResult:
     async def load(tx: Transaction) -> tuple[Agent, Tool, list[agent_rows.SealedSecret]]:
@@ -70,8 +73,11 @@ async def run_attached(
         raise Invalid(f"The tool {tool.name!r} sends messages on behalf of a run: send the agent a message instead.")
     source = tool.source_code or builtin.source_of(tool.name)
     if is_base_tool(tool) and not source:
-        performed = await InlineTools(database, clock).run_by_hand(agent, tool, arguments)
-        return execution_view(performed.status, performed.content, (), (), None)
+        performed = await InlineTools(database, clock, archival).run_by_hand(agent, tool, arguments)
+        result = execution_view(performed.status, performed.content, (), (), None)
+        if tool.name in (archival_tools.INSERT, archival_tools.SEARCH) and performed.status == "success":
+            result["func_return"] = archival_tools.value_of(str(performed.content))
+        return result
     _require_python(tool.source_type)
     job = Job(
         call_id=ids.new("call"),

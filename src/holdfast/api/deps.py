@@ -11,6 +11,7 @@ from starlette.types import Scope
 from holdfast import ids
 from holdfast.actions.cancel_runs import CancelRuns
 from holdfast.actions.send_message import SendMessage
+from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.streams import Streams
@@ -38,6 +39,7 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     worker: Worker
     streams: Streams
     compactor: Compactor
+    archival: ArchivalMemory
     send: SendMessage
     cancel: CancelRuns
 

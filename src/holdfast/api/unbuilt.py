@@ -45,27 +45,6 @@ UNBUILT: Final[tuple[Family, ...]] = (
         ),
     ),
     Family(
-        "Archives and passages",
-        (
-            "POST /v1/agents/{agent_id}/archival-memory",
-            "GET /v1/agents/{agent_id}/archival-memory",
-            "DELETE /v1/agents/{agent_id}/archival-memory/{memory_id}",
-            "GET /v1/agents/{agent_id}/archival-memory/search",
-            "PATCH /v1/agents/{agent_id}/archives/attach/{archive_id}",
-            "PATCH /v1/agents/{agent_id}/archives/detach/{archive_id}",
-            "POST /v1/passages/search",
-            "POST /v1/archives/",
-            "GET /v1/archives/{archive_id}",
-            "PATCH /v1/archives/{archive_id}",
-            "GET /v1/archives/",
-            "DELETE /v1/archives/{archive_id}",
-            "POST /v1/archives/{archive_id}/passages",
-            "DELETE /v1/archives/{archive_id}/passages/{passage_id}",
-            "POST /v1/archives/{archive_id}/passages/batch",
-            "GET /v1/archives/{archive_id}/agents",
-        ),
-    ),
-    Family(
         "Folders and files",
         (
             "GET /v1/agents/{agent_id}/folders",
@@ -124,13 +103,6 @@ UNBUILT: Final[tuple[Family, ...]] = (
         "Billing transactions",
         ("PATCH /v1/steps/{step_id}/transaction/{transaction_id}",),
         cloud_only=True,
-    ),
-    Family(
-        "Message search",
-        (
-            "POST /v1/messages/search",
-            "POST /v1/agents/messages/search",
-        ),
     ),
     Family(
         "MCP servers",

@@ -263,3 +263,27 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     created_us: int = 0
     updated_us: int = 0
     deleted_us: int | None = None
+
+
+class Archive(msgspec.Struct, frozen=True, kw_only=True):
+    """A collection of passages, which agents may share. It owns the model that its vectors are made with."""
+
+    id: str
+    name: str
+    description: str | None = None
+    embedding: str | None = None  # a handle; None: its passages are found by their words alone
+    embedding_config: dict[str, Any] | None = None
+    created_us: int = 0
+    updated_us: int = 0
+
+
+class Passage(msgspec.Struct, frozen=True, kw_only=True):
+    """A text in an archive."""
+
+    id: str
+    archive_id: str
+    text: str
+    tags: tuple[str, ...] = ()  # in the order in which they were given
+    metadata: dict[str, Any] = {}
+    created_us: int = 0
+    updated_us: int = 0

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.core.frames import ErrorFrame, Frame, StopFrame, UsageFrame
 from holdfast.core.records import FAILED_WITH_ANSWER, STATUS_OF_STOP, Run, StopReason
 from holdfast.core.run import Phase, RunState
+from holdfast.engine.archival import ArchiveChanged, PassageWrite, commit
 from holdfast.engine.failures import Failure
 from holdfast.engine.ratios import store_ratio
 from holdfast.engine.scope import CancelScope
@@ -34,7 +35,7 @@ class CancelPending(RunInterrupted):
 
 
 class BlockChanged(RunInterrupted):
-    """A memory block was edited by somebody else since the edit in the draft was computed."""
+    """What a memory tool's drafted effect was computed from, a block or the agent's archive, is no longer so."""
 
 
 async def checkpoint(
@@ -132,7 +133,9 @@ async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> int 
         await traces.save(tx, trace)
     end = await write_rows(tx, session)
     for write in draft.memory:
-        if not await memory_edits.apply(tx, run.agent_id, write.change, write.versions, session.clock.now_us()):
+        if isinstance(write, PassageWrite):
+            await _write_passages(tx, write)
+        elif not await memory_edits.apply(tx, run.agent_id, write.change, write.versions, session.clock.now_us()):
             raise BlockChanged("a block changed under a memory tool")
     if draft.ratio is not None:
         await store_ratio(tx, *draft.ratio)
@@ -143,6 +146,13 @@ async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> int 
     if run.background:
         await store_frames(tx, session.stream, frames)
     return end
+
+
+async def _write_passages(tx: Transaction, write: PassageWrite) -> None:
+    try:
+        await commit(tx, write)
+    except ArchiveChanged as error:
+        raise BlockChanged("the agent's archive changed under a memory tool") from error
 
 
 async def _fence(tx: Transaction, session: Session, stop: StopReason | None) -> bool:

@@ -12,6 +12,7 @@ from holdfast.core.memory import MemoryChange
 from holdfast.core.messages import Message, ToolReturn
 from holdfast.core.records import Block, Step
 from holdfast.core.run import CallModel
+from holdfast.engine.archival import PassageWrite
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -47,7 +48,7 @@ class Draft(msgspec.Struct):
     changed: dict[str, Message] = {}
     steps: dict[str, Step] = {}
     frames: list[Frame] = []
-    memory: list[MemoryWrite] = []
+    memory: list[MemoryWrite | PassageWrite] = []
     cut: WindowCut | None = None
     hold: Hold | None = None
     system_digest: str | None = None

@@ -15,17 +15,23 @@ from holdfast.core.memory import MemoryChange
 from holdfast.core.messages import Content, Message, Status, ToolReturn
 from holdfast.core.records import Agent, Block, Tool
 from holdfast.core.run import OpenCall
+from holdfast.engine.archival import ArchivalMemory, ArchiveChanged, NewPassage, PassageWrite, Search, commit
 from holdfast.engine.checkpoint import BlockChanged
 from holdfast.engine.clock import Clock
 from holdfast.engine.draft import MemoryWrite
 from holdfast.engine.loading import blocks_in_view
 from holdfast.engine.session import Session
-from holdfast.errors import ToolFailed
+from holdfast.errors import Invalid, ToolFailed
 from holdfast.store import agents, blocks, memory_edits, messages
+from holdfast.store.passage_search import PassageFilter
 from holdfast.store.transaction import Database, Transaction
+from holdfast.tools import archival as archival_tools
 from holdfast.tools import history
 from holdfast.tools.base import cut_to_limit, failure_text
 
+Effect = MemoryWrite | PassageWrite
+
+_WHOLE: Final = frozenset({history.NAME, archival_tools.SEARCH})  # never cut
 _SEND_MESSAGE: Final = "send_message"  # the call itself is the message; clients are shown its argument
 _NO_MESSAGE: Final = "send_message() missing 1 required positional argument: 'message'"
 
@@ -33,7 +39,7 @@ _NO_MESSAGE: Final = "send_message() missing 1 required positional argument: 'me
 class Performed(msgspec.Struct, frozen=True):
     status: Status
     content: Content
-    write: MemoryWrite | None = None  # not yet committed
+    write: Effect | None = None  # not yet committed
 
 
 class _Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,14 +50,15 @@ class _Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InlineTools:
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, archival: ArchivalMemory) -> None:
         self._database = database
         self._clock = clock
+        self._archival = archival
 
     async def current_blocks(self, session: Session) -> list[Block]:
         return await self._database.read(lambda tx: blocks_in_view(tx, session.thread))
 
-    async def call(self, session: Session, call: OpenCall) -> tuple[ToolReturn, MemoryWrite | None]:
+    async def call(self, session: Session, call: OpenCall) -> tuple[ToolReturn, Effect | None]:
         """The return and the effect of a call within a run; the next checkpoint commits both."""
         tool = session.spec.tool(call.call.name)
         caller = _Caller(
@@ -75,7 +82,7 @@ class InlineTools:
                 return outcome
             try:
                 await self._database.write(partial(self._commit, agent.id, outcome.write))
-            except BlockChanged:
+            except (BlockChanged, ArchiveChanged):
                 continue
             return outcome
 
@@ -86,15 +93,17 @@ class InlineTools:
             text, write = await self._carry_out(caller, name, arguments)
         except ToolFailed as failed:
             return Performed("error", failure_text(name, "ValueError", failed.message))
-        if return_char_limit is None or name == history.NAME:
+        if return_char_limit is None or name in _WHOLE:
             return Performed("success", text, write)
         return Performed("success", cut_to_limit(text, return_char_limit), write)
 
-    async def _carry_out(
-        self, caller: _Caller, name: str, arguments: Mapping[str, Any]
-    ) -> tuple[str, MemoryWrite | None]:
+    async def _carry_out(self, caller: _Caller, name: str, arguments: Mapping[str, Any]) -> tuple[str, Effect | None]:
         if name in memory.TOOLS:
             return await self._edit_memory(caller, name, arguments)
+        if name == archival_tools.INSERT:
+            return await self._archive(caller, arguments)
+        if name == archival_tools.SEARCH:
+            return await self._search_archive(caller, arguments), None
         if name == history.NAME:
             search = partial(self._search, caller.agent_id)
             now_us = self._clock.now_us()
@@ -105,6 +114,27 @@ class InlineTools:
                 raise ToolFailed(_NO_MESSAGE)
             return "Sent message successfully.", None
         raise ToolFailed(f"Tool not found: this server has no built-in tool {name!r}.")
+
+    async def _archive(self, caller: _Caller, arguments: Mapping[str, Any]) -> tuple[str, Effect]:
+        asked = archival_tools.insertion(arguments)
+        new = NewPassage(text=asked.content, tags=tuple(asked.tags or ()))
+        try:
+            return "None", await self._archival.prepared_for_agent(caller.agent_id, [new])
+        except Invalid as error:
+            raise ToolFailed(error.message) from error
+
+    async def _search_archive(self, caller: _Caller, arguments: Mapping[str, Any]) -> str:
+        asked = archival_tools.search(arguments, caller.timezone)
+        archive = await self._archival.of_agent(caller.agent_id)
+        if archive is None or not asked.query.strip():
+            return archival_tools.shown([], caller.timezone)
+        wanted = PassageFilter(
+            tags=asked.tags, match_all_tags=asked.match_all_tags, start_us=asked.start_us, end_us=asked.end_us
+        )
+        found = await self._archival.search(
+            Search(query=asked.query, archives=(archive,), filter=wanted, limit=asked.limit)
+        )
+        return archival_tools.shown([hit.passage for hit in found], caller.timezone)
 
     async def _edit_memory(
         self, caller: _Caller, name: str, arguments: Mapping[str, Any]
@@ -145,7 +175,9 @@ class InlineTools:
             )
         )
 
-    async def _commit(self, agent_id: str, write: MemoryWrite, tx: Transaction) -> None:
+    async def _commit(self, agent_id: str, write: Effect, tx: Transaction) -> None:
         await agents.require(tx, agent_id)
-        if not await memory_edits.apply(tx, agent_id, write.change, write.versions, self._clock.now_us()):
+        if isinstance(write, PassageWrite):
+            await commit(tx, write)
+        elif not await memory_edits.apply(tx, agent_id, write.change, write.versions, self._clock.now_us()):
             raise BlockChanged("a block changed under a memory tool")

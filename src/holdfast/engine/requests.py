@@ -12,6 +12,8 @@ from holdfast.core.records import Agent, Block
 from holdfast.core.run import CallModel
 from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking, ToolSpec
 from holdfast.llm.base import ModelRequest, NamedTool, ToolChoice, ToolSchema
+from holdfast.store import passages, threads
+from holdfast.store.transaction import Transaction
 
 
 def build(
@@ -66,7 +68,14 @@ def system_text(spec: RunSpec, window: list[Message]) -> str:
 
 
 def system_message(
-    known: Message, agent: Agent, blocks: list[Block], *, conversation_id: str | None, hidden: int, now_us: int
+    known: Message,
+    agent: Agent,
+    blocks: list[Block],
+    *,
+    conversation_id: str | None,
+    hidden: int,
+    archived: int,
+    now_us: int,
 ) -> Message:
     """The thread's system message compiled anew; it keeps its id."""
     compiled = prompt.compile_system(
@@ -75,8 +84,14 @@ def system_message(
         conversation_id=conversation_id,
         recompiled_at_text=envelopes.local_time(now_us, agent.timezone),
         previous_messages=hidden,
+        archival_count=archived,
     )
     return msgspec.structs.replace(known, parts=(Text(compiled),))
+
+
+async def counts(tx: Transaction, agent_id: str, thread_id: str) -> tuple[int, int]:
+    """What a system message tells of: messages of the thread, and passages in the agent's archive."""
+    return await threads.count_messages(tx, thread_id), await passages.count_of_agent(tx, agent_id)
 
 
 def _tool_choice(intent: CallModel) -> ToolChoice:

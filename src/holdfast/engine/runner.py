@@ -33,7 +33,6 @@ from holdfast.engine.thinking import ModelCall, Observers
 from holdfast.engine.waiting import until_database_answers
 from holdfast.errors import ContextTooLong, ModelError, RunInterrupted
 from holdfast.llm.base import Catalog, ModelRequest
-from holdfast.store import threads
 from holdfast.store.transaction import Database, DatabaseError
 
 log = logging.getLogger(__name__)
@@ -300,8 +299,8 @@ class Runner:
     async def _recompile(self, session: Session, scope: CancelScope) -> None:
         digest = prompt.digest(session.agent, session.blocks, session.run.conversation_id)
         # Waits here, because a summary that was paid for may be in the draft.
-        stored = await until_database_answers(
-            lambda: self._database.read(lambda tx: threads.count_messages(tx, session.run.thread_id)),
+        stored, archived = await until_database_answers(
+            lambda: self._database.read(lambda tx: requests.counts(tx, session.run.agent_id, session.run.thread_id)),
             f"run {session.run.id}",
             scope.pause,
         )
@@ -311,6 +310,7 @@ class Runner:
             session.blocks,
             conversation_id=session.run.conversation_id,
             hidden=max(0, stored + len(session.draft.rows) - len(session.window)),
+            archived=archived,
             now_us=self._clock.now_us(),
         )
         session.replace_system(message, digest)

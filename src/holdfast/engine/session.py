@@ -37,6 +37,7 @@ from holdfast.core.records import Agent, Block, ProviderTrace, Run, Step, StopRe
 from holdfast.core.run import CallModel, OpenCall, Phase, RunState, apply, held_calls
 from holdfast.core.spec import RunSpec
 from holdfast.core.usage import Usage, cost, estimate_tokens
+from holdfast.engine.archival import PassageWrite
 from holdfast.engine.clock import Clock, reading_at
 from holdfast.engine.draft import Attempt, Draft, MemoryWrite, Replied, WindowCut
 from holdfast.engine.failures import Failure
@@ -229,11 +230,12 @@ class Session:
         self._add_returns(returns)
         self._change_step()
 
-    def memory_returned(self, call: OpenCall, answer: ToolReturn, write: MemoryWrite | None) -> None:
+    def memory_returned(self, call: OpenCall, answer: ToolReturn, write: MemoryWrite | PassageWrite | None) -> None:
         """A built-in tool: its effect is committed with its return, or neither is."""
         self._record(ToolsStarted((call.call.id,)))
         if write is not None:
             self.draft.memory.append(write)
+        if isinstance(write, MemoryWrite):
             self.blocks = write.after
         self._add_returns([answer])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -96,6 +96,10 @@ class Catalog(Protocol):
         ...
 
     async def embedding_models(self) -> list[dict[str, Any]]: ...
+
+    async def embed(self, handle: str, texts: Sequence[str]) -> list[list[float]]:
+        """A vector for each text. Raises a ModelError; NotFound or Unsupported when the model cannot be used here."""
+        ...
 
     async def find(self, handle: str) -> ModelInfo: ...
 

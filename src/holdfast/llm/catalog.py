@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, Protocol, runtime_checkable
 from weakref import WeakSet
 
+from holdfast.core.retrying import Patience
 from holdfast.errors import Invalid, NotFound
-from holdfast.llm import discovery
+from holdfast.llm import discovery, embedding, offline_vectors
 from holdfast.llm.base import Model, ModelInfo, ProviderStatus
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.environment import OPENAI_NAMES
@@ -64,7 +65,8 @@ def _wall_clock_us() -> int:
 
 
 class ModelCatalog:
-    """`brought` loads the providers that users brought; it is asked again when they may have changed."""
+    """`brought` loads the providers that users brought; it is asked again when they may have changed. `patience` is for
+    embeddings: runs have their own. `offline_embeddings`: the library for them is installed."""
 
     def __init__(
         self,
@@ -75,7 +77,11 @@ class ModelCatalog:
         vendors: Vendors | None = None,
         offline: OfflineProvider | None = None,
         now_us: Callable[[], int] = _wall_clock_us,
+        patience: Patience | None = None,
+        offline_embeddings: bool = False,
     ) -> None:
+        self._offline_embeddings = offline_embeddings
+        self._patience = patience or Patience()
         self.offline = offline or OfflineProvider()
         self._declared = tuple(declared)
         self._vendors = vendors or Vendors()
@@ -95,7 +101,18 @@ class ModelCatalog:
 
     async def embedding_models(self) -> list[dict[str, Any]]:
         await self._bring_up_to_date()
-        return [item for shelf in self._shelves() for item in shelf.embedding_models()]
+        found = [item for shelf in self._shelves() for item in shelf.embedding_models()]
+        return [*found, offline_vectors.described()] if self._offline_embeddings else found
+
+    async def embed(self, handle: str, texts: Sequence[str]) -> list[list[float]]:
+        if handle == offline_vectors.HANDLE and self._offline_embeddings:
+            return await offline_vectors.embed(texts)
+        provider_name, _, model = handle.partition("/")
+        await self._load_if_outdated()
+        shelf = self._shelf(provider_name)
+        if shelf is None:
+            raise NotFound(f"Embedding model {handle} not found: no provider is called {provider_name}.")
+        return await embedding.embed(self._vendors.http, shelf.endpoint, model, texts, self._patience)
 
     async def providers(self) -> list[ProviderStatus]:
         await self._bring_up_to_date()

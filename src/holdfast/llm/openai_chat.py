@@ -30,10 +30,10 @@ from holdfast.llm.dialects import Dialect, dialect_of
 from holdfast.llm.endpoint import Endpoint, headers_of
 from holdfast.llm.http import Http, shown, without_key
 from holdfast.llm.mending import mended
+from holdfast.llm.openai_paths import path_of
 from holdfast.llm.think_tags import ThinkTags
 from holdfast.llm.tool_names import renamed
 
-DEFAULT_AZURE_VERSION: Final = "2025-04-01-preview"
 _DONE: Final = b"[DONE]"
 # Whatever is not named here is taken for `stop`: vendors have many words for an ordinary end.
 _FINISHES: Final[dict[str, FinishReason]] = {
@@ -53,7 +53,7 @@ class ChatModel:
         self._dialect = dialect_of(
             endpoint.provider_type, official=is_official(endpoint.provider_type, endpoint.base_url)
         )
-        self._path = _path(endpoint, info)
+        self._path = path_of(endpoint, info.name, "chat/completions")
         self._headers = headers_of(endpoint)
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
@@ -193,10 +193,3 @@ def _reasoned(said: Content) -> list[Delta]:
 def _usage(chunk: Chunk) -> list[Delta]:
     said = chunk.usage or (chunk.x_groq.usage if chunk.x_groq else None)
     return [UsageDelta(chat_chunks.usage_of(said))] if said is not None else []
-
-
-def _path(endpoint: Endpoint, info: ModelInfo) -> str:
-    if endpoint.provider_type != "azure" or endpoint.base_url.endswith("/openai/v1"):
-        return "/chat/completions"
-    version = endpoint.options.get("api_version") or DEFAULT_AZURE_VERSION
-    return f"/openai/deployments/{info.name}/chat/completions?api-version={version}"

@@ -13,7 +13,8 @@ from holdfast.core.messages import Message
 from holdfast.core.records import Agent, CompactionSettings, ModelChoice
 from holdfast.core.tool_rules import Rule
 from holdfast.errors import NotFound
-from holdfast.store import messages
+from holdfast.store import archives, messages
+from holdfast.store.archive_tables import agent_archives
 from holdfast.store.blocks import holds_text, tagged
 from holdfast.store.paging import Ordering, Page, fetch_page
 from holdfast.store.statements import insert_into, one_of
@@ -40,6 +41,7 @@ class AgentFilter(msgspec.Struct, frozen=True, kw_only=True):
     base_template_id: str | None = None
     last_stop_reason: str | None = None
     block_id: str | None = None
+    archive_id: str | None = None
     show_hidden: bool = False
 
 
@@ -120,7 +122,9 @@ async def update_agent(tx: Transaction, agent: Agent) -> None:
 
 
 async def delete_agent(tx: Transaction, agent_id: str) -> None:
-    """With its threads, messages and runs; blocks and tools outlive it."""
+    """With its threads, messages, runs and the archive that was made for it; blocks and tools outlive it, and so do
+    archives that it was given or shares."""
+    await archives.delete_own(tx, agent_id)
     if not await tx.execute(_DELETE, {"id": agent_id}):
         raise NotFound("Agent not found")
 
@@ -226,6 +230,9 @@ def _conditions(filters: AgentFilter) -> list[ColumnElement[bool]]:
         conditions.append(
             agents.c.id.in_(select(agent_blocks.c.agent_id).where(agent_blocks.c.block_id == filters.block_id))
         )
+    if filters.archive_id is not None:
+        attached = select(agent_archives.c.agent_id).where(agent_archives.c.archive_id == filters.archive_id)
+        conditions.append(agents.c.id.in_(attached))
     if not filters.show_hidden:
         conditions.append(or_(agents.c.hidden.is_(None), agents.c.hidden.is_(False)))
     return conditions

@@ -47,6 +47,7 @@ _MOVE_ENDS = (
     .values(next_position=threads.c.next_position + 1)
 )
 _COUNT = select(func.count().label("rows")).where(messages.c.agent_id == bindparam("agent"))
+_AGENTS_OF = select(messages.c.id, messages.c.agent_id).where(one_of(messages.c.id, "ids"))
 _THREADS_OF = select(thread_messages.c.message_id, thread_messages.c.thread_id).where(
     one_of(thread_messages.c.message_id, "ids")
 )
@@ -76,6 +77,11 @@ async def find_many(tx: Transaction, ids: Sequence[str]) -> list[Message]:
     rows = await tx.fetch_all(_MANY, {"ids": list(ids)})
     found = {row["id"]: row for row in rows}
     return [message_of(found[each]) for each in ids if each in found]
+
+
+async def agents_of(tx: Transaction, ids: Sequence[str]) -> dict[str, str]:
+    """The agent that each message belongs to."""
+    return {row["id"]: row["agent_id"] for row in await tx.fetch_all(_AGENTS_OF, {"ids": list(ids)})}
 
 
 async def threads_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
@@ -122,27 +128,33 @@ async def search(
     end_us: int | None = None,
     limit: int = 50,
     thread_id: str | None = None,
+    texts: Sequence[str] = (),
 ) -> list[Message]:
-    """Newest first; `text` is found anywhere in what a reader sees, whatever its case, and None finds everything.
+    """Newest first; `text` is found anywhere in what a reader sees, whatever its case, and None finds everything. Each
+    of `texts` must be in it, too.
 
     SQL narrows down by owner, role, time and what must be in the stored JSON; the exact check is made here, on few
     rows. Over a long history it takes long all the same: use `read_long`.
     """
     conditions = _narrowed(agent_id, thread_id, roles, start_us, end_us)
-    if text:
-        conditions.extend(_contains(text))
-    needle = (text or "").lower()
+    needles = [each.lower() for each in (text, *texts) if each]
+    for each in needles:
+        conditions.extend(_contains(each))
     found: list[Message] = []
     below: int | None = None
     while len(found) < limit:
         query = select(*COLUMNS, messages.c.seq).where(*conditions).order_by(messages.c.seq.desc()).limit(_SEARCH_BATCH)
         rows = await tx.fetch_all(query if below is None else query.where(messages.c.seq < below))
         seen = (message_of(row) for row in rows)
-        found.extend(message for message in seen if needle in visible_text(message).lower())
+        found.extend(message for message in seen if _holds(visible_text(message).lower(), needles))
         if len(rows) < _SEARCH_BATCH:
             break
         below = rows[-1]["seq"]
     return found[:limit]
+
+
+def _holds(text: str, needles: Sequence[str]) -> bool:
+    return all(needle in text for needle in needles)
 
 
 def visible_text(message: Message) -> str:

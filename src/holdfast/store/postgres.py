@@ -18,7 +18,7 @@ from holdfast.errors import BugError, HoldfastError
 from holdfast.store import facts
 from holdfast.store.migrations import revision
 from holdfast.store.statements import Compiler, Statement, database_now_us
-from holdfast.store.transaction import DatabaseError, IntegrityError, Job, Parameters, Row, Transaction
+from holdfast.store.transaction import DatabaseError, Dialect, IntegrityError, Job, Parameters, Row, Transaction
 
 T = TypeVar("T")
 
@@ -51,6 +51,8 @@ _REFUSED: Final = (asyncpg.InsufficientResourcesError, asyncpg.ReadOnlySQLTransa
 
 
 class PostgresTransaction:
+    dialect: Dialect = "postgresql"
+
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 

@@ -34,6 +34,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from holdfast.store import facts
 from holdfast.store.migrations import revision
+from holdfast.store.schema import ONLY_SQLITE, metadata
 from holdfast.store.sqlite_connection import (
     COMPILER,
     DamagedFile,
@@ -46,7 +47,6 @@ from holdfast.store.sqlite_connection import (
 )
 from holdfast.store.sqlite_log import Room, keep_a_log
 from holdfast.store.statements import Statement
-from holdfast.store.tables import metadata
 from holdfast.store.transaction import DatabaseError, Job
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ def _create(connection: sqlite3.Connection) -> bool:
         connection.execute(str(CreateTable(table).compile(dialect=COMPILER.dialect)))
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             connection.execute(str(CreateIndex(index).compile(dialect=COMPILER.dialect)))
-    for statement in revision.STAMP:
+    for statement in (*ONLY_SQLITE, *revision.STAMP):
         connection.execute(statement)
     connection.execute("COMMIT")
     return True

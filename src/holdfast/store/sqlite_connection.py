@@ -15,7 +15,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from holdfast.errors import BugError, HoldfastError
 from holdfast.store.sqlite_log import CHECKPOINT_PAGES, keep_a_log
 from holdfast.store.statements import Compiler, PerDialect, Statement
-from holdfast.store.transaction import DatabaseError, IntegrityError, Job, Parameters, Row, Transaction
+from holdfast.store.transaction import DatabaseError, Dialect, IntegrityError, Job, Parameters, Row, Transaction
 
 T = TypeVar("T")
 
@@ -50,6 +50,8 @@ def now_us() -> int:
 
 class SQLiteTransaction:
     """Store functions never see more of the connection than this."""
+
+    dialect: Dialect = "sqlite"
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

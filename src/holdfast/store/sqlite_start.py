@@ -19,8 +19,8 @@ from typing import Final
 from sqlalchemy.exc import DBAPIError
 
 from holdfast.errors import ConfigError
+from holdfast.store.schema import metadata
 from holdfast.store.sqlite import SQLiteDatabase, migrate
-from holdfast.store.tables import metadata
 from holdfast.store.transaction import DatabaseError
 
 _DISK: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})

@@ -28,7 +28,7 @@ from sqlalchemy import (
 metadata = MetaData()
 
 # SQLite gives a growing rowid only to a column declared exactly INTEGER PRIMARY KEY.
-_Serial = BigInteger().with_variant(Integer(), "sqlite")
+SERIAL = BigInteger().with_variant(Integer(), "sqlite")
 
 
 def _agent_key() -> Column[str]:
@@ -188,7 +188,7 @@ threads = Table(
 messages = Table(
     "messages",
     metadata,
-    Column("seq", _Serial, primary_key=True, autoincrement=True),  # order of insertion over everything
+    Column("seq", SERIAL, primary_key=True, autoincrement=True),  # order of insertion over everything
     Column("id", Text, nullable=False, unique=True),
     _agent_key(),
     Column("run_id", Text),

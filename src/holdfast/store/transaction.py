@@ -8,12 +8,13 @@ so a job changes nothing outside its transaction and hands its result back by re
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.errors import BugError, HoldfastError
 from holdfast.store.statements import Statement
 
 T = TypeVar("T")
+Dialect = Literal["sqlite", "postgresql"]
 Parameters = Mapping[str, Any]
 
 
@@ -30,6 +31,8 @@ class Row(Protocol):
 
 class Transaction(Protocol):
     """A list given as a parameter is one value: compare with it by `statements.one_of`."""
+
+    dialect: Dialect  # for what the databases do in ways of their own: full text, vectors
 
     async def execute(self, statement: Statement, parameters: Parameters | None = None) -> int:
         """How many rows were affected."""

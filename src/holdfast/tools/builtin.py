@@ -1,7 +1,7 @@
 """The built-in tools as data: what models are told of them, and how they are classed.
 
-What they do is elsewhere: memory tools in `core.memory`, `conversation_search` in `tools.history`, messages to other
-agents in `actions.ask_agents`.
+What they do is elsewhere: memory tools in `core.memory`, `conversation_search` in `tools.history`, archival memory in
+`tools.archival`, messages to other agents in `actions.ask_agents`.
 """
 
 from __future__ import annotations
@@ -80,6 +80,44 @@ _CORE: Final = (
             "end_date": _text("Only messages until then, that day or minute included; written like start_date."),
         },
         (),
+        parallel_safe=True,
+    ),
+)
+_ARCHIVAL: Final = (
+    _shipped(
+        "archival_memory_insert",
+        "letta_core",
+        "Store a text in your archival memory, which keeps any number of them out of view until you search for it. "
+        "Write it so that it can be understood by itself.",
+        {
+            "content": _text("The text to remember."),
+            "tags": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Words to sort it by, which a search can ask for.",
+            },
+        },
+        ("content",),
+    ),
+    _shipped(
+        "archival_memory_search",
+        "letta_core",
+        "Search your archival memory for texts that are about something, best matches first.",
+        {
+            "query": _text("What to look for, in your own words."),
+            "tags": {"type": "array", "items": {"type": "string"}, "description": "Only texts with these tags."},
+            "tag_match_mode": {
+                "type": "string",
+                "enum": ["any", "all"],
+                "description": "Whether one of the tags is enough (any, the default) or all of them are needed.",
+            },
+            "top_k": {"type": "integer", "description": "How many texts to show at most. Default: 5."},
+            "start_datetime": _text(
+                "Only texts stored from then on: YYYY-MM-DD or YYYY-MM-DDTHH:MM, in your own time zone."
+            ),
+            "end_datetime": _text("Only texts stored until then, that day or minute included."),
+        },
+        ("query",),
         parallel_safe=True,
     ),
 )
@@ -227,7 +265,7 @@ _CODE: Final = (
         source="from holdfast.tools.sandbox.run_code import run_code\n",
     ),
 )
-TOOLS: Final[dict[str, Shipped]] = dict((*_CORE, *_MEMORY, *_EDITING, *_AGENTS, *_CODE))
+TOOLS: Final[dict[str, Shipped]] = dict((*_CORE, *_ARCHIVAL, *_MEMORY, *_EDITING, *_AGENTS, *_CODE))
 
 
 def source_of(name: str) -> str:

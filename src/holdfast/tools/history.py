@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
 from holdfast.core.envelopes import zone
 from holdfast.core.messages import Message, content_text, text_of
+from holdfast.core.moments import moments
 from holdfast.errors import ToolFailed
 
 NAME: Final = "conversation_search"
 _MOST: Final = 100
 _LONGEST: Final = 5_000  # of a text to search for: SQLite takes patterns of 50,000 bytes, and escapes count
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-_MINUTE = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
-_JUST_BEFORE: Final = timedelta(microseconds=1)
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,20 +115,7 @@ def _time_ago(elapsed_us: int) -> str:
 
 
 def _moments(text: str, timezone: str) -> tuple[int, int]:
-    """The first and the last microsecond of a day or a minute; a fuller time is both. In the agent's own time zone."""
-    written = text.strip()
     try:
-        start = datetime.fromisoformat(written)
-        start = start if start.tzinfo else start.replace(tzinfo=zone(timezone))
-        end = start
-        if _DAY.fullmatch(written):
-            end = start + timedelta(days=1) - _JUST_BEFORE
-        elif _MINUTE.fullmatch(written):
-            end = start + timedelta(minutes=1) - _JUST_BEFORE
-        return _microseconds(start), _microseconds(end)
-    except (ValueError, OverflowError) as error:
+        return moments(text, timezone)
+    except ValueError as error:
         raise ToolFailed(f"{text!r} is not a date: write YYYY-MM-DD or YYYY-MM-DDTHH:MM.") from error
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)

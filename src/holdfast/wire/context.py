@@ -24,6 +24,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     window: Sequence[Message]
     tools: Sequence[Tool]
     stored_messages: int
+    archived_passages: int
 
 
 class ContextOverview(TypedDict):
@@ -75,7 +76,7 @@ def context_overview(contents: Contents, context_window: int, ratio: float | Non
         "context_window_size_max": context_window,
         "context_window_size_current": sum(weights.values()),
         "num_messages": len(contents.window),
-        "num_archival_memory": 0,
+        "num_archival_memory": contents.archived_passages,
         "num_recall_memory": contents.stored_messages,
         "num_tokens_external_memory_summary": weights["external_memory_summary"],
         "external_memory_summary": texts["external_memory_summary"],

@@ -97,6 +97,7 @@ async def run_attached_tool(
         sandbox=deps.sandbox,
         secretbox=deps.secretbox,
         clock=deps.clock,
+        archival=deps.archival,
         timeout_s=deps.settings.tool_timeout_s,
     )
     return json_response(result)

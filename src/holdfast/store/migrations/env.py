@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from holdfast.store.tables import metadata
+from holdfast.store.schema import metadata
 
 
 def run() -> None:

@@ -1,0 +1,175 @@
+"""Archives over REST: make and change them, attach them to agents, fill them, search them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast import ids
+from holdfast.actions.choose_model import chosen_embedding
+from holdfast.core.moments import moments
+from holdfast.core.records import Archive, Passage
+from holdfast.engine.archival import ArchivalMemory, Hit, NewPassage, Search, model_in
+from holdfast.errors import Invalid, NotFound, Unprocessable
+from holdfast.llm.base import Catalog
+from holdfast.store import agents as agent_rows
+from holdfast.store import archives as archive_rows
+from holdfast.store import passages as passage_rows
+from holdfast.store.passage_search import PassageFilter
+from holdfast.store.transaction import Database, Transaction
+from holdfast.wire.archives import (
+    AgentPassageCreate,
+    ArchiveCreate,
+    ArchiveUpdate,
+    FoundPassage,
+    PassageCreate,
+    PassageSearch,
+    PassageView,
+    moment_us,
+    passage_view,
+)
+
+
+async def create_archive(
+    database: Database, catalog: Catalog, default_embedding: str | None, request: ArchiveCreate, now_us: int
+) -> Archive:
+    chosen = await chosen_embedding(catalog, default_embedding, request)
+    archive = Archive(
+        id=ids.new("archive"),
+        name=request.name,
+        description=request.description,
+        embedding=chosen.handle or model_in(chosen.config),
+        embedding_config=chosen.config,
+        created_us=now_us,
+        updated_us=now_us,
+    )
+    await database.write(lambda tx: archive_rows.insert(tx, archive))
+    return archive
+
+
+async def update_archive(tx: Transaction, archive_id: str, request: ArchiveUpdate, now_us: int) -> Archive:
+    archive = await archive_rows.get(tx, archive_id)
+    sent = {name: getattr(request, name) for name in request.model_fields_set}
+    changes = {name: value for name, value in sent.items() if value is not None or name == "description"}
+    changed = msgspec.structs.replace(archive, **changes, updated_us=now_us)
+    await archive_rows.update_archive(tx, changed)
+    return changed
+
+
+async def attach_archive(tx: Transaction, agent_id: str, archive_id: str) -> None:
+    _check_archive_id(archive_id)
+    await agent_rows.get(tx, agent_id, lock=True)
+    await archive_rows.get(tx, archive_id, keep=True)
+    await archive_rows.attach(tx, agent_id, archive_id)
+
+
+async def detach_archive(tx: Transaction, agent_id: str, archive_id: str) -> None:
+    _check_archive_id(archive_id)
+    await agent_rows.get(tx, agent_id, lock=True)
+    await archive_rows.detach(tx, agent_id, archive_id)
+
+
+async def add_passages(
+    archival: ArchivalMemory, archive_id: str, requests: Sequence[PassageCreate]
+) -> list[PassageView]:
+    archive, added = await archival.add(archive_id, [_new(request, request.metadata) for request in requests])
+    return [passage_view(passage, archive) for passage in added]
+
+
+async def add_memory(archival: ArchivalMemory, agent_id: str, request: AgentPassageCreate) -> list[PassageView]:
+    archive, added = await archival.add_for_agent(agent_id, [_new(request, None)])
+    return [passage_view(passage, archive) for passage in added]
+
+
+async def delete_of_archive(tx: Transaction, archive_id: str, passage_id: str) -> None:
+    await archive_rows.get(tx, archive_id)
+    passage = await passage_rows.find(tx, passage_id)
+    if passage is None:
+        raise NotFound(f"Agent passage with id {passage_id} not found in database.")
+    if passage.archive_id != archive_id:
+        raise Invalid(f"The passage {passage_id} is not in the archive {archive_id}.")
+    await passage_rows.delete_passage(tx, passage_id)
+
+
+async def delete_memory(tx: Transaction, agent_id: str, passage_id: str) -> str:
+    """The id of the archive that it was in."""
+    await agent_rows.require(tx, agent_id)
+    archive = await archive_rows.of_agent(tx, agent_id)
+    passage = await passage_rows.find(tx, passage_id)
+    if archive is None or passage is None or passage.archive_id != archive.id:
+        raise NotFound(f"Passage with id {passage_id} not found in database.")
+    await passage_rows.delete_passage(tx, passage_id)
+    return archive.id
+
+
+async def search_memory(
+    database: Database, archival: ArchivalMemory, agent_id: str, query: str, limit: int, **filters: Any
+) -> tuple[str, list[Passage]]:
+    """The agent's time zone, which naive dates are in, and what was found."""
+    agent = await database.read(lambda tx: agent_rows.get(tx, agent_id))
+    wanted = _filter(agent.timezone, **filters)
+    archive = await archival.of_agent(agent_id)
+    if archive is None or not query.strip():
+        return agent.timezone, []
+    hits = await archival.search(Search(query=query, archives=(archive,), filter=wanted, limit=limit))
+    return agent.timezone, [hit.passage for hit in hits]
+
+
+async def search_passages(database: Database, archival: ArchivalMemory, request: PassageSearch) -> list[FoundPassage]:
+    wanted = _filter("UTC", request.tags or (), request.tag_match_mode == "all", request.start_date, request.end_date)
+    among = await database.read(lambda tx: _searched(tx, request))
+    hits = await archival.search(Search(query=request.query, archives=among, filter=wanted, limit=request.limit))
+    return await database.read(lambda tx: _shown(tx, hits))
+
+
+async def _searched(tx: Transaction, request: PassageSearch) -> tuple[Archive, ...] | None:
+    if request.agent_id is not None:
+        await agent_rows.require(tx, request.agent_id)
+        archive = await archive_rows.of_agent(tx, request.agent_id)
+        return () if archive is None else (archive,)
+    return None if request.archive_id is None else (await archive_rows.get(tx, request.archive_id),)
+
+
+async def _shown(tx: Transaction, hits: Sequence[Hit]) -> list[FoundPassage]:
+    found = await archive_rows.find_many(tx, {hit.passage.archive_id for hit in hits})
+    owners = {archive.id: archive for archive in found}
+    return [
+        {"passage": passage_view(hit.passage, owners.get(hit.passage.archive_id)), "score": hit.score, "metadata": {}}
+        for hit in hits
+    ]
+
+
+def _filter(
+    timezone: str, tags: Sequence[str], match_all_tags: bool, start: str | None, end: str | None
+) -> PassageFilter:
+    return PassageFilter(
+        tags=tuple(tags),
+        match_all_tags=match_all_tags,
+        start_us=None if not start else _moments(start, timezone)[0],
+        end_us=None if not end else _moments(end, timezone)[1],
+    )
+
+
+def _moments(written: str, timezone: str) -> tuple[int, int]:
+    try:
+        return moments(written, timezone)
+    except ValueError as error:
+        raise Unprocessable(
+            f"{written!r} is not a date. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)."
+        ) from error
+
+
+def _check_archive_id(archive_id: str) -> None:
+    if not ids.is_id("archive", archive_id):
+        raise Invalid(f"{archive_id!r} is not the id of an archive.")
+
+
+def _new(request: AgentPassageCreate, metadata: dict[str, Any] | None) -> NewPassage:
+    return NewPassage(
+        text=request.text,
+        tags=tuple(request.tags or ()),
+        metadata=metadata or {},
+        created_us=moment_us(request.created_at),
+    )

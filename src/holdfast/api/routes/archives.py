@@ -1,0 +1,123 @@
+"""Archives, their passages, and the search over all of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+from starlette.responses import Response
+
+from holdfast.actions import archives as actions
+from holdfast.actions.read_agents import agent_states
+from holdfast.api.deps import Deps, Opener
+from holdfast.api.ids import ArchiveId, PassageId
+from holdfast.api.json import json_response
+from holdfast.api.params import After, Before, Limit, Order, OrderBy
+from holdfast.api.routing import LazyRouter
+from holdfast.store import agents as agent_rows
+from holdfast.store import archives as archive_rows
+from holdfast.store.paging import Page
+from holdfast.store.transaction import Transaction
+from holdfast.wire.agent_requests import Include
+from holdfast.wire.agents import AgentState, included
+from holdfast.wire.archives import (
+    ArchiveCreate,
+    ArchiveUpdate,
+    ArchiveView,
+    FoundPassage,
+    PassageBatchCreate,
+    PassageCreate,
+    PassageSearch,
+    PassageView,
+    archive_view,
+)
+
+router = LazyRouter(prefix="/v1/archives", tags=["archives"])
+passages_router = LazyRouter(prefix="/v1/passages", tags=["passages"])
+
+
+@router.get("/", responses={200: {"model": list[ArchiveView]}}, response_model=None)
+async def list_archives(
+    deps: Deps,
+    name: str | None = None,
+    agent_id: str | None = None,
+    limit: Limit = 50,
+    before: Before = None,
+    after: After = None,
+    order: Order = "desc",
+    order_by: OrderBy = "created_at",
+) -> Response:
+    page = Page(limit=limit, before=before, after=after, order=order)
+    found = await deps.database.read(lambda tx: archive_rows.list_archives(tx, page, name, agent_id))
+    return json_response([archive_view(archive) for archive in found])
+
+
+@router.post("/", responses={200: {"model": ArchiveView}}, response_model=None)
+async def create_archive(deps: Deps, request: ArchiveCreate) -> Response:
+    default = deps.settings.default_embedding
+    archive = await actions.create_archive(deps.database, deps.catalog, default, request, deps.clock.now_us())
+    return json_response(archive_view(archive))
+
+
+@router.get("/{archive_id}", responses={200: {"model": ArchiveView}}, response_model=None)
+async def retrieve_archive(deps: Deps, archive_id: ArchiveId) -> Response:
+    return json_response(archive_view(await deps.database.read(lambda tx: archive_rows.get(tx, archive_id))))
+
+
+@router.patch("/{archive_id}", responses={200: {"model": ArchiveView}}, response_model=None)
+async def update_archive(deps: Deps, archive_id: ArchiveId, request: ArchiveUpdate) -> Response:
+    now_us = deps.clock.now_us()
+    changed = await deps.database.write(lambda tx: actions.update_archive(tx, archive_id, request, now_us))
+    return json_response(archive_view(changed))
+
+
+@router.delete("/{archive_id}", status_code=204, response_model=None)
+async def delete_archive(deps: Deps, archive_id: ArchiveId) -> Response:
+    await deps.database.write(lambda tx: archive_rows.delete_archive(tx, archive_id))
+    deps.archival.forget(archive_id)
+    return Response(status_code=204)
+
+
+@router.get("/{archive_id}/agents", responses={200: {"model": list[AgentState]}}, response_model=None)
+async def list_agents_of_archive(
+    deps: Deps,
+    opener: Opener,
+    archive_id: ArchiveId,
+    before: Before = None,
+    after: After = None,
+    limit: Limit = 50,
+    order: Order = "desc",
+    include: Annotated[list[Include], Query()] = [],  # noqa: B006 - FastAPI copies it
+) -> Response:
+    relations = included(include, None)
+    page = Page(limit=limit, before=before, after=after, order=order)
+
+    async def read(tx: Transaction) -> list[AgentState]:
+        await archive_rows.get(tx, archive_id)
+        filters = agent_rows.AgentFilter(archive_id=archive_id, show_hidden=True)
+        return await agent_states(tx, await agent_rows.list_agents(tx, filters, page), relations, opener)
+
+    return json_response(await deps.database.read(read))
+
+
+@router.post("/{archive_id}/passages", responses={200: {"model": PassageView}}, response_model=None)
+async def create_passage(deps: Deps, archive_id: ArchiveId, request: PassageCreate) -> Response:
+    [added] = await actions.add_passages(deps.archival, archive_id, [request])
+    return json_response(added)
+
+
+@router.post("/{archive_id}/passages/batch", responses={200: {"model": list[PassageView]}}, response_model=None)
+async def create_passages(deps: Deps, archive_id: ArchiveId, request: PassageBatchCreate) -> Response:
+    return json_response(await actions.add_passages(deps.archival, archive_id, request.passages))
+
+
+@router.delete("/{archive_id}/passages/{passage_id}", status_code=204, response_model=None)
+async def delete_passage(deps: Deps, archive_id: ArchiveId, passage_id: PassageId) -> Response:
+    await deps.database.write(lambda tx: actions.delete_of_archive(tx, archive_id, passage_id))
+    deps.archival.forget(archive_id)
+    return Response(status_code=204)
+
+
+@passages_router.post("/search", responses={200: {"model": list[FoundPassage]}}, response_model=None)
+async def search_passages(deps: Deps, request: PassageSearch) -> Response:
+    return json_response(await actions.search_passages(deps.database, deps.archival, request))

@@ -1,0 +1,35 @@
+"""Dates as people and models write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from holdfast.core.envelopes import zone
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_MINUTE = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
+_JUST_BEFORE: Final = timedelta(microseconds=1)
+
+
+def moments(text: str, timezone: str) -> tuple[int, int]:
+    """The first and the last microsecond of a day or a minute; a fuller time is both. In the given time zone, unless it
+    names its own. Raises ValueError."""
+    written = text.strip()
+    try:
+        start = datetime.fromisoformat(written)
+        start = start if start.tzinfo else start.replace(tzinfo=zone(timezone))
+        end = start
+        if _DAY.fullmatch(written):
+            end = start + timedelta(days=1) - _JUST_BEFORE
+        elif _MINUTE.fullmatch(written):
+            end = start + timedelta(minutes=1) - _JUST_BEFORE
+        return _microseconds(start), _microseconds(end)
+    except OverflowError as error:
+        raise ValueError(str(error)) from error
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,308 @@
+"""Archival memory: puts passages into archives and finds them again.
+
+A vector is made before the passage is stored, and never stands in its way: if the embedding model cannot be reached,
+the passage is stored without one, is found by its words, and gets its vector with the next passage that its archive is
+given. A search whose query gets no vector goes by words alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from holdfast import ids
+from holdfast.core.fusion import fused
+from holdfast.core.records import Agent, Archive, Passage
+from holdfast.core.usage import estimate_tokens
+from holdfast.core.words import asked_words
+from holdfast.engine.clock import Clock
+from holdfast.errors import (
+    AddressRefused,
+    ContextTooLong,
+    Invalid,
+    ModelError,
+    NotFound,
+    Refused,
+    RunInterrupted,
+    Unsupported,
+)
+from holdfast.llm.base import Catalog
+from holdfast.store import agents, archives, passage_search, passages
+from holdfast.store.nearness import normalised
+from holdfast.store.passage_search import PassageFilter
+from holdfast.store.transaction import Database, Transaction
+from holdfast.store.vector_index import VectorIndex
+
+Mode = Literal["hybrid", "vector", "text"]
+_DEPTH: Final = 50  # of each ranking that is fused, at least
+_BATCH: Final = 32  # texts of one embedding request, unless the archive says otherwise
+_LARGEST_BATCH: Final = 256
+
+log = logging.getLogger(__name__)
+
+
+class NewPassage(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    created_us: int | None = None  # None: now
+
+
+class PassageWrite(msgspec.Struct, frozen=True, kw_only=True):
+    """Passages ready to be stored. `for_agent`: the archive is its own, and made now if it is not there yet."""
+
+    archive: Archive
+    passages: tuple[Passage, ...]
+    vectors: Mapping[str, bytes]  # by passage id
+    awaiting: frozenset[str]
+    late: tuple[Passage, ...] = ()  # stored ones that have waited for their vectors
+    for_agent: str | None = None
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """`archives`: None for all there are. The filter says the rest; which archives are in it is filled in."""
+
+    query: str | None
+    archives: tuple[Archive, ...] | None
+    filter: PassageFilter = PassageFilter()
+    limit: int = 50
+    mode: Mode = "hybrid"
+
+
+class Hit(msgspec.Struct, frozen=True):
+    passage: Passage
+    score: float
+
+
+class ArchiveChanged(RunInterrupted):
+    """The agent was given another archive since the passages were made ready."""
+
+
+class ArchivalMemory:
+    def __init__(self, database: Database, catalog: Catalog, clock: Clock, token_limit: int = 8_192) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._clock = clock
+        self._token_limit = token_limit
+        self._index = VectorIndex()
+
+    async def add(self, archive_id: str, new: Sequence[NewPassage]) -> tuple[Archive, list[Passage]]:
+        archive = await self._database.read(lambda tx: archives.get(tx, archive_id))
+        write = await self._prepared(archive, new, None)
+        await self._database.write(lambda tx: commit(tx, write))
+        return archive, list(write.passages)
+
+    async def add_for_agent(self, agent_id: str, new: Sequence[NewPassage]) -> tuple[Archive, list[Passage]]:
+        while True:
+            write = await self.prepared_for_agent(agent_id, new)
+            try:
+                await self._database.write(lambda tx, write=write: commit(tx, write))
+            except ArchiveChanged:
+                continue
+            return write.archive, list(write.passages)
+
+    async def prepared_for_agent(self, agent_id: str, new: Sequence[NewPassage]) -> PassageWrite:
+        """To be given to `commit`, which raises ArchiveChanged when it has to be made ready again."""
+        archive = await self._database.read(lambda tx: _archive_for(tx, agent_id, self._clock.now_us()))
+        return await self._prepared(archive, new, agent_id)
+
+    async def of_agent(self, agent_id: str) -> Archive | None:
+        async def read(tx: Transaction) -> Archive | None:
+            await agents.require(tx, agent_id)
+            return await archives.of_agent(tx, agent_id)
+
+        return await self._database.read(read)
+
+    async def search(self, wanted: Search) -> list[Hit]:
+        """Best first; oldest first when there is no query."""
+        if wanted.archives == ():
+            return []
+        found = None if wanted.archives is None else tuple(archive.id for archive in wanted.archives)
+        scope = msgspec.structs.replace(wanted.filter, archive_ids=found)
+        if not wanted.query or not wanted.query.strip():
+            return await self._oldest(scope, wanted.limit)
+        vectors = {} if wanted.mode == "text" else await self._query_vectors(wanted.query, wanted.archives)
+        return await self._database.read_long(lambda tx: self._find(tx, wanted, scope, vectors))
+
+    def forget(self, *archive_ids: str) -> None:
+        """Passages of these archives were deleted."""
+        self._index.forget(archive_ids)
+
+    async def _find(
+        self, tx: Transaction, wanted: Search, scope: PassageFilter, vectors: Mapping[tuple[str, ...], bytes]
+    ) -> list[Hit]:
+        query, depth = wanted.query or "", max(wanted.limit, _DEPTH)
+        rankings = [
+            await passage_search.by_vector(
+                tx, self._index, vector, msgspec.structs.replace(scope, archive_ids=archive_ids), depth
+            )
+            for archive_ids, vector in vectors.items()
+        ]
+        if wanted.mode != "vector" or not vectors:
+            rankings.append(await passage_search.by_words(tx, asked_words(query), scope, depth))
+        if not any(rankings):
+            # Part of a word, or signs: what has no word of its own is still found where it stands.
+            rankings.append(await passage_search.by_text(tx, query.strip(), scope, wanted.limit))
+        best = dict(fused(rankings)[: wanted.limit])
+        return [Hit(passage, best[passage.id]) for passage in await passage_search.records(tx, list(best))]
+
+    async def _oldest(self, scope: PassageFilter, limit: int) -> list[Hit]:
+        async def read(tx: Transaction) -> list[Hit]:
+            found = await passage_search.oldest(tx, scope, limit)
+            return [Hit(passage, 0.0) for passage in await passage_search.records(tx, found)]
+
+        return await self._database.read_long(read)
+
+    async def _query_vectors(self, query: str, among: Sequence[Archive] | None) -> dict[tuple[str, ...], bytes]:
+        """One for each model, with the archives that are searched by it."""
+        if among is None:
+            among = await self._database.read(archives.with_model)
+        by_model: dict[str, list[str]] = {}
+        for archive in among:
+            if archive.embedding:
+                by_model.setdefault(archive.embedding, []).append(archive.id)
+        found: dict[tuple[str, ...], bytes] = {}
+        for handle, archive_ids in by_model.items():
+            made = await self._embedded(handle, [query])
+            if made and made[0] is not None:
+                found[tuple(archive_ids)] = made[0]
+        return found
+
+    async def _prepared(self, archive: Archive, new: Sequence[NewPassage], for_agent: str | None) -> PassageWrite:
+        for one in new:
+            self._check_length(one.text)
+        now_us = self._clock.now_us()
+        made = tuple(_passage(archive.id, one, now_us) for one in new)
+        if archive.embedding is None:
+            return PassageWrite(archive=archive, passages=made, vectors={}, awaiting=frozenset(), for_agent=for_agent)
+        telling = [passage for passage in made if passage.text.strip()]
+        vectors = await self._vectors(archive, telling)
+        awaiting = frozenset(passage.id for passage in telling) - vectors.keys()
+        late: tuple[Passage, ...] = ()
+        if not awaiting:
+            late, more = await self._late_vectors(archive)
+            vectors = {**vectors, **more}
+        return PassageWrite(
+            archive=archive,
+            passages=made,
+            vectors={key: vector for key, vector in vectors.items() if vector is not None},
+            awaiting=awaiting,
+            late=late,
+            for_agent=for_agent,
+        )
+
+    async def _late_vectors(self, archive: Archive) -> tuple[tuple[Passage, ...], dict[str, bytes | None]]:
+        batch = _batch(archive)
+        waiting = await self._database.read(lambda tx: passages.awaiting_vectors(tx, archive.id, batch))
+        vectors = await self._vectors(archive, waiting)
+        return tuple(passage for passage in waiting if passage.id in vectors), vectors
+
+    async def _vectors(self, archive: Archive, texts: Sequence[Passage]) -> dict[str, bytes | None]:
+        """By passage id; without those that must wait. None: it has no direction, and will never have one."""
+        found: dict[str, bytes | None] = {}
+        batch = _batch(archive)
+        for first in range(0, len(texts), batch):
+            part = texts[first : first + batch]
+            made = await self._embedded(archive.embedding or "", [passage.text for passage in part])
+            if made is None:
+                break
+            found |= {passage.id: vector for passage, vector in zip(part, made, strict=True)}
+        return found
+
+    async def _embedded(self, handle: str, texts: Sequence[str]) -> list[bytes | None] | None:
+        """None when the model cannot be had now. A text that it refuses is asked for alone, and has no vector."""
+        try:
+            return [normalised(vector) for vector in await self._catalog.embed(handle, texts)]
+        except (Refused, ContextTooLong) as error:
+            if isinstance(error, AddressRefused):
+                log.warning("no vectors from the embedding model %s, words must do: %s", handle, error)
+                return None
+            if len(texts) == 1:
+                log.warning("the embedding model %s refuses a text, which is found by its words: %s", handle, error)
+                return [None]
+            each = [await self._embedded(handle, [text]) for text in texts]
+            return None if None in each else [vector for made in each for vector in made or ()]
+        except (ModelError, NotFound, Unsupported) as error:
+            log.warning("no vectors from the embedding model %s, words must do: %s", handle, error)
+            return None
+
+    def _check_length(self, text: str) -> None:
+        tokens = estimate_tokens(text)
+        if tokens > self._token_limit:
+            raise Invalid(
+                f"The text has about {tokens} tokens; a passage of archival memory may have {self._token_limit}. "
+                "Store it in parts."
+            )
+
+
+async def commit(tx: Transaction, write: PassageWrite) -> None:
+    if write.for_agent is None:
+        await archives.get(tx, write.archive.id, keep=True)
+    else:
+        await _give_archive(tx, write.for_agent, write.archive)
+    await passages.insert_many(tx, write.passages, write.vectors, write.awaiting)
+    if write.late:
+        await passages.vectors_came(tx, write.late, write.vectors)
+
+
+async def _give_archive(tx: Transaction, agent_id: str, archive: Archive) -> None:
+    await agents.get(tx, agent_id, lock=True)
+    current = await archives.of_agent(tx, agent_id)
+    if current is not None and current.id == archive.id:
+        return
+    if current is not None or await archives.find(tx, archive.id) is not None:
+        raise ArchiveChanged(f"the agent {agent_id} has another archive now")
+    await archives.insert(tx, archive)
+    await archives.attach(tx, agent_id, archive.id, is_owner=True)
+
+
+async def _archive_for(tx: Transaction, agent_id: str, now_us: int) -> Archive:
+    """The agent's archive, or the one to make for it. Its id follows from the agent's, so that two passages that are
+    made ready at once make the same one."""
+    agent = await agents.get(tx, agent_id)
+    known = await archives.of_agent(tx, agent_id)
+    if known is not None:
+        return known
+    number = 1
+    while await archives.find(tx, made_id := ids.derive("archive", agent_id, number)) is not None:
+        number += 1  # an earlier one was detached, and lives on
+    return Archive(
+        id=made_id,
+        name=f"{agent.name}'s Archive",
+        description="Default archive created automatically",
+        embedding=_model_of(agent),
+        embedding_config=agent.embedding_config,
+        created_us=now_us,
+        updated_us=now_us,
+    )
+
+
+def _model_of(agent: Agent) -> str | None:
+    return agent.embedding or model_in(agent.embedding_config)
+
+
+def model_in(config: Mapping[str, Any] | None) -> str | None:
+    """The handle of a model that is described the retired way. Its address is not used: providers are configured."""
+    if config is None:
+        return None
+    return config.get("handle") or f"{config['embedding_endpoint_type']}/{config['embedding_model']}"
+
+
+def _batch(archive: Archive) -> int:
+    asked = (archive.embedding_config or {}).get("batch_size") or _BATCH
+    return max(1, min(int(asked), _LARGEST_BATCH))
+
+
+def _passage(archive_id: str, new: NewPassage, now_us: int) -> Passage:
+    return Passage(
+        id=ids.new("passage"),
+        archive_id=archive_id,
+        text=new.text,
+        tags=tuple(dict.fromkeys(new.tags)),
+        metadata=new.metadata,
+        created_us=now_us if new.created_us is None else new.created_us,
+        updated_us=now_us,
+    )

@@ -1,0 +1,151 @@
+"""Archives and the agents that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+from sqlalchemy import bindparam, delete, exists, select, update
+
+from holdfast.core.records import Archive
+from holdfast.errors import Conflict, NotFound
+from holdfast.store.archive_tables import agent_archives, archives
+from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.statements import insert_into, insert_or_ignore, one_of
+from holdfast.store.transaction import Row, Transaction
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+_BY_AGE = Ordering(sort=archives.c.created_us, id=archives.c.id, what="Archive")
+_INSERT = insert_into(archives)
+_ONE = select(archives).where(archives.c.id == bindparam("id"))
+_ONE_KEPT = _ONE.with_for_update(read=True, key_share=True)
+_MANY = select(archives).where(one_of(archives.c.id, "ids")).order_by(archives.c.created_us, archives.c.id)
+_WITH_MODEL = select(archives).where(archives.c.embedding.is_not(None))
+_OF_AGENT = (
+    select(archives)
+    .join(agent_archives, agent_archives.c.archive_id == archives.c.id)
+    .where(agent_archives.c.agent_id == bindparam("agent_id"))
+)
+_UPDATE = (
+    update(archives)
+    .where(archives.c.id == bindparam("of_archive"))
+    .values(
+        name=bindparam("new_name"), description=bindparam("new_description"), updated_us=bindparam("new_updated_us")
+    )
+)
+_DELETE = delete(archives).where(archives.c.id == bindparam("id"))
+_ATTACH = insert_or_ignore(agent_archives)
+_ATTACHED = select(agent_archives.c.archive_id).where(agent_archives.c.agent_id == bindparam("agent_id"))
+_DETACH = delete(agent_archives).where(
+    agent_archives.c.agent_id == bindparam("agent_id"), agent_archives.c.archive_id == bindparam("archive_id")
+)
+_USERS = select(agent_archives.c.agent_id).where(agent_archives.c.archive_id == bindparam("archive_id"))
+_other = agent_archives.alias("other")
+_DELETE_OWN = delete(archives).where(
+    archives.c.id.in_(
+        select(agent_archives.c.archive_id).where(
+            agent_archives.c.agent_id == bindparam("of_agent"), agent_archives.c.is_owner
+        )
+    ),
+    ~exists().where(_other.c.archive_id == archives.c.id, _other.c.agent_id != bindparam("of_agent")),
+)
+
+
+async def insert(tx: Transaction, archive: Archive) -> None:
+    row = msgspec.structs.asdict(archive)
+    config = archive.embedding_config
+    await tx.execute(_INSERT, row | {"embedding_config": None if config is None else _encode(config).decode()})
+
+
+async def find(tx: Transaction, archive_id: str) -> Archive | None:
+    row = await tx.fetch_one(_ONE, {"id": archive_id})
+    return None if row is None else _record(row)
+
+
+async def get(tx: Transaction, archive_id: str, *, keep: bool = False) -> Archive:
+    """`keep` holds off its deletion until the transaction ends, for rows that will refer to it."""
+    row = await tx.fetch_one(_ONE_KEPT if keep else _ONE, {"id": archive_id})
+    if row is None:
+        raise NotFound(f"Archive {archive_id} not found")
+    return _record(row)
+
+
+async def find_many(tx: Transaction, archive_ids: Collection[str]) -> list[Archive]:
+    return [_record(row) for row in await tx.fetch_all(_MANY, {"ids": list(archive_ids)})]
+
+
+async def with_model(tx: Transaction) -> list[Archive]:
+    return [_record(row) for row in await tx.fetch_all(_WITH_MODEL)]
+
+
+async def of_agent(tx: Transaction, agent_id: str) -> Archive | None:
+    row = await tx.fetch_one(_OF_AGENT, {"agent_id": agent_id})
+    return None if row is None else _record(row)
+
+
+async def list_archives(tx: Transaction, page: Page, name: str | None, agent_id: str | None) -> list[Archive]:
+    query = select(archives)
+    if name is not None:
+        query = query.where(archives.c.name == name)
+    if agent_id is not None:
+        attached = select(agent_archives.c.archive_id).where(agent_archives.c.agent_id == agent_id)
+        query = query.where(archives.c.id.in_(attached))
+    return [_record(row) for row in await fetch_page(tx, query, _BY_AGE, page)]
+
+
+async def update_archive(tx: Transaction, archive: Archive) -> None:
+    changed = {
+        "new_name": archive.name,
+        "new_description": archive.description,
+        "new_updated_us": archive.updated_us,
+    }
+    await tx.execute(_UPDATE, {"of_archive": archive.id, **changed})
+
+
+async def delete_archive(tx: Transaction, archive_id: str) -> None:
+    """With its passages; the agents that used it have none from then on."""
+    if not await tx.execute(_DELETE, {"id": archive_id}):
+        raise NotFound(f"Archive {archive_id} not found")
+
+
+async def delete_own(tx: Transaction, agent_id: str) -> None:
+    """The archive that was made for the agent, unless others use it too."""
+    await tx.execute(_DELETE_OWN, {"of_agent": agent_id})
+
+
+async def attach(tx: Transaction, agent_id: str, archive_id: str, *, is_owner: bool = False) -> None:
+    """Attaching twice is attaching once; a second archive is refused."""
+    row = {"agent_id": agent_id, "archive_id": archive_id, "is_owner": is_owner}
+    if await tx.execute(_ATTACH, row):
+        return
+    attached = await tx.fetch_one(_ATTACHED, {"agent_id": agent_id})
+    if attached is not None and attached["archive_id"] != archive_id:
+        raise Conflict(
+            f"The agent {agent_id} already has the archive {attached['archive_id']}; an agent has at most one. "
+            "Detach that first."
+        )
+
+
+async def detach(tx: Transaction, agent_id: str, archive_id: str) -> None:
+    """Also when it is not attached."""
+    await tx.execute(_DETACH, {"agent_id": agent_id, "archive_id": archive_id})
+
+
+async def agents_of(tx: Transaction, archive_id: str) -> list[str]:
+    return [row["agent_id"] for row in await tx.fetch_all(_USERS, {"archive_id": archive_id})]
+
+
+def _record(row: Row) -> Archive:
+    config = row["embedding_config"]
+    return Archive(
+        id=row["id"],
+        name=row["name"],
+        description=row["description"],
+        embedding=row["embedding"],
+        embedding_config=None if config is None else _decode(config),
+        created_us=row["created_us"],
+        updated_us=row["updated_us"],
+    )

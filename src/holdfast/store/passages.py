@@ -1,0 +1,146 @@
+"""Passages: the texts of archives, with their tags and vectors."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+from sqlalchemy import bindparam, delete, func, select, update
+
+from holdfast.core.records import Passage
+from holdfast.core.words import words_of
+from holdfast.errors import NotFound
+from holdfast.store.archive_tables import agent_archives, passage_tags, passage_vectors, passages
+from holdfast.store.blocks import holds_text
+from holdfast.store.nearness import code_of
+from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.statements import insert_into, insert_or_ignore, one_of
+from holdfast.store.transaction import Row, Transaction
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
+
+COLUMNS = tuple(passages.columns[name] for name in Passage.__struct_fields__)
+_INSERT = insert_into(passages)
+_INSERT_TAG = insert_into(passage_tags)
+_INSERT_VECTOR = insert_or_ignore(passage_vectors)
+_ONE = select(*COLUMNS).where(passages.c.id == bindparam("id"))
+_MANY = select(*COLUMNS).where(one_of(passages.c.id, "ids"))
+_DELETE = delete(passages).where(passages.c.id == bindparam("id"))
+_COUNT_OF_AGENT = (
+    select(func.count().label("found"))
+    .select_from(passages)
+    .join(agent_archives, agent_archives.c.archive_id == passages.c.archive_id)
+    .where(agent_archives.c.agent_id == bindparam("agent_id"))
+)
+_AWAITING = (
+    select(*COLUMNS)
+    .where(passages.c.archive_id == bindparam("archive_id"), passages.c.awaits_vector)
+    .order_by(passages.c.seq)
+    .limit(bindparam("most"))
+)
+_VECTOR_CAME = update(passages).where(one_of(passages.c.id, "ids")).values(awaits_vector=False)
+
+
+async def insert_many(
+    tx: Transaction, new: Sequence[Passage], vectors: Mapping[str, bytes], awaiting: Collection[str] = ()
+) -> None:
+    """`vectors` by passage id; `awaiting` are those whose vector is to be made later."""
+    await tx.execute_many(_INSERT, [_columns(passage, passage.id in awaiting) for passage in new])
+    tags = [{"passage_id": passage.id, "tag": tag} for passage in new for tag in dict.fromkeys(passage.tags)]
+    await tx.execute_many(_INSERT_TAG, tags)
+    await add_vectors(tx, new, vectors)
+
+
+async def add_vectors(tx: Transaction, owners: Sequence[Passage], vectors: Mapping[str, bytes]) -> None:
+    """For passages that are stored. One that has a vector keeps it."""
+    rows = [_vector(tx, passage, vectors[passage.id]) for passage in owners if passage.id in vectors]
+    await tx.execute_many(_INSERT_VECTOR, rows)
+
+
+async def vectors_came(tx: Transaction, late: Sequence[Passage], vectors: Mapping[str, bytes]) -> None:
+    """Of those that have waited. A passage that was deleted meanwhile gets none."""
+    stored = set(await find_many(tx, [passage.id for passage in late]))
+    await add_vectors(tx, [passage for passage in late if passage.id in stored], vectors)
+    await tx.execute(_VECTOR_CAME, {"ids": [passage.id for passage in late]})
+
+
+async def awaiting_vectors(tx: Transaction, archive_id: str, most: int) -> list[Passage]:
+    rows = await tx.fetch_all(_AWAITING, {"archive_id": archive_id, "most": most})
+    return [_record(row) for row in rows]
+
+
+async def find(tx: Transaction, passage_id: str) -> Passage | None:
+    row = await tx.fetch_one(_ONE, {"id": passage_id})
+    return None if row is None else _record(row)
+
+
+async def find_many(tx: Transaction, passage_ids: Collection[str]) -> dict[str, Passage]:
+    rows = await tx.fetch_all(_MANY, {"ids": list(passage_ids)})
+    return {row["id"]: _record(row) for row in rows}
+
+
+async def delete_passage(tx: Transaction, passage_id: str) -> None:
+    if not await tx.execute(_DELETE, {"id": passage_id}):
+        raise NotFound(f"Passage with id {passage_id} not found in database.")
+
+
+async def list_of_archive(tx: Transaction, archive_id: str, page: Page, text: str | None) -> list[Passage]:
+    """`text` is found anywhere in a passage, whatever its case."""
+    here = passages.c.archive_id == archive_id
+    query = select(*COLUMNS).where(here)
+    if text:
+        query = query.where(holds_text(passages.c.text, text))
+    ordering = Ordering(sort=passages.c.created_us, id=passages.c.id, what="Passage", scope=(here,))
+    return [_record(row) for row in await fetch_page(tx, query, ordering, page)]
+
+
+async def count_of_agent(tx: Transaction, agent_id: str) -> int:
+    row = await tx.fetch_one(_COUNT_OF_AGENT, {"agent_id": agent_id})
+    return row["found"] if row else 0
+
+
+def vector_of(stored: Any) -> bytes:
+    """PostgreSQL keeps an array, SQLite its bytes."""
+    return array("f", cast("list[float]", stored)).tobytes() if isinstance(stored, list) else bytes(stored)
+
+
+def _vector(tx: Transaction, passage: Passage, vector: bytes) -> dict[str, Any]:
+    numbers = array("f", vector)
+    return {
+        "passage_id": passage.id,
+        "archive_id": passage.archive_id,
+        "dimension": len(numbers),
+        "code": code_of(vector),
+        "vector": vector if tx.dialect == "sqlite" else numbers.tolist(),
+    }
+
+
+def _columns(passage: Passage, awaits_vector: bool) -> dict[str, Any]:
+    return {
+        "id": passage.id,
+        "archive_id": passage.archive_id,
+        "text": passage.text,
+        "words": " ".join(words_of(passage.text)),
+        "tags": _encode(passage.tags).decode(),
+        "metadata": _encode(passage.metadata).decode(),
+        "awaits_vector": awaits_vector,
+        "created_us": passage.created_us,
+        "updated_us": passage.updated_us,
+    }
+
+
+def _record(row: Row) -> Passage:
+    passage_id, archive_id, text, tags, metadata, created_us, updated_us, *_ = row
+    return Passage(
+        id=passage_id,
+        archive_id=archive_id,
+        text=text,
+        tags=_decode_tags(tags),
+        metadata=_decode(metadata),
+        created_us=created_us,
+        updated_us=updated_us,
+    )

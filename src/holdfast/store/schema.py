@@ -1,0 +1,10 @@
+"""All tables together: what a database must hold. Whoever needs every table imports this, not the parts."""
+
+from __future__ import annotations
+
+from holdfast.store import archive_tables
+from holdfast.store.tables import metadata
+
+ONLY_SQLITE = archive_tables.ONLY_SQLITE
+
+__all__ = ["ONLY_SQLITE", "metadata"]

@@ -1,0 +1,121 @@
+"""`archival_memory_insert` and `archival_memory_search`: what models may ask, and what they are shown."""
+
+from __future__ import annotations
+
+from ast import literal_eval
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, Literal, TypeVar, cast
+
+import msgspec
+
+from holdfast.core.envelopes import zone
+from holdfast.core.moments import EPOCH, moments
+from holdfast.core.records import Passage
+from holdfast.errors import ToolFailed
+
+INSERT: Final = "archival_memory_insert"
+SEARCH: Final = "archival_memory_search"
+DEFAULT_RESULTS: Final = 5
+MOST_RESULTS: Final = 100
+LONGEST_QUERY: Final = 5_000
+
+T = TypeVar("T")
+
+
+class Insertion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    content: str
+    tags: list[str] | None = None
+
+
+class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    query: str
+    tags: list[str] | None = None
+    tag_match_mode: Literal["any", "all"] | None = None
+    top_k: int | None = None
+    start_datetime: str | None = None
+    end_datetime: str | None = None
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    query: str
+    tags: tuple[str, ...]
+    match_all_tags: bool
+    limit: int
+    start_us: int | None
+    end_us: int | None
+
+
+class Found(msgspec.Struct, frozen=True):
+    id: str
+    timestamp: str
+    content: str
+    tags: list[str]
+
+
+def insertion(arguments: Mapping[str, Any]) -> Insertion:
+    return _converted(arguments, Insertion)
+
+
+def search(arguments: Mapping[str, Any], timezone: str) -> Asked:
+    asked = _converted(arguments, _Asked)
+    if len(asked.query) > LONGEST_QUERY:
+        raise ToolFailed(f"query has {len(asked.query)} characters; search for at most {LONGEST_QUERY}.")
+    if asked.top_k is not None and asked.top_k < 0:
+        raise ToolFailed(f"top_k must be at least 1, not {asked.top_k}.")
+    return Asked(
+        query=asked.query,
+        tags=tuple(asked.tags or ()),
+        match_all_tags=asked.tag_match_mode == "all",
+        limit=min(asked.top_k or DEFAULT_RESULTS, MOST_RESULTS),
+        start_us=_moment("start_datetime", asked.start_datetime, timezone, 0),
+        end_us=_moment("end_datetime", asked.end_datetime, timezone, 1),
+    )
+
+
+def found(passages: Sequence[Passage], timezone: str) -> list[Found]:
+    return [
+        Found(passage.id, _timestamp(passage.created_us, timezone), passage.text, list(passage.tags))
+        for passage in passages
+    ]
+
+
+def shown(passages: Sequence[Passage], timezone: str) -> str:
+    """As Python writes a list: what models have always been shown."""
+    return repr([msgspec.structs.asdict(one) for one in found(passages, timezone)])
+
+
+def value_of(text: str) -> Any:
+    """What the model is shown, as the value itself."""
+    return literal_eval(text)
+
+
+def _converted(arguments: Mapping[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert({name: _storable(value) for name, value in arguments.items()}, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ToolFailed(f"The arguments do not fit the tool: {error}") from error
+
+
+def _storable(value: Any) -> Any:
+    """Without NUL, which PostgreSQL does not take in texts and nobody looks for."""
+    if isinstance(value, str):
+        return value.replace("\0", "")
+    if isinstance(value, list):
+        return [_storable(one) for one in cast("list[Any]", value)]
+    return value
+
+
+def _moment(name: str, text: str | None, timezone: str, which: Literal[0, 1]) -> int | None:
+    if not text:
+        return None
+    try:
+        return moments(text, timezone)[which]
+    except ValueError as error:
+        raise ToolFailed(
+            f"Invalid {name} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
+        ) from error
+
+
+def _timestamp(at_us: int, timezone: str) -> str:
+    return (EPOCH + timedelta(microseconds=at_us)).astimezone(zone(timezone)).isoformat()

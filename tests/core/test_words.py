@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.words import MOST_ASKED, asked_words, words_of
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Ann likes TEA!", ["ann", "like", "tea"]),
+        ("", []),
+        ("--- !!", []),
+        ("Zürich naïve İstanbul", ["zurich", "naive", "istanbul"]),
+        ("cities boxes dishes glasses bus class", ["city", "box", "dish", "glass", "bus", "class"]),
+        ("snake_case-and.dots", ["snake", "case", "and", "dot"]),
+        ("東京都", ["東京", "京都"]),
+        ("東京tower5", ["東京", "tower5"]),
+        ("茶", ["茶"]),
+    ],
+)
+def test_words_are_plain_lower_case_and_singular(text: str, words: list[str]) -> None:
+    assert words_of(text) == words
+
+
+def test_a_question_leaves_out_what_nearly_every_text_has() -> None:
+    assert asked_words("What does the user like to drink, and what not?") == ["user", "like", "drink"]
+    assert asked_words("who are you") == ["who", "are", "you"]
+    assert len(asked_words(" ".join(f"w{n}" for n in range(1_000)))) == MOST_ASKED
+
+
+@given(st.text())
+def test_a_word_is_one_word_again_and_cannot_break_a_query(text: str) -> None:
+    for word in words_of(text):
+        assert word
+        assert not set(word) & set(" '\"\\()|&!:*-")
+    assert words_of(" ".join(words_of(text.lower()))) is not None
