@@ -26,6 +26,7 @@ from holdfast.core.run import NEW, CallModel, apply, plan
 from holdfast.core.spec import RunSpec
 from holdfast.engine.clock import Clock
 from holdfast.engine.loading import blocks_in_view
+from holdfast.engine.measuring import pending_step
 from holdfast.engine.session import Session
 from holdfast.engine.starting import SharedParts, own_part
 from holdfast.engine.streams import RunStream, Streams
@@ -385,20 +386,7 @@ def _first_step(accepting: _Plan, started: RunStarted) -> Step | None:
     intent = plan(apply(NEW, started))
     if not isinstance(intent, CallModel):
         return None
-    run, model = accepting.run, accepting.spec.model
-    return Step(
-        id=ids.derive("step", run.id, intent.number),
-        run_id=run.id,
-        agent_id=run.agent_id,
-        number=intent.number,
-        status="pending",
-        model_handle=model.handle,
-        context_window_limit=model.context_window,
-        provider_name=model.handle.partition("/")[0],
-        provider_category=model.provider_category,
-        created_us=run.created_us,
-        step_start_ns=run.created_us * 1_000,
-    )
+    return pending_step(accepting.run, accepting.spec.model, intent.number, accepting.run.created_us)
 
 
 def refuse_while_pending(scene: Scene) -> None:

@@ -10,9 +10,35 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.records import Step
+from holdfast import ids
+from holdfast.core.records import ModelChoice, Run, Step
 from holdfast.core.usage import Price
 from holdfast.llm.base import ModelInfo
+
+
+def pending_step(
+    run: Run,
+    model: ModelChoice,
+    number: int,
+    now_us: int,
+    provider_name: str | None = None,
+    endpoint: str | None = None,
+) -> Step:
+    """The record of a model call that is about to be made."""
+    return Step(
+        id=ids.derive("step", run.id, number),
+        run_id=run.id,
+        agent_id=run.agent_id,
+        number=number,
+        status="pending",
+        model_handle=model.handle,
+        context_window_limit=model.context_window,
+        provider_name=provider_name or model.handle.partition("/")[0],
+        provider_category=model.provider_category,
+        model_endpoint=endpoint,
+        created_us=now_us,
+        step_start_ns=now_us * 1_000,
+    )
 
 
 class Measured(msgspec.Struct):

@@ -41,7 +41,7 @@ from holdfast.engine.archival import PassageWrite
 from holdfast.engine.clock import Clock, reading_at
 from holdfast.engine.draft import Attempt, Draft, MemoryWrite, Replied, WindowCut
 from holdfast.engine.failures import Failure
-from holdfast.engine.measuring import Measured
+from holdfast.engine.measuring import Measured, pending_step
 from holdfast.engine.streams import RunStream
 
 _CUT_OFF: Final = {"error_type": "internal_error", "detail": "The server stopped in the middle of this reply."}
@@ -152,20 +152,7 @@ class Session:
 
     def begin_step(self, intent: CallModel, provider_name: str, endpoint: str | None) -> Step:
         now_us = self.clock.now_us()
-        self.step = Step(
-            id=ids.derive("step", self.run.id, intent.number),
-            run_id=self.run.id,
-            agent_id=self.run.agent_id,
-            number=intent.number,
-            status="pending",
-            model_handle=self.spec.model.handle,
-            context_window_limit=self.spec.model.context_window,
-            provider_name=provider_name,
-            provider_category=self.spec.model.provider_category,
-            model_endpoint=endpoint,
-            created_us=now_us,
-            step_start_ns=now_us * 1_000,
-        )
+        self.step = pending_step(self.run, self.spec.model, intent.number, now_us, provider_name, endpoint)
         self.draft.steps[self.step.id] = self.step
         if self.measured.step_id != self.step.id:
             self.measured = Measured(self.step.id, self.clock.now_ns())
