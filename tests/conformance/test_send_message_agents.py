@@ -201,6 +201,39 @@ async def test_a_cancel_keeps_the_words_that_were_shown(client: AsyncLetta, make
     await check_at_rest(client, agent)
 
 
+@in_modes("BST")
+async def test_words_that_a_person_approved_are_followed_by_their_return(
+    client: AsyncLetta, make_agent: MakeAgent, mode: Mode
+) -> None:
+    rules = [{"type": "requires_approval", "tool_name": "send_message"}]
+    agent = await make(make_agent, tool_rules=rules, include_base_tool_rules=False)
+    paused = await send(client, mode, agent, 'Go. [[call:send_message {"message": "ahoy", "thinking": "So."}]]')
+    assert paused.types == ["reasoning_message", "approval_request_message"]
+    told = await send(client, mode, agent, approve(*asked_ids(paused.last)))
+    assert told.types == ["tool_return_message"]
+    assert told.stop_reason == "end_turn"
+
+
+@in_modes("BST")
+async def test_an_agent_that_answers_in_text_is_shown_every_call(
+    client: AsyncLetta, make_agent: MakeAgent, mode: Mode
+) -> None:
+    agent = await make_agent("print_tool", tools=["send_message"])
+    calls = '[[call:send_message {"message": "ahoy"}]] [[call:print_tool {"message": "x"}]] [[say:Done.]]'
+    told = await send(client, mode, agent, f"Go. [[parallel]] {calls}")
+    shown = [call["name"] for message in told.messages for call in message.get("tool_calls") or ()]
+    assert sorted(shown) == ["print_tool", "send_message"]
+    assert told.types.count("tool_return_message") == 1
+
+
+async def test_what_was_said_through_send_message_is_found(client: AsyncLetta, make_agent: MakeAgent) -> None:
+    agent = await make(make_agent)
+    await send(client, "blocking", agent, 'Go. [[call:send_message {"message": "zebra giraffe", "thinking": "So."}]]')
+    looking = "Find it. " + '[[call:conversation_search {"query": "giraffe", "roles": ["assistant"]}]]'
+    found = await send(client, "blocking", agent, looking)
+    assert "zebra giraffe" in found.only("tool_return_message")["tool_return"]
+
+
 async def test_conversations_have_a_history_of_their_own(client: AsyncLetta, make_agent: MakeAgent) -> None:
     agent = await make(make_agent)
     before = await history(client, agent)

@@ -160,10 +160,31 @@ def test_text_is_thoughts_unless_the_model_was_given_an_argument_for_them() -> N
 def test_of_a_call_that_was_cut_off_its_thoughts_and_words_are_kept() -> None:
     begun = '{"thinking": "I greet", "message": "Hel\\u006c'
     reply = Reply((OmittedReasoning(), Text("aside"), ToolCall("c", "send_message", begun)), None, None)
-    assert heartbeats.cut_off_in(LOOP, reply) == (OmittedReasoning(), Thoughts("I greet"), Text("Hell"))
+    assert heartbeats.cut_off_in(looping(), LOOP, reply) == (OmittedReasoning(), Thoughts("I greet"), Text("Hell"))
     silent = HeartbeatLoop(speaking=None)
-    assert heartbeats.cut_off_in(silent, reply) == (OmittedReasoning(), Thoughts("aside"))
-    assert heartbeats.cut_off_in(LOOP, Reply((), None, None)) == ()
+    assert heartbeats.cut_off_in(looping(), silent, reply) == (OmittedReasoning(), Thoughts("aside"))
+    assert heartbeats.cut_off_in(looping(), LOOP, Reply((), None, None)) == ()
+
+
+def test_of_a_call_that_was_cut_off_no_words_are_kept_that_nobody_was_shown() -> None:
+    before_thoughts = Reply((ToolCall("c", "send_message", '{"message": "one", "thinking": "I'),), None, None)
+    assert heartbeats.cut_off_in(looping(), LOOP, before_thoughts) == (Thoughts("I"),)
+    asks = HeartbeatLoop(speaking=Speaking("guarded", "message"))
+    asking = Reply((ToolCall("c", "guarded", '{"message": "one'),), None, None)
+    assert heartbeats.cut_off_in(looping(), asks, asking) == ()
+
+
+def test_what_a_reader_sees_of_a_message_includes_the_words_of_send_message() -> None:
+    row = Message(id="m", role="assistant", parts=(Thoughts("hm"), made("send_message", message="hi")), created_us=1)
+    assert heartbeats.visible_text(row).strip() == "hi"
+
+
+def test_a_return_confirms_words_only_if_they_were_shown() -> None:
+    answer = ToolReturn("c", "send_message", "success", "Sent message successfully.")
+    assert heartbeats.only_confirms(answer, Speaking())
+    assert not heartbeats.only_confirms(answer, None)
+    assert not heartbeats.only_confirms(msgspec.structs.replace(answer, status="error"), Speaking())
+    assert not heartbeats.only_confirms(msgspec.structs.replace(answer, was_asked=True), Speaking())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from holdfast.core.messages import ClientReturn, Deny, Parts, Reasoning, Text, T
 from holdfast.core.records import StopReason
 from holdfast.core.run import CallStatus, OpenCall
 
-from .machine import call, judged
+from .machine import call, judged, spec
 
 ORIGIN = rows.Origin("run-1", "step-1", "holdfast/offline", 1_790_000_000_000_000)
 SAID = (Reasoning("hm"), Text("words"))
@@ -58,9 +58,10 @@ def test_a_mixed_reply_is_an_assistant_row_and_then_an_approval_request() -> Non
 
 
 def test_of_a_reply_that_was_cut_off_only_what_it_said_is_kept() -> None:
-    (kept,) = rows.partial_rows(ORIGIN, "message-r", Reply((*SAID, ToolCall("c", "note", '{"ha')), None, None))
+    cut_off = Reply((*SAID, ToolCall("c", "note", '{"ha')), None, None)
+    (kept,) = rows.partial_rows(ORIGIN, "message-r", cut_off, spec())
     assert (kept.id, kept.role, kept.parts) == ("message-r", "assistant", SAID)
-    assert rows.partial_rows(ORIGIN, "message-r", Reply((ToolCall("c", "note", ""),), None, None)) == []
+    assert rows.partial_rows(ORIGIN, "message-r", Reply((ToolCall("c", "note", ""),), None, None), spec()) == []
 
 
 def test_all_returns_of_a_step_share_a_row_in_the_order_of_its_calls() -> None:

@@ -187,7 +187,7 @@ def test_only_the_first_call_of_a_reply_is_shown() -> None:
     assert names == {"note", None}
 
 
-@pytest.mark.parametrize("arguments", ['{"other": 1}', '{"message": "cut', "no json"])
+@pytest.mark.parametrize("arguments", ['{"other":1}', '{"message": "cut', "no json"])
 def test_a_speaking_call_without_words_is_shown_as_the_call_that_it_is(arguments: str) -> None:
     given = looping(thinking=False)
     frames = emitted(given, call_of("send_message", arguments, 5))

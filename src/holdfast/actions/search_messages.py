@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.fusion import fused
+from holdfast.core.heartbeats import visible_text
 from holdfast.core.moments import moments
 from holdfast.errors import NotFound, Unprocessable
 from holdfast.store import agents as agent_rows
@@ -59,7 +60,7 @@ async def _find(
             owner := owners.get(row.id),
             # An agent's own history goes by the agent's id, and is no conversation.
             next((one for one in (thread_id, *threads.get(row.id, ())) if one not in (None, owner)), None),
-            message_rows.visible_text(row),
+            visible_text(row),
         )
         for row in rows
     ]

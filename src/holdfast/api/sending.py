@@ -15,12 +15,13 @@ from holdfast.api.event_stream import EventStream
 from holdfast.api.json import json_response
 from holdfast.api.resuming import require_replayable, resumed
 from holdfast.core.frames import CompactionFrame, ErrorFrame, MessageFrame, StopFrame, UsageFrame, message_frames
+from holdfast.core.heartbeats import AGENT_TYPES
 from holdfast.core.messages import Image, Message, image_of
 from holdfast.core.records import FAILED_WITH_ANSWER, Run
 from holdfast.engine.streams import PACKET_GAP_S, Numbered, RunStream
 from holdfast.errors import HandedOver, Invalid
 from holdfast.netguard import Unresolved, check_url
-from holdfast.store import messages, runs
+from holdfast.store import agents, messages, runs
 from holdfast.store.paging import Page
 from holdfast.wire.inputs import ParsedInput, input_of, resolve_images
 from holdfast.wire.messages import speaking_in
@@ -116,7 +117,6 @@ def event_stream(
         background=run.background,
         include_types=shown,
         include_compaction=request.include_compaction_messages if request else True,
-        speaking=speaking_in(run.request_config),
     )
     return EventStream(batches, encoder, keepalive_s=deps.settings.keepalive_s, include_pings=include_pings)
 
@@ -156,6 +156,7 @@ async def _collect(stream: RunStream) -> list[Any]:
 
 def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Response:
     made: list[Message | CompactionFrame] = []
+    speaking = next((frame.speaking for frame in frames if isinstance(frame, MessageFrame)), None)
     for frame in frames:
         if isinstance(frame, MessageFrame) and frame.index in (None, 0):
             made.append(frame.message)
@@ -177,7 +178,7 @@ def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Respon
             include_types=request.include_return_message_types,
             include_compaction=request.include_compaction_messages,
             run_id=run_id,
-            speaking=speaking_in(request_config(request)),
+            speaking=speaking,
         )
     )
 
@@ -187,7 +188,8 @@ async def _told(deps: Holdfast, run: Run) -> list[Any]:
     everything = Page(limit=10_000, order="asc")
     rows = await deps.database.read(lambda tx: messages.list_of_run(tx, run.id, everything))
     usage, step_count = await deps.database.read(lambda tx: runs.usage(tx, run.id))
-    speaking = speaking_in(run.request_config)
+    agent = await deps.database.read(lambda tx: agents.get(tx, run.agent_id))
+    speaking = speaking_in(run.request_config) if agent.agent_type in AGENT_TYPES else None
     frames: list[Any] = [
         frame for row in rows if row.role not in ("user", "system") for frame in message_frames(row, speaking)
     ]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.heartbeats import only_confirms
+from holdfast.core.heartbeats import only_confirms, words_of
 from holdfast.core.messages import Message, shown_parts
 from holdfast.core.records import StopReason
 from holdfast.core.spec import Speaking
@@ -70,6 +70,7 @@ class MessageFrame(FrameBase, frozen=True, tag="m"):
 
     message: Message
     index: int | None = None
+    speaking: Speaking | None = None  # the tool whose calls are shown as words
 
 
 class CompactionFrame(FrameBase, frozen=True, tag="x"):
@@ -138,4 +139,11 @@ def message_frames(message: Message, speaking: Speaking | None = None) -> list[M
     returns that are not shown, because the words of their calls are."""
     if message.role == "tool" and all(only_confirms(answer, speaking) for answer in message.returns):
         return []
-    return [MessageFrame(message, index) for index in range(shown_parts(message))]
+    return [MessageFrame(message, index, speaking) for index in range(_shown_parts(message, speaking))]
+
+
+def _shown_parts(message: Message, speaking: Speaking | None) -> int:
+    """Each call that is shown as words is a message of its own; all others are one together."""
+    spoken = sum(words_of(call, speaking) is not None for call in message.calls) if message.role == "assistant" else 0
+    others = 0 < spoken < len(message.calls)
+    return shown_parts(message) + max(0, spoken - 1) + others

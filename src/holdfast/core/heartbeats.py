@@ -16,9 +16,9 @@ from holdfast.core import tool_rules
 from holdfast.core.argument_stream import ArgumentStream
 from holdfast.core.arguments import all_arguments_of
 from holdfast.core.deltas import Reply
-from holdfast.core.messages import Parts, Text, Thoughts, ToolCall, ToolReturn
+from holdfast.core.messages import Message, Parts, Text, Thoughts, ToolCall, ToolReturn, content_text, text_of
 from holdfast.core.records import StopReason
-from holdfast.core.spec import HeartbeatLoop, Speaking
+from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking
 from holdfast.core.tool_rules import Called, Children, Conditional, ContinueLoop, Rule
 from holdfast.errors import ToolFailed
 
@@ -134,7 +134,15 @@ def words_of(call: ToolCall, speaking: Speaking | None) -> str | None:
 
 def only_confirms(answer: ToolReturn, speaking: Speaking | None) -> bool:
     """A return that says no more than that words were said, which are shown themselves."""
-    return speaking is not None and answer.name == speaking.tool and answer.status != "error"
+    said = speaking is not None and answer.name == speaking.tool
+    return said and answer.status != "error" and not answer.was_asked
+
+
+def visible_text(message: Message) -> str:
+    """What a reader sees of it: what was said, in texts and through send_message, and what tools returned."""
+    words = [words for call in message.calls if (words := words_of(call, Speaking()))]
+    returned = [content_text(answer.content) for answer in message.returns]
+    return "\n".join([text_of(message.parts), *words, *returned])
 
 
 def spoken_in(loop: HeartbeatLoop, reply: Reply) -> Parts:
@@ -148,15 +156,19 @@ def spoken_in(loop: HeartbeatLoop, reply: Reply) -> Parts:
     return (*_without_text(reply), Thoughts(thoughts)) if thoughts else _without_text(reply)
 
 
-def cut_off_in(loop: HeartbeatLoop, reply: Reply) -> Parts:
-    """What was shown of a reply that was cut off: its thoughts, and the words that its call had got to."""
-    thoughts, words = "", ""
+def cut_off_in(spec: RunSpec, loop: HeartbeatLoop, reply: Reply) -> Parts:
+    """What was shown of a reply that was cut off: its thoughts, and the words that its call had got to. Words are shown
+    once the thoughts are whole, and never of a call that asks first."""
+    thoughts, words, thoughts_due = "", "", loop.thinking
     for call in reply.calls[:1]:
         for piece in ArgumentStream().feed(call.arguments):
             if loop.thinking and piece.name == THINKING:
                 thoughts += piece.text or ""
+                thoughts_due = thoughts_due and not piece.ends
             elif loop.speaking and (call.name, piece.name) == (loop.speaking.tool, loop.speaking.argument):
                 words += piece.text or ""
+        if thoughts_due or spec.may_ask(call.name):
+            words = ""
     spoken = _without_text(reply) if loop.thinking else _text_as_thoughts(reply)
     said = (Thoughts(thoughts) if thoughts else None, Text(words) if words else None)
     return (*spoken, *(part for part in said if part is not None))

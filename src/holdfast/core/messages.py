@@ -98,6 +98,7 @@ class ToolReturn(Part, frozen=True, tag="tool_return"):
     content: Content
     stdout: tuple[str, ...] | None = None
     stderr: tuple[str, ...] | None = None
+    was_asked: bool = False  # its call was shown as a question to a person or to the client
 
 
 class Approve(Part, frozen=True, tag="approve"):

@@ -15,7 +15,7 @@ from holdfast.core.hold import Hold
 from holdfast.core.messages import ClientReturn, Deny, Message, Parts, Role, Text, ToolReturn
 from holdfast.core.records import StopReason
 from holdfast.core.run import OpenCall
-from holdfast.core.spec import HeartbeatLoop
+from holdfast.core.spec import RunSpec
 
 DENIED_BY_CANCEL: Final = "The user cancelled the request, so the tool call was denied."
 NOT_RUN: Final = "Error: the tool was not executed because the user cancelled the request."
@@ -52,9 +52,10 @@ def reply_rows(
     return rows
 
 
-def partial_rows(origin: Origin, reply_id: str, reply: Reply, loop: HeartbeatLoop | None = None) -> list[Message]:
+def partial_rows(origin: Origin, reply_id: str, reply: Reply, spec: RunSpec) -> list[Message]:
     """What is kept of a reply that was cut off: what it said, not what it was about to call."""
-    spoken = reply.spoken if loop is None else heartbeats.cut_off_in(loop, reply)
+    loop = spec.heartbeats
+    spoken = reply.spoken if loop is None else heartbeats.cut_off_in(spec, loop, reply)
     return [_row(origin, reply_id, "assistant", spoken)] if spoken else []
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.records import CompactionSettings, ModelChoice
-from holdfast.core.tool_rules import Rule
+from holdfast.core.tool_rules import Rule, approval_names
 
 Effect = Literal["inline", "retry_safe", "once", "client"]
 
@@ -65,6 +65,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dic
 
     def tool(self, name: str) -> ToolSpec | None:
         return self._by_name.get(name)
+
+    def may_ask(self, name: str) -> bool:
+        """Whether a call of this tool waits for a person, or for the client."""
+        tool = self.tool(name)
+        return tool is not None and (tool.effect == "client" or name in approval_names(self.rules))
 
     @cached_property
     def _by_name(self) -> dict[str, ToolSpec]:

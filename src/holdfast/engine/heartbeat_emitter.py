@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.core import heartbeats, tool_rules
+from holdfast.core import heartbeats
 from holdfast.core.argument_stream import ArgumentStream, Piece
+from holdfast.core.arguments import all_arguments_of
 from holdfast.core.deltas import CallDelta, Delta, OmittedDelta, ReasoningDelta, RedactedDelta, TextDelta
 from holdfast.core.frames import CallFrame, Frame, HiddenReasoningFrame, ReasoningFrame, TextFrame
 from holdfast.core.judgement import judge
@@ -19,6 +20,7 @@ from holdfast.core.run import CallModel
 from holdfast.core.spec import HeartbeatLoop, RunSpec
 from holdfast.engine.clock import Clock
 from holdfast.engine.draft import Attempt
+from holdfast.errors import ToolFailed
 
 
 class HeartbeatEmitter:
@@ -88,8 +90,7 @@ class HeartbeatEmitter:
 
     def _begin(self, delta: CallDelta) -> _Call:
         name, speaking = delta.name or "", self._loop.speaking
-        tool = self._spec.tool(name)
-        asks = tool is not None and (tool.effect == "client" or name in tool_rules.approval_names(self._spec.rules))
+        asks = self._spec.may_ask(name)
         speaks = speaking is not None and name == speaking.tool and not asks
         return _Call(delta.index, delta.id or "", name, speaks=speaks, may_ask=asks)
 
@@ -117,7 +118,7 @@ class HeartbeatEmitter:
         words = heartbeats.words_of(ToolCall(call.id, call.name, "".join(call.written)), self._loop.speaking)
         if words is not None:
             return [self._words(words)]
-        return [self._call_frame(call, call.name, "".join(call.written))]
+        return [self._call_frame(call, call.name, _without_thoughts("".join(call.written)))]
 
     def _asking(self, call: _Call) -> list[Frame]:
         """As the whole call is judged: one whose arguments make no sense does not ask."""
@@ -151,6 +152,14 @@ class HeartbeatEmitter:
             self._kind = kind
             self._index += 1
         return self._index
+
+
+def _without_thoughts(arguments: str) -> str:
+    try:
+        given = all_arguments_of(arguments)
+    except ToolFailed:
+        return arguments
+    return msgspec.json.encode({name: value for name, value in given.items() if name != heartbeats.THINKING}).decode()
 
 
 class _Call(msgspec.Struct):

@@ -294,7 +294,7 @@ class Session:
         if reply is not None and attempt is not None and interrupted and self.spec.stream_tokens:
             # Only a token stream has delivered it; storing it keeps the client's history and ours the same.
             # A call that was cut off is not stored; a replay shows it all the same, because it shows what was shown.
-            self._add_rows(rows.partial_rows(self._origin(number), attempt.reply_id, reply, self.spec.heartbeats))
+            self._add_rows(rows.partial_rows(self._origin(number), attempt.reply_id, reply, self.spec))
             self.attempt = None
         self._keep_returns(returns)
         if at_step:
@@ -410,6 +410,8 @@ class Session:
         if places is None:
             places = self.state.calls.places
         position = self.state.return_position
+        if self.state.step_id is not None:  # its calls were put to somebody before
+            returns = [msgspec.structs.replace(answer, was_asked=True) for answer in returns]
         row = rows.tool_row(origin, row_id, before.returns if before else (), returns, places)
         if before is not None:
             row = msgspec.structs.replace(before, parts=row.parts)  # all that a stored row can change

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, and_, bindparam, exists, func, or_, select, update
 
-from holdfast.core.messages import Message, Parts, ToolReturn, content_text, text_of
+from holdfast.core.heartbeats import visible_text
+from holdfast.core.messages import Message, Parts
 from holdfast.errors import NotFound
 from holdfast.store.paging import Ordering, Page, fetch_page
 from holdfast.store.statements import insert_into, one_of
@@ -155,12 +156,6 @@ async def search(
 
 def _holds(text: str, needles: Sequence[str]) -> bool:
     return all(needle in text for needle in needles)
-
-
-def visible_text(message: Message) -> str:
-    """What a reader sees of it: text and summaries, and what tools returned. Not reasoning, not call arguments."""
-    returned = [content_text(part.content) for part in message.parts if isinstance(part, ToolReturn)]
-    return "\n".join([text_of(message.parts), *returned])
 
 
 def message_of(row: Row) -> Message:

@@ -9,10 +9,13 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from holdfast.core.envelopes import zone
+from holdfast.core.heartbeats import only_confirms, words_of
 from holdfast.core.messages import Message, content_text, text_of
 from holdfast.core.moments import moments
+from holdfast.core.spec import Speaking
 from holdfast.errors import ToolFailed
 
+_SPEAKING: Final = Speaking()
 NAME: Final = "conversation_search"
 _MOST: Final = 100
 _LONGEST: Final = 5_000  # of a text to search for: SQLite takes patterns of 50,000 bytes, and escapes count
@@ -93,8 +96,9 @@ def _content(row: Message, text: str) -> str | None:
     """What to show of a row, or None when it is not to be shown."""
     if any(call.name == NAME for call in row.calls):
         return None
-    returned = [content_text(answer.content) for answer in row.returns if answer.name != NAME]
-    content = "\n".join(part for part in (text_of(row.parts), *returned) if part)
+    words = [words_of(call, _SPEAKING) or "" for call in row.calls]
+    told = [answer for answer in row.returns if answer.name != NAME and not only_confirms(answer, _SPEAKING)]
+    content = "\n".join(part for part in (text_of(row.parts), *words, *(content_text(a.content) for a in told)) if part)
     return content if content and text.lower() in content.lower() else None
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from holdfast.core.messages import Message
+from holdfast.core.spec import Speaking
 from holdfast.wire.bounds import Id, Many, Name, SearchText
 from holdfast.wire.messages import stored_view, to_wire
 
@@ -66,7 +67,7 @@ def message_items(found: Sequence[FoundRow], limit: int) -> list[MessageItem]:
     """What was said, without calls and their returns: clients know no other kinds here."""
     items: list[MessageItem] = []
     for row in found:
-        for shown in to_wire(row.message):
+        for shown in to_wire(row.message, speaking=Speaking()):
             if shown["message_type"] in _SHOWN:
                 items.append(
                     {

@@ -28,7 +28,6 @@ from holdfast.core.frames import (
     TextFrame,
     UsageFrame,
 )
-from holdfast.core.spec import Speaking
 from holdfast.wire.messages import WireMessage, envelope, hidden_reasoning, to_live, wire_otid
 from holdfast.wire.responses import compaction_event, error_message, retry_event, stop_reason_view, usage_statistics
 from holdfast.wire.times import MICROSECONDS
@@ -59,14 +58,12 @@ class FrameEncoder:
         background: bool = False,
         include_types: Collection[str] | None = None,
         include_compaction: bool = False,
-        speaking: Speaking | None = None,
         now_us: Callable[[], int] = _now_us,
     ) -> None:
         self._run_id = run_id
         self._background = background
         self._include = include_types
         self._include_compaction = include_compaction
-        self._speaking = speaking
         self._now_us = now_us
         self._text = _FragmentHead("assistant_message", b'"content":', run_id)
         self._reasoning = _FragmentHead("reasoning_message", b'"source":"reasoner_model","reasoning":', run_id)
@@ -137,7 +134,7 @@ class FrameEncoder:
             include=self._include,
             include_compaction=self._include_compaction,
             seq_id=self._seq_id(seq),
-            speaking=self._speaking,
+            speaking=frame.speaking,
         )
         return b"".join([_event(message) for message in shown]) or None
 
