@@ -89,7 +89,7 @@ def test_a_result_that_finds_no_server_is_sent_again_after_the_restart(
     server.kill()
     gate.let_through("all is well")
     assert program.stderr is not None
-    assert any("retrying" in line for line in program.stderr)  # it has found nobody
+    assert any("retrying" in line for line in program.stderr)  # three times, within seven seconds
     server.start()
     check_resumed(letta_code, server, letta_code.finish(program))
 
