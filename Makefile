@@ -7,6 +7,7 @@ READY := $(VENV)/.ready
 NEWEST := $(VENV)/newest-client
 CLIENT_0X := $(VENV)/client-0x
 LOCAL_MODEL := $(VENV)/local-model
+PROGRAMS := $(VENV)/programs
 TESTS ?= tests
 WORKERS ?= auto
 MINUTES ?= 5
@@ -16,7 +17,7 @@ PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.1
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test faults coverage test-newest test-0x test-npm test-cgroups test-local-model check types format bench docs clean
+.PHONY: help setup run test faults coverage test-newest test-0x test-npm test-programs test-cgroups test-local-model check types format bench docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +74,26 @@ $(CLIENT_0X)/.ready: tests/client_0x/requirements.txt | $(READY)
 
 test-npm: $(READY) ## Run the npm clients, 1.x and 0.x, and the Vercel provider against a server (needs node, npm and its registry)
 	$(BIN)/python -m tests.conformance.npm.run
+
+test-programs: $(PROGRAMS)/.ready ## Run letta-code, letta-mcp-server and ai-memory-sdk against a server (needs node, npm and the network, once)
+	$(BIN)/python -m pytest -n 0 tests/programs
+
+# No lock file for npm: it would name a registry. Nothing that a package would run when it is installed is needed.
+$(PROGRAMS)/.ready: tests/programs/package.json tests/programs/letta_mcp_server.txt tests/programs/ai_memory_sdk.txt | $(READY)
+	@rm -rf $(PROGRAMS)
+	@mkdir -p $(PROGRAMS)/letta-code
+	@cp tests/programs/package.json $(PROGRAMS)/letta-code
+	@cd $(PROGRAMS)/letta-code && npm install --silent --ignore-scripts --no-package-lock --no-audit --no-fund
+	@if command -v uv >/dev/null 2>&1; then \
+		uv venv --quiet --python $(BIN)/python $(PROGRAMS)/letta-mcp-server && \
+		uv pip install --quiet --python $(PROGRAMS)/letta-mcp-server/bin/python --requirement tests/programs/letta_mcp_server.txt && \
+		uv pip install --quiet --python $(BIN)/python --no-deps --target $(PROGRAMS)/ai-memory-sdk --requirement tests/programs/ai_memory_sdk.txt; \
+	else \
+		$(BIN)/python -m venv $(PROGRAMS)/letta-mcp-server && \
+		$(PROGRAMS)/letta-mcp-server/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/programs/letta_mcp_server.txt && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(PROGRAMS)/ai-memory-sdk --requirement tests/programs/ai_memory_sdk.txt; \
+	fi
+	@touch $@
 
 test-cgroups: $(READY) ## Limits of tools by a real cgroup v2, in a virtual machine if there is none here (needs QEMU)
 	$(BIN)/python -m tests.tools.cgroups.run
