@@ -23,7 +23,8 @@ from holdfast.core.frames import (
     UsageFrame,
     message_frames,
 )
-from holdfast.core.messages import Image, Message, Reasoning, Text, ToolReturn
+from holdfast.core.messages import Image, Message, Reasoning, Text, Thoughts, ToolCall, ToolReturn
+from holdfast.core.spec import Speaking
 from holdfast.core.usage import Usage
 
 _decoder = msgspec.msgpack.Decoder(list[Frame])
@@ -70,3 +71,18 @@ def test_a_stream_ends_with_usage_or_with_an_error() -> None:
 def test_a_whole_message_has_a_frame_for_each_message_a_client_is_shown() -> None:
     row = Message(id="message-1", role="assistant", parts=(Reasoning("hm"), Text("words")), created_us=0)
     assert message_frames(row) == [MessageFrame(row, 0), MessageFrame(row, 1)]
+
+
+def test_a_return_that_only_confirms_words_has_no_frame() -> None:
+    said = ToolReturn("c1", "send_message", "success", "Sent message successfully.")
+    row = Message(id="message-1", role="tool", parts=(said,), created_us=1)
+    assert message_frames(row, Speaking()) == []
+    assert len(message_frames(row)) == 1
+
+
+def test_each_call_that_is_shown_as_words_has_a_frame_of_its_own() -> None:
+    words = [ToolCall(f"c{number}", "send_message", '{"message": "hi"}') for number in range(2)]
+    other = ToolCall("c9", "note", "{}")
+    row = Message(id="message-1", role="assistant", parts=(Thoughts("hm"), *words, other), created_us=1)
+    assert [frame.index for frame in message_frames(row, Speaking())] == [0, 1, 2, 3]
+    assert [frame.index for frame in message_frames(row)] == [0, 1]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.words import MOST_ASKED, asked_words, words_of
+from holdfast.core.words import MOST_ASKED, MOST_WORDS, asked_words, words_of
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,12 @@ def test_a_word_is_one_word_again_and_cannot_break_a_query(text: str) -> None:
         assert word
         assert not set(word) & set(" '\"\\()|&!:*-")
     assert words_of(" ".join(words_of(text.lower()))) is not None
+
+
+def test_only_the_beginning_of_a_very_long_text_is_indexed() -> None:
+    assert len(words_of("word " * (MOST_WORDS + 10))) == MOST_WORDS
+
+
+def test_a_word_of_two_scripts_is_taken_apart() -> None:
+    assert words_of("abc東京都xyz") == ["abc", "東京", "京都", "xyz"]
+    assert words_of("東") == ["東"]
