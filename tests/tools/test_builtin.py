@@ -74,12 +74,13 @@ class TestTheShippedTools:
         )
 
     def test_are_all_carried_out_somewhere(self) -> None:
-        others = {history.NAME, archival.INSERT, archival.SEARCH, "send_message", *agents.NAMES, "run_code"}
+        outside = {"run_code", "web_search", "fetch_webpage", *agents.NAMES}
+        others = {history.NAME, archival.INSERT, archival.SEARCH, "send_message", *outside}
         assert set(builtin.TOOLS) == {*memory.TOOLS, *others}
 
     def test_know_which_of_them_may_run_side_by_side(self) -> None:
         safe = [name for name, tool in builtin.TOOLS.items() if tool.parallel_safe]
-        assert safe == ["conversation_search", "archival_memory_search", "run_code"]
+        assert safe == ["conversation_search", "archival_memory_search", "run_code", "web_search", "fetch_webpage"]
 
 
 class TestConversationSearch:

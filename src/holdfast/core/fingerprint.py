@@ -54,5 +54,5 @@ def fingerprint(tool: Tool, secret_names: Iterable[str]) -> str:
 
 
 def gets_secrets(tool: Tool) -> bool:
-    """Built-in tools are given none: what runs there is the server's, or was written by a model."""
-    return tool.tool_type == "custom"
+    """What a model has written is given none. Of the built-in tools only `web_search` needs one."""
+    return tool.tool_type == "custom" or tool.name == "web_search"

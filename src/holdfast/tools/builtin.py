@@ -265,7 +265,52 @@ _CODE: Final = (
         source="from holdfast.tools.sandbox.run_code import run_code\n",
     ),
 )
-TOOLS: Final[dict[str, Shipped]] = dict((*_CORE, *_ARCHIVAL, *_MEMORY, *_EDITING, *_AGENTS, *_CODE))
+_DOMAINS: Final = {"type": "array", "items": {"type": "string"}}
+_WEB: Final = (
+    _shipped(
+        "web_search",
+        "letta_builtin",
+        "Search the web. You are told the title, the address and a summary of each result.",
+        {
+            "query": _text("What to look for."),
+            "num_results": {"type": "integer", "description": "How many results at most. Default: 10."},
+            "category": {
+                "type": "string",
+                "enum": [
+                    "company",
+                    "research paper",
+                    "news",
+                    "pdf",
+                    "github",
+                    "tweet",
+                    "personal site",
+                    "linkedin profile",
+                    "financial report",
+                ],
+                "description": "Only results of this kind.",
+            },
+            "include_text": {"type": "boolean", "description": "Whether to show the whole text of each result."},
+            "include_domains": {**_DOMAINS, "description": "Only results from these domains."},
+            "exclude_domains": {**_DOMAINS, "description": "No results from these domains."},
+            "start_published_date": _text("Only results published from then on: YYYY-MM-DD."),
+            "end_published_date": _text("Only results published until then: YYYY-MM-DD."),
+            "user_location": _text("The two letters of the country to search from, such as US."),
+        },
+        ("query",),
+        parallel_safe=True,
+        source="from holdfast.tools.sandbox.web import web_search\n",
+    ),
+    _shipped(
+        "fetch_webpage",
+        "letta_builtin",
+        "Fetch a page of the web, and read it as text.",
+        {"url": _text("Its whole address, with https://.")},
+        ("url",),
+        parallel_safe=True,
+        source="from holdfast.tools.sandbox.web import fetch_webpage\n",
+    ),
+)
+TOOLS: Final[dict[str, Shipped]] = dict((*_CORE, *_ARCHIVAL, *_MEMORY, *_EDITING, *_AGENTS, *_CODE, *_WEB))
 
 
 def source_of(name: str) -> str:

@@ -1,0 +1,124 @@
+"""The tools `fetch_webpage` and `web_search`, against a web of our own on loopback."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from holdfast.tools.sandbox.web import html_text
+
+from ..served import ServedClient, served
+
+PAGE = """<html><head><title>T</title><style>p {color: red}</style></head><body><h1>Kelp &amp; rock</h1>
+<script>alert(1)</script><p>A holdfast   anchors kelp.</p><ul><li>one<li>two</ul></body></html>"""
+FOUND = {"title": "Kelp", "url": "https://kelp.example", "publishedDate": "2026-01-01", "author": None, "summary": "s"}
+
+
+class Pages(BaseHTTPRequestHandler):
+    asked: ClassVar[list[dict[str, Any]]] = []
+
+    def do_GET(self) -> None:
+        known = {"/page": ("text/html; charset=utf-8", PAGE), "/plain": ("text/plain", "ü")}
+        if self.path == "/image":
+            self._answer(200, "image/png", b"\x89PNG")
+        elif self.path in known:
+            content_type, text = known[self.path]
+            self._answer(200, content_type, text.encode())
+        else:
+            self._answer(404, "text/plain", b"no")
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append({**body, "key": self.headers["x-api-key"]})
+        self._answer(200, "application/json", json.dumps({"results": [FOUND]}).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def _answer(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def pages() -> Generator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[str]:
+    with pages() as address:
+        yield address
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[ServedClient]:
+    async with served(tmp_path, tool_egress="all") as client:
+        yield client
+
+
+async def run(client: ServedClient, name: str, args: dict[str, Any], **agent: Any) -> Any:
+    made = await client.agent(tools=[name], **agent)
+    return await client.ask("POST", f"/v1/agents/{made.id}/tools/{name}/run", {"args": args})
+
+
+async def test_a_page_is_read_as_text(client: ServedClient, web: str) -> None:
+    read = await run(client, "fetch_webpage", {"url": f"{web}/page"})
+    assert read["func_return"] == "Kelp & rock\n\nA holdfast anchors kelp.\n\none\ntwo"
+    assert (await run(client, "fetch_webpage", {"url": f"{web}/plain"}))["func_return"] == "ü"
+
+
+@pytest.mark.parametrize(
+    ("path", "why"), [("/image", "image/png, which cannot be read as text"), ("/gone", "answered 404")]
+)
+async def test_what_cannot_be_read_is_an_error_that_says_why(
+    client: ServedClient, web: str, path: str, why: str
+) -> None:
+    read = await run(client, "fetch_webpage", {"url": web + path})
+    assert read["status"] == "error"
+    assert why in str(read["stderr"])
+
+
+async def test_files_of_the_machine_are_no_pages(client: ServedClient) -> None:
+    assert "only http and https" in str(await run(client, "fetch_webpage", {"url": "file:///etc/passwd"}))
+
+
+async def test_this_machine_is_out_of_reach_unless_the_operator_says_otherwise(tmp_path: Path, web: str) -> None:
+    async with served(tmp_path, tool_egress="public") as client:
+        read = await run(client, "fetch_webpage", {"url": f"{web}/page"})
+    assert read["status"] == "error"
+
+
+async def test_a_search_needs_a_key_and_says_which(client: ServedClient) -> None:
+    assert "EXA_API_KEY is not set" in str(await run(client, "web_search", {"query": "kelp"}))
+
+
+async def test_a_search_with_a_key_tells_what_was_found(client: ServedClient, web: str) -> None:
+    secrets = {"EXA_API_KEY": "k", "EXA_BASE_URL": web}
+    found = await run(client, "web_search", {"query": "kelp", "num_results": 99}, secrets=secrets)
+    shown = {"title": "Kelp", "url": "https://kelp.example", "published_date": "2026-01-01", "author": None}
+    assert json.loads(found["func_return"]) == {"query": "kelp", "results": [{**shown, "summary": "s"}]}
+    assert Pages.asked[-1]["key"] == "k"
+    assert Pages.asked[-1]["numResults"] == 25
+
+
+def test_unclosed_tags_do_not_swallow_a_page() -> None:
+    assert html_text("<p>one<p>two<b> three") == "one\ntwo three"
