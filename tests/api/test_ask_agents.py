@@ -128,11 +128,44 @@ async def test_a_message_to_oneself_to_nobody_or_to_one_that_fails_is_an_error_f
     assert (status, "TEST: no" in text) == ("error", True), text
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments", "why"),
+    [
+        (ASK, {"other_agent_id": STRANGER}, "missing required field `message`"),
+        (TELL, {"message": "hi"}, "missing required field `other_agent_id`"),
+        (ASK, {"message": {"a": 1}, "other_agent_id": STRANGER}, "Expected `str`, got `object` - at `$.message`"),
+        (TELL, {"message": "hi", "other_agent_id": 5}, "Expected `str`, got `int` - at `$.other_agent_id`"),
+        (ASK, {"message": "hi", "other_agent_id": "a\0b"}, "There is no agent with the id 'ab'."),
+        (TELL, {"message": "hi", "other_agent_id": "conv" + STRANGER[5:]}, "There is no agent with the id 'conv-"),
+        (TAGGED, {"match_all": ["x"]}, "missing required field `message`"),
+        (TAGGED, {"message": "hi", "match_all": "x"}, "Expected `array | null`, got `str` - at `$.match_all`"),
+        (TAGGED, {"message": "hi", "match_some": [1]}, "Expected `str`, got `int` - at `$.match_some[0]`"),
+        (TAGGED, {"message": "hi", "match_all": 5}, "Expected `array | null`, got `int` - at `$.match_all`"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_an_error_for_the_model(
+    client: ServedClient, tool: str, arguments: dict[str, Any], why: str
+) -> None:
+    one = await talker(client)
+    await talker(client, tags=["x"])
+    status, text = await told(client, one, instruction(tool, **arguments))
+    assert (status, why in text) == ("error", True), text
+    assert text.startswith(f"Error executing function {tool}: ValueError: ")
+
+
+async def test_a_message_with_nul_arrives_without_it(client: ServedClient) -> None:
+    one, other = await talker(client), await talker(client)
+    status, text = await told(client, one, instruction(ASK, message="a\0b", other_agent_id=other))
+    assert status == "success", text
+    assert (await heard(client, other))[0].content.endswith("] ab")
+
+
 async def test_a_busy_agent_is_waited_for_and_not_for_ever(client: ServedClient) -> None:
     one, other = await talker(client), await talker(client)
     busy = await client.ask("POST", f"/v1/agents/{other}/messages/async", {"input": "[[stall]]"})
     status, text = await told(client, one, instruction(ASK, message="[[say:now]]", other_agent_id=other))
     assert (status, busy["id"] in text) == ("error", True), text
+    assert "Busy" not in text
     asking = await client.ask(
         "POST",
         f"/v1/agents/{one}/messages/async",

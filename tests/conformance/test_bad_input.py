@@ -148,7 +148,6 @@ async def test_a_body_that_is_too_large_is_refused(
         "def f(:",
         "x = 1",
         "",
-        "def f(x):\n    return x",
         "class F:\n    pass",
         "def f(x: NoSuchType) -> str:\n    '''F.\n\n    Args:\n        x (NoSuchType): What.\n    '''\n    return ''",
         "\x00",

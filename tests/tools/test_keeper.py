@@ -16,7 +16,13 @@ if os.fork() == 0:
     while os.getppid() == fork_server:
         time.sleep(0.001)
     charge = keeper.Charge(
-        fork_server=fork_server, scratch=sys.argv[1], user=None, limits=Limits(), confines_signals=False, verdict=2
+        fork_server=fork_server,
+        scratch=sys.argv[1],
+        user=None,
+        limits=Limits(),
+        confines_signals=False,
+        verdict=2,
+        cgroup=None,
     )
     print(keeper.keep(charge, lambda: time.sleep(60)), flush=True)
 os._exit(0)

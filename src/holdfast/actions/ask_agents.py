@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
+from holdfast import ids
 from holdfast.actions.await_run import stopped_run
 from holdfast.actions.send_message import PARENT, PARENT_WAITS, Accepted, Sending, SendMessage
-from holdfast.core.arguments import arguments_of
+from holdfast.core.arguments import arguments_of, converted
 from holdfast.core.messages import Message, ToolReturn
 from holdfast.core.records import Run
 from holdfast.core.run import OpenCall
@@ -58,7 +59,7 @@ class AskAgents:
                     raise ToolFailed("The run that sends the message has ended.")
                 text = await self._perform(run, name, arguments_of(call.call.arguments))
             except (RequestError, ToolFailed) as error:
-                text = failure_text(name, type(error).__name__, error.message)
+                text = failure_text(name, "ValueError", error.message)
                 return ToolReturn(call.call.id, name, "error", text, (), ())
             except DatabaseError as error:
                 # The call has begun: were this left to the run, it would be made again.
@@ -70,14 +71,17 @@ class AskAgents:
         return execute
 
     async def _perform(self, asking: Run, name: str, arguments: Mapping[str, Any]) -> str:
-        message = str(arguments["message"])
-        if name == talk.TELL:
-            await self._deliver(asking, str(arguments["other_agent_id"]), message, waits=False)
-            return talk.SENT
+        if name == talk.ASK_TAGGED:
+            given = converted(arguments, talk.ToTagged)
+            found = await self._tagged(asking.agent_id, given.match_all or [], given.match_some or [])
+            return repr(await self._ask_all(asking, found, given.message))
+        one = converted(arguments, talk.ToOne)
+        if not ids.is_id("agent", one.other_agent_id):
+            raise _no_agent(one.other_agent_id)
         if name == talk.ASK:
-            return repr(await self._ask(asking, str(arguments["other_agent_id"]), message))
-        found = await self._tagged(asking.agent_id, arguments.get("match_all") or [], arguments.get("match_some") or [])
-        return repr(await self._ask_all(asking, found, message))
+            return repr(await self._ask(asking, one.other_agent_id, one.message))
+        await self._deliver(asking, one.other_agent_id, one.message, waits=False)
+        return talk.SENT
 
     async def _ask_all(self, asking: Run, agent_ids: list[str], message: str) -> list[dict[str, Any]]:
         free = asyncio.Semaphore(_AT_ONCE)
@@ -135,7 +139,7 @@ class AskAgents:
             try:
                 return await _to_its_end(self._send(sending))
             except NotFound as error:
-                raise ToolFailed(f"There is no agent with the id {sending.thread_id!r}.") from error
+                raise _no_agent(sending.thread_id) from error
             except Busy as busy:
                 left_s = deadline - loop.time()
                 if left_s <= 0:
@@ -164,6 +168,10 @@ class AskAgents:
             return [agent.id for agent in found[0] if agent.id in kept]
 
         return await self._database.read(find)
+
+
+def _no_agent(agent_id: str) -> ToolFailed:
+    return ToolFailed(f"There is no agent with the id {agent_id!r}.")
 
 
 async def _waiting_agents(tx: Transaction, asking: Run) -> set[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
 from holdfast.errors import ToolFailed
 
 Schema = Mapping[str, Any]
+T = TypeVar("T")
 
 _NOT_FOR_THE_TOOL: Final = frozenset({"request_heartbeat", "thinking"})
 _PREFILL_ERROR: Final = "Invalid prefilled tool arguments from tool rules"
@@ -58,6 +59,14 @@ def all_arguments_of(text: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
+def converted(arguments: Mapping[str, Any], kind: type[T]) -> T:
+    """The arguments of a tool that the server itself carries out."""
+    try:
+        return msgspec.convert({name: _storable(value) for name, value in arguments.items()}, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ToolFailed(f"The arguments do not fit the tool: {error}") from error
+
+
 def merge_prefilled(schema: Schema, arguments: Mapping[str, Any], prefilled: Mapping[str, Any]) -> dict[str, Any]:
     """What the rules prefill beats what the model said. A prefilled value the tool cannot take is the rule's fault."""
     properties: Schema = schema.get("properties") or {}
@@ -68,6 +77,15 @@ def merge_prefilled(schema: Schema, arguments: Mapping[str, Any], prefilled: Map
         if (wrong := _mismatch(value, properties.get(name, {}), schema)) is not None:
             raise ToolFailed(f"{_PREFILL_ERROR}: {name!r} {wrong}")
     return {**arguments, **prefilled}
+
+
+def _storable(value: Any) -> Any:
+    """Without NUL, which PostgreSQL does not take in texts and nobody looks for."""
+    if isinstance(value, str):
+        return value.replace("\0", "")
+    if isinstance(value, list):
+        return [_storable(one) for one in cast("list[Any]", value)]
+    return value
 
 
 def _read(text: str) -> Any:

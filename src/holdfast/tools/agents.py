@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
 ASK: Final = "send_message_to_agent_and_wait_for_reply"
 TELL: Final = "send_message_to_agent_async"
 ASK_TAGGED: Final = "send_message_to_agents_matching_tags"
 NAMES: Final = (ASK, TELL, ASK_TAGGED)
 SENT: Final = "Successfully sent message"
+
+
+class ToOne(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of `ASK` and `TELL`."""
+
+    message: str
+    other_agent_id: str
+
+
+class ToTagged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of `ASK_TAGGED`."""
+
+    message: str
+    match_all: list[str] | None = None
+    match_some: list[str] | None = None
 
 
 def incoming(sender_id: str, message: str, *, waits: bool) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal
 
 import msgspec
 
+from holdfast.core.arguments import converted
 from holdfast.core.envelopes import zone
 from holdfast.core.moments import EPOCH, moments
 from holdfast.core.records import Passage
@@ -19,8 +20,6 @@ SEARCH: Final = "archival_memory_search"
 DEFAULT_RESULTS: Final = 5
 MOST_RESULTS: Final = 100
 LONGEST_QUERY: Final = 5_000
-
-T = TypeVar("T")
 
 
 class Insertion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,11 +53,11 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def insertion(arguments: Mapping[str, Any]) -> Insertion:
-    return _converted(arguments, Insertion)
+    return converted(arguments, Insertion)
 
 
 def search(arguments: Mapping[str, Any], timezone: str) -> Asked:
-    asked = _converted(arguments, _Asked)
+    asked = converted(arguments, _Asked)
     if len(asked.query) > LONGEST_QUERY:
         raise ToolFailed(f"query has {len(asked.query)} characters; search for at most {LONGEST_QUERY}.")
     if asked.top_k is not None and asked.top_k < 0:
@@ -88,22 +87,6 @@ def shown(passages: Sequence[Passage], timezone: str) -> str:
 def value_of(text: str) -> Any:
     """What the model is shown, as the value itself."""
     return literal_eval(text)
-
-
-def _converted(arguments: Mapping[str, Any], kind: type[T]) -> T:
-    try:
-        return msgspec.convert({name: _storable(value) for name, value in arguments.items()}, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise ToolFailed(f"The arguments do not fit the tool: {error}") from error
-
-
-def _storable(value: Any) -> Any:
-    """Without NUL, which PostgreSQL does not take in texts and nobody looks for."""
-    if isinstance(value, str):
-        return value.replace("\0", "")
-    if isinstance(value, list):
-        return [_storable(one) for one in cast("list[Any]", value)]
-    return value
 
 
 def _moment(name: str, text: str | None, timezone: str, which: Literal[0, 1]) -> int | None:

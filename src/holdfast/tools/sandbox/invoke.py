@@ -65,7 +65,7 @@ def load(job: Job, models: ArgumentModels) -> Callable[..., Any]:
     linecache.cache[filename] = (len(job.source_code), None, job.source_code.splitlines(keepends=True), filename)
     module = types.ModuleType(_MODULE)
     sys.modules[_MODULE] = module  # dataclasses and pydantic look annotations up through it
-    module.__dict__.update(_TYPING, client=None, **models.named())
+    module.__dict__.update(_TYPING | {"client": None} | models.named())
     exec(compile(job.source_code, filename, "exec", dont_inherit=True), module.__dict__)
     named = job.tool_name if job.tool_name in module.__dict__ else _last_function(job.source_code)
     function = module.__dict__.get(named)
