@@ -108,7 +108,8 @@ async def _fill(database: Database, archive: Archive, first: int, points: Any, w
         for number in range(first, first + ROUND)
     ]
     vectors = {row.id: point.tobytes() for row, point in zip(rows, points, strict=True)}
-    await database.write(lambda tx: passages.insert_many(tx, rows, vectors))
+    ready = passages.rows_of(rows, vectors)
+    await database.write(lambda tx: passages.insert_many(tx, ready))
     return [(row.id, point) for row, point in zip(rows, points, strict=True)]
 
 

@@ -181,7 +181,7 @@ class TestPassages:
         detail = await served.refused(404, "DELETE", f"{memory}/{passage['id']}")
         assert detail == f"Passage with id {passage['id']} not found in database."
         assert await found(served, agent, "tea") == []
-        await served.refused(405, "PATCH", f"{memory}/{passage['id']}", {})
+        await served.refused(501, "PATCH", f"{memory}/{passage['id']}", {})
         archive, foreign = await an_archive(served), await an_archive(served)
         [stored] = await fill(served, archive, "text")
         path = f"/v1/archives/{archive['id']}/passages"
@@ -365,3 +365,20 @@ async def test_the_client_is_told_of_conflicts(served: Served) -> None:
     with pytest.raises(APIStatusError) as refused:
         await served.client.agents.archives.attach(two.id, agent_id=agent["id"])
     assert refused.value.status_code == 409
+
+
+async def test_moments_at_the_ends_of_time_are_refused_or_shown(served: Served) -> None:
+    agent = await served.create(timezone="Pacific/Kiritimati")
+    path = f"/v1/agents/{agent['id']}/archival-memory"
+    for outside in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"):
+        assert "out of range" in await served.refused(400, "POST", path, {"text": "tea", "created_at": outside})
+    for within in ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"):
+        await served.ok("POST", path, {"text": "tea", "created_at": within})
+    assert len(await served.ok("GET", path)) == 2
+    for zone in ("Pacific/Kiritimati", "America/New_York"):
+        await served.ok("PATCH", f"/v1/agents/{agent['id']}", {"timezone": zone})
+        assert (await served.ok("GET", f"{path}/search", query="tea"))["count"] == 2
+        last = await served.ok("GET", f"{path}/search", query="tea", end_datetime="9999-12-31")
+        assert last["count"] >= 1
+    hits = await served.ok("POST", "/v1/passages/search", {"query": "tea", "end_date": "9999-12-31"})
+    assert len(hits) == 2

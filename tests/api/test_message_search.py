@@ -89,3 +89,10 @@ async def test_bad_requests_say_what_is_wrong(served: Served) -> None:
     await served.refused(422, "POST", ALL, {"query": "x", "conversation_id": "default"})
     await served.refused(404, "POST", ALL, {"query": "x", "conversation_id": ids.new("conv")})
     await served.refused(404, "POST", STORED, {"agent_id": ids.new("agent")})
+
+
+async def test_a_query_of_a_thousand_words_is_answered(served: Served) -> None:
+    agent = await served.create()
+    await tell(served, agent["id"], "tea " * 3)
+    assert await found(served, " ".join(f"w{number}" for number in range(900))) == []
+    assert await found(served, "tea " * 1_000) == ["tea " * 3]

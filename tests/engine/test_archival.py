@@ -133,3 +133,47 @@ async def test_a_text_that_the_model_refuses_holds_up_no_other(world: World) -> 
     assert {hit.passage.text for hit in near} == {"good", "also good"}
     by_words = await memory.search(Search(query="bad", archives=(archive,), mode="text"))
     assert [hit.passage.text for hit in by_words] == ["bad"]
+
+
+async def test_a_provider_that_refuses_everything_takes_no_vector_away(world: World) -> None:
+    class Refusing(ModelCatalog):
+        refuses = True
+        asked = 0
+
+        async def embed(self, handle: str, texts: Sequence[str]) -> list[list[float]]:
+            self.asked += 1
+            if self.refuses or "bad" in texts:
+                raise Refused("the model is not available to this account")
+            return [[1.0, float(len(text))] for text in texts]
+
+    catalog = Refusing()
+    memory = ArchivalMemory(world.database, catalog, world.clock)
+    archive = Archive(id=ids.new("archive"), name="x", embedding="acme/vectors", created_us=1, updated_us=1)
+    await world.database.write(lambda tx: archives.insert(tx, archive))
+    await memory.add(archive.id, [NewPassage(text="bad")])
+    await memory.add(archive.id, [NewPassage(text=f"note {number}") for number in range(20)])
+    assert catalog.asked <= 2 + 3
+    assert len(await world.database.read(lambda tx: passages.awaiting_vectors(tx, archive.id, 99))) == 21
+    catalog.refuses = False
+    await memory.add(archive.id, [NewPassage(text="at last")])
+    assert await world.database.read(lambda tx: passages.awaiting_vectors(tx, archive.id, 99)) == []
+    near = await memory.search(Search(query="unknown", archives=(archive,), mode="vector", limit=50))
+    assert len(near) == 21
+
+
+async def test_large_vectors_are_asked_for_in_small_batches(world: World) -> None:
+    sizes: list[int] = []
+
+    class Counting(ModelCatalog):
+        async def embed(self, handle: str, texts: Sequence[str]) -> list[list[float]]:
+            sizes.append(len(texts))
+            return [[1.0] for _ in texts]
+
+    memory = ArchivalMemory(world.database, Counting(), world.clock)
+    config = {"embedding_dim": 16_000, "batch_size": 256}
+    archive = Archive(
+        id=ids.new("archive"), name="x", embedding="acme/v", embedding_config=config, created_us=1, updated_us=1
+    )
+    await world.database.write(lambda tx: archives.insert(tx, archive))
+    await memory.add(archive.id, [NewPassage(text="x") for _ in range(50)])
+    assert sizes == [20, 20, 10]

@@ -9,9 +9,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast.store import facts
+from holdfast.store import facts, tables
 from holdfast.store.database import DatabaseError, Transaction, open_database
 from holdfast.store.postgres import PostgresDatabase
+from holdfast.store.statements import insert_into
 
 _driver: Any = asyncpg
 
@@ -120,6 +121,19 @@ async def test_a_transaction_that_waits_for_a_lock_longer_than_its_timeout_is_a_
                 await database.write(lambda tx: facts.set_number(tx, "n", 2))
     await database.write(lambda tx: facts.set_number(tx, "n", 3))
     assert await database.read(lambda tx: facts.number(tx, "n")) == 3
+
+
+@pytest.mark.parametrize("timeout_s", [2.0])
+async def test_more_rows_than_the_connection_can_hold_end_with_the_timeout_too(
+    database: PostgresDatabase, admin: Any
+) -> None:
+    rows = [{"key": f"{number}", "value": "x" * 100_000} for number in range(500)]
+    async with admin.transaction():
+        await admin.execute("INSERT INTO facts (key, value) VALUES ('0', '')")  # which the first row waits for
+        async with asyncio.timeout(30):
+            with pytest.raises(DatabaseError, match="did not finish a transaction within 2 s"):
+                await database.write(lambda tx: tx.execute_many(insert_into(tables.facts), rows))
+    await database.write(lambda tx: facts.set_number(tx, "n", 3))
 
 
 @pytest.mark.parametrize("timeout_s", [2.0])

@@ -52,7 +52,8 @@ def a_vector(*numbers: float) -> bytes:
 
 async def add(database: Database, archive: Archive, text: str, vector: bytes | None = None, **more: Any) -> Passage:
     passage = Passage(id=ids.new("passage"), archive_id=archive.id, text=text, **more)
-    await call(database, passages.insert_many, [passage], {} if vector is None else {passage.id: vector})
+    rows = passages.rows_of([passage], {} if vector is None else {passage.id: vector})
+    await call(database, passages.insert_many, rows)
     return passage
 
 
@@ -131,7 +132,7 @@ async def test_words_are_found_in_their_archive_and_go_with_it(database: Databas
 async def test_a_frequent_word_does_not_hide_a_rare_one(database: Database) -> None:
     archive = await an_archive(database)
     rows = [Passage(id=ids.new("passage"), archive_id=archive.id, text=f"tea {n}") for n in range(200)]
-    await call(database, passages.insert_many, rows, {})
+    await call(database, passages.insert_many, passages.rows_of(rows, {}))
     await add(database, archive, "tea from Darjeeling")
     assert (await with_words(database, ["tea", "darjeeling"], 3))[0] == "tea from Darjeeling"
 
@@ -153,12 +154,13 @@ async def test_a_word_that_others_use_often_is_found_in_an_archive_that_uses_it_
 async def test_vectors_that_come_late_are_added_once(database: Database) -> None:
     archive, index = await an_archive(database), VectorIndex()
     waiting = [Passage(id=ids.new("passage"), archive_id=archive.id, text=text) for text in ("east", "gone")]
-    await call(database, passages.insert_many, waiting, {}, {passage.id for passage in waiting})
+    rows = passages.rows_of(waiting, {}, {passage.id for passage in waiting})
+    await call(database, passages.insert_many, rows)
     assert await look(database, passages.awaiting_vectors, archive.id, 10) == waiting
     await call(database, passages.delete_passage, waiting[1].id)
     vectors = {passage.id: a_vector(1, 0) for passage in waiting}
     for _ in range(2):
-        await call(database, passages.vectors_came, waiting, vectors)
+        await call(database, passages.vectors_came, waiting, passages.vector_rows(waiting, vectors))
     assert await look(database, passages.awaiting_vectors, archive.id, 10) == []
     assert await nearest(database, index, a_vector(1, 0), archive) == ["east"]
 
@@ -190,3 +192,49 @@ async def test_the_archives_used_last_are_kept_in_memory(sqlite_url: str) -> Non
     index.forget([made[3].id])
     assert len(index._kept) == 1
     await opened.aclose()
+
+
+async def test_more_rows_than_one_statement_takes_are_all_stored(database: Database) -> None:
+    count = 130
+    archive = await an_archive(database)
+    new = [Passage(id=ids.new("passage"), archive_id=archive.id, text=str(at), tags=("a", "b")) for at in range(count)]
+    vectors = {passage.id: a_vector(1, at) for at, passage in enumerate(new)}
+    await call(database, passages.insert_many, passages.rows_of(new, vectors))
+    assert len(await nearest(database, VectorIndex(), a_vector(1, 0), archive, limit=count)) == count
+    wanted = PassageFilter(tags=("a", "b"), match_all_tags=True)
+    assert len(await look(database, passage_search.oldest, wanted, 1_000)) == count
+
+
+async def test_of_many_archives_only_the_nearest_are_compared(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite takes at most 32,766 parameters, which the best of 200 archives would be more than."""
+    monkeypatch.setattr(passage_search, "_FEWEST_COMPARED", 4)
+    made = [await an_archive(database) for _ in range(4)]
+    for archive in made[:3]:
+        for _ in range(4):
+            await add(database, archive, "far", a_vector(-1, -1))
+    await add(database, made[3], "near", a_vector(1, 1))
+    compared: list[int] = []
+    similar = passage_search.similarities
+
+    def counted(vectors: list[bytes], vector: bytes) -> list[float]:
+        compared.append(len(vectors))
+        return similar(vectors, vector)
+
+    monkeypatch.setattr(passage_search, "similarities", counted)
+    wanted = PassageFilter(archive_ids=tuple(archive.id for archive in made))
+
+    async def read(tx: Transaction) -> list[str]:
+        found = await passage_search.by_vector(tx, VectorIndex(), a_vector(1, 1), wanted, 1)
+        return [passage.text for passage in await passage_search.records(tx, found)]
+
+    assert await database.read_long(read) == ["near"]
+    assert compared in ([], [4])  # pgvector compares all by itself
+
+
+async def test_a_list_of_numbers_is_one_parameter(database: Database) -> None:
+    archive = await an_archive(database)
+    await add(database, archive, "tea", a_vector(1, 0))
+    found = await look(database, passage_search._compared, range(1, 40_000), a_vector(1, 0), 1)
+    assert len(found) == 1

@@ -1,10 +1,14 @@
-"""Search the messages of all agents, of one, or of a conversation: those that hold every word of the query."""
+"""Search the messages of all agents, of one, or of a conversation: those that hold every word of the query.
+
+Of a long query the first words must do.
+"""
 
 from __future__ import annotations
 
 from holdfast.core.fusion import fused
 from holdfast.core.heartbeats import visible_text
 from holdfast.core.moments import moments
+from holdfast.core.words import MOST_ASKED
 from holdfast.errors import NotFound, Unprocessable
 from holdfast.store import agents as agent_rows
 from holdfast.store import messages as message_rows
@@ -45,7 +49,7 @@ async def _find(
     rows = await message_rows.search(
         tx,
         request.agent_id,
-        texts=(request.query or "").split(),
+        texts=list(dict.fromkeys((request.query or "").lower().split()))[:MOST_ASKED],
         roles=roles,
         start_us=_moment(request.start_date, 0),
         end_us=_moment(request.end_date, 1),

@@ -11,7 +11,9 @@ from holdfast.core.envelopes import zone
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _MINUTE = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
-_JUST_BEFORE: Final = timedelta(microseconds=1)
+# Without the next microsecond: after the last day of the year 9999 there is none.
+_WHOLE_DAY: Final = timedelta(days=1) - timedelta(microseconds=1)
+_WHOLE_MINUTE: Final = timedelta(minutes=1) - timedelta(microseconds=1)
 
 
 def moments(text: str, timezone: str) -> tuple[int, int]:
@@ -23,9 +25,9 @@ def moments(text: str, timezone: str) -> tuple[int, int]:
         start = start if start.tzinfo else start.replace(tzinfo=zone(timezone))
         end = start
         if _DAY.fullmatch(written):
-            end = start + timedelta(days=1) - _JUST_BEFORE
+            end = start + _WHOLE_DAY
         elif _MINUTE.fullmatch(written):
-            end = start + timedelta(minutes=1) - _JUST_BEFORE
+            end = start + _WHOLE_MINUTE
         return _microseconds(start), _microseconds(end)
     except OverflowError as error:
         raise ValueError(str(error)) from error

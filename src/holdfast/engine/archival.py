@@ -7,6 +7,7 @@ given. A search whose query gets no vector goes by words alone.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -33,13 +34,18 @@ from holdfast.llm.base import Catalog
 from holdfast.store import agents, archives, passage_search, passages
 from holdfast.store.nearness import normalised
 from holdfast.store.passage_search import PassageFilter
-from holdfast.store.transaction import Database, Transaction
+from holdfast.store.passages import PassageRows
+from holdfast.store.transaction import Database, Parameters, Transaction
 from holdfast.store.vector_index import VectorIndex
 
 Mode = Literal["hybrid", "vector", "text"]
 _DEPTH: Final = 50  # of each ranking that is fused, at least
 _BATCH: Final = 32  # texts of one embedding request, unless the archive says otherwise
 _LARGEST_BATCH: Final = 256
+_LARGEST_ANSWER: Final = 8_000_000  # bytes
+_BYTES_OF_NUMBER: Final = 25  # as JSON, with all its digits
+_USUAL_DIMENSION: Final = 4_096  # of large models; if the archive does not say
+_REFUSALS_IN_A_ROW: Final = 2
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +62,9 @@ class PassageWrite(msgspec.Struct, frozen=True, kw_only=True):
 
     archive: Archive
     passages: tuple[Passage, ...]
-    vectors: Mapping[str, bytes]  # by passage id
-    awaiting: frozenset[str]
+    rows: PassageRows
     late: tuple[Passage, ...] = ()  # stored ones that have waited for their vectors
+    late_rows: Sequence[Parameters] = ()
     for_agent: str | None = None
 
 
@@ -167,8 +173,8 @@ class ArchivalMemory:
         found: dict[tuple[str, ...], bytes] = {}
         for handle, archive_ids in by_model.items():
             made = await self._embedded(handle, [query])
-            if made and made[0] is not None:
-                found[tuple(archive_ids)] = made[0]
+            if (vector := made.get(0)) is not None:
+                found[tuple(archive_ids)] = vector
         return found
 
     async def _prepared(self, archive: Archive, new: Sequence[NewPassage], for_agent: str | None) -> PassageWrite:
@@ -176,58 +182,85 @@ class ArchivalMemory:
             self._check_length(one.text)
         now_us = self._clock.now_us()
         made = tuple(_passage(archive.id, one, now_us) for one in new)
-        if archive.embedding is None:
-            return PassageWrite(archive=archive, passages=made, vectors={}, awaiting=frozenset(), for_agent=for_agent)
-        telling = [passage for passage in made if passage.text.strip()]
+        telling = [passage for passage in made if passage.text.strip()] if archive.embedding else []
         vectors = await self._vectors(archive, telling)
-        awaiting = frozenset(passage.id for passage in telling) - vectors.keys()
+        awaiting = {passage.id for passage in telling} - vectors.keys()
         late: tuple[Passage, ...] = ()
-        if not awaiting:
-            late, more = await self._late_vectors(archive)
+        if archive.embedding and not awaiting:
+            late, more = await self._late_vectors(archive, works=any(vectors.values()))
             vectors = {**vectors, **more}
+        known = {key: vector for key, vector in vectors.items() if vector is not None}
         return PassageWrite(
             archive=archive,
             passages=made,
-            vectors={key: vector for key, vector in vectors.items() if vector is not None},
-            awaiting=awaiting,
+            rows=await asyncio.to_thread(passages.rows_of, made, known, awaiting),
             late=late,
+            late_rows=await asyncio.to_thread(passages.vector_rows, late, known) if late else (),
             for_agent=for_agent,
         )
 
-    async def _late_vectors(self, archive: Archive) -> tuple[tuple[Passage, ...], dict[str, bytes | None]]:
+    async def _late_vectors(
+        self, archive: Archive, *, works: bool
+    ) -> tuple[tuple[Passage, ...], dict[str, bytes | None]]:
         batch = _batch(archive)
         waiting = await self._database.read(lambda tx: passages.awaiting_vectors(tx, archive.id, batch))
-        vectors = await self._vectors(archive, waiting)
+        vectors = await self._vectors(archive, waiting, works=works)
         return tuple(passage for passage in waiting if passage.id in vectors), vectors
 
-    async def _vectors(self, archive: Archive, texts: Sequence[Passage]) -> dict[str, bytes | None]:
-        """By passage id; without those that must wait. None: it has no direction, and will never have one."""
+    async def _vectors(
+        self, archive: Archive, texts: Sequence[Passage], *, works: bool = False
+    ) -> dict[str, bytes | None]:
+        """By passage id; without those that must wait. None: it has no vector, and will never have one. `works`: the
+        model has just taken another text."""
         found: dict[str, bytes | None] = {}
         batch = _batch(archive)
         for first in range(0, len(texts), batch):
             part = texts[first : first + batch]
-            made = await self._embedded(archive.embedding or "", [passage.text for passage in part])
-            if made is None:
+            made = await self._embedded(archive.embedding or "", [passage.text for passage in part], works=works)
+            found |= {part[at].id: vector for at, vector in made.items()}
+            if len(made) < len(part):
                 break
-            found |= {passage.id: vector for passage, vector in zip(part, made, strict=True)}
         return found
 
-    async def _embedded(self, handle: str, texts: Sequence[str]) -> list[bytes | None] | None:
-        """None when the model cannot be had now. A text that it refuses is asked for alone, and has no vector."""
+    async def _embedded(self, handle: str, texts: Sequence[str], *, works: bool = False) -> dict[int, bytes | None]:
+        """By place; without those that must wait, which are all when the model cannot be had now."""
         try:
-            return [normalised(vector) for vector in await self._catalog.embed(handle, texts)]
+            return await self._asked(handle, texts)
         except (Refused, ContextTooLong) as error:
             if isinstance(error, AddressRefused):
                 log.warning("no vectors from the embedding model %s, words must do: %s", handle, error)
-                return None
-            if len(texts) == 1:
-                log.warning("the embedding model %s refuses a text, which is found by its words: %s", handle, error)
-                return [None]
-            each = [await self._embedded(handle, [text]) for text in texts]
-            return None if None in each else [vector for made in each for vector in made or ()]
+                return {}
+            log.warning("the embedding model %s refuses a text, which is found by its words: %s", handle, error)
+            return await self._embedded_alone(handle, texts, works=works)
         except (ModelError, NotFound, Unsupported) as error:
             log.warning("no vectors from the embedding model %s, words must do: %s", handle, error)
-            return None
+            return {}
+
+    async def _embedded_alone(self, handle: str, texts: Sequence[str], *, works: bool) -> dict[int, bytes | None]:
+        """A refusal may be the text's fault or the provider's. It is the text's if the text is too long, or if the
+        model takes another; otherwise the text waits. Two refusals in a row end it: all may be refused now."""
+        found: dict[int, bytes | None] = {}
+        refused: list[int] = []
+        in_a_row = 0
+        for at, text in enumerate(texts):
+            try:
+                found[at] = (await self._asked(handle, [text]))[0]
+                works, in_a_row = True, 0
+            except ContextTooLong:
+                found[at] = None
+            except Refused:
+                refused.append(at)
+                in_a_row += 1
+            except (ModelError, NotFound, Unsupported) as error:
+                log.warning("no more vectors from the embedding model %s, words must do: %s", handle, error)
+                break
+            if in_a_row == _REFUSALS_IN_A_ROW:
+                break
+        return found | dict.fromkeys(refused if works else ())
+
+    async def _asked(self, handle: str, texts: Sequence[str]) -> dict[int, bytes | None]:
+        made = await self._catalog.embed(handle, texts)
+        return dict(enumerate(await asyncio.to_thread(lambda: [normalised(vector) for vector in made])))
 
     def _check_length(self, text: str) -> None:
         tokens = estimate_tokens(text)
@@ -243,9 +276,9 @@ async def commit(tx: Transaction, write: PassageWrite) -> None:
         await archives.get(tx, write.archive.id, keep=True)
     else:
         await _give_archive(tx, write.for_agent, write.archive)
-    await passages.insert_many(tx, write.passages, write.vectors, write.awaiting)
+    await passages.insert_many(tx, write.rows)
     if write.late:
-        await passages.vectors_came(tx, write.late, write.vectors)
+        await passages.vectors_came(tx, write.late, write.late_rows)
 
 
 async def _give_archive(tx: Transaction, agent_id: str, archive: Archive) -> None:
@@ -292,8 +325,10 @@ def model_in(config: Mapping[str, Any] | None) -> str | None:
 
 
 def _batch(archive: Archive) -> int:
-    asked = (archive.embedding_config or {}).get("batch_size") or _BATCH
-    return max(1, min(int(asked), _LARGEST_BATCH))
+    config = archive.embedding_config or {}
+    dimension = int(config.get("embedding_dim") or _USUAL_DIMENSION)
+    most = min(_LARGEST_BATCH, _LARGEST_ANSWER // (dimension * _BYTES_OF_NUMBER))
+    return max(1, min(int(config.get("batch_size") or _BATCH), most))
 
 
 def _passage(archive_id: str, new: NewPassage, now_us: int) -> Passage:

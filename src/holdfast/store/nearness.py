@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -46,7 +46,8 @@ class CodeTable:
         """`codes` stand end to end, each of `width` bytes."""
         self._width = width
         self._count = len(codes) // width
-        self._codes, self._columns = codes, None
+        self._codes = codes
+        self._columns: Any = None
         if (numpy := _numpy()) is not None:
             # Word by word instead of code by code: long runs of one operation are what numpy is quick at.
             table = numpy.frombuffer(codes, dtype=numpy.uint64).reshape(-1, width // _WORD_BYTES)
@@ -74,20 +75,30 @@ class CodeTable:
             return list(range(len(self)) if among is None else among)
         if self._columns is None:
             return self._nearest_plain(code, most, range(len(self)) if among is None else among)
+        kept = _numpy().argpartition(self._differing(code, among), most)[:most].tolist()
+        return kept if among is None else [among[at] for at in kept]
+
+    def differences(self, code: bytes, among: Sequence[int]) -> list[int]:
+        """In how many bits the code at each of these places differs."""
+        if self._columns is None:
+            return list(self._differing_plain(code, among))
+        return self._differing(code, among).tolist() if among else []
+
+    def _differing(self, code: bytes, among: Sequence[int] | None) -> Any:
         numpy = _numpy()
         columns = self._columns if among is None else self._columns[:, numpy.array(among)]
         differing = numpy.zeros(columns.shape[1], dtype=numpy.uint16)
         for column, word in zip(columns, numpy.frombuffer(code, dtype=numpy.uint64), strict=True):
             differing += numpy.bitwise_count(column ^ word)
-        kept = numpy.argpartition(differing, most)[:most].tolist()
-        return kept if among is None else [among[at] for at in kept]
+        return differing
 
     def _nearest_plain(self, code: bytes, most: int, among: Sequence[int]) -> list[int]:
-        codes, width, wanted = self._codes, self._width, int.from_bytes(code)
-        differing = (
-            ((int.from_bytes(codes[at * width : at * width + width]) ^ wanted).bit_count(), at) for at in among
-        )
+        differing = zip(self._differing_plain(code, among), among, strict=True)
         return [place for _, place in heapq.nsmallest(most, differing)]
+
+    def _differing_plain(self, code: bytes, among: Sequence[int]) -> Iterator[int]:
+        codes, width, wanted = self._codes, self._width, int.from_bytes(code)
+        return ((int.from_bytes(codes[at * width : at * width + width]) ^ wanted).bit_count() for at in among)
 
 
 def similarities(vectors: Sequence[bytes], vector: bytes) -> list[float]:

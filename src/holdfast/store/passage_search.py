@@ -5,6 +5,7 @@ All of it may take long: use `read_long`.
 
 from __future__ import annotations
 
+import heapq
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -160,13 +161,14 @@ async def by_vector(tx: Transaction, index: VectorIndex, vector: bytes, wanted: 
         return await _by_pgvector(tx, array("f", vector), wanted, limit)
     dimension, most = len(vector) // 4, max(_FEWEST_COMPARED, limit * _COMPARED_PER_RESULT)
     allowed = await _allowed(tx, dimension, wanted) if wanted.narrows else None
-    seqs: list[int] = []
+    code, near = code_of(vector), list[tuple[int, int]]()
     for archive_id in wanted.archive_ids:
         known = await index.of_archive(tx, archive_id, dimension)
         if known is not None:
             among = None if allowed is None else known.places(allowed)
-            seqs += [known.seqs[at] for at in known.table.nearest(code_of(vector), most, among)]
-    return await _compared(tx, seqs, vector, limit)
+            places = known.table.nearest(code, most, among)
+            near += zip(known.table.differences(code, places), (known.seqs[at] for at in places), strict=True)
+    return await _compared(tx, [seq for _, seq in heapq.nsmallest(most, near)], vector, limit)
 
 
 async def records(tx: Transaction, ids: Sequence[str]) -> list[Passage]:
@@ -201,7 +203,7 @@ async def _allowed(tx: Transaction, dimension: int, wanted: PassageFilter) -> li
 
 
 async def _compared(tx: Transaction, seqs: Sequence[int], vector: bytes, limit: int) -> list[str]:
-    query = select(passage_vectors.c.passage_id, passage_vectors.c.vector).where(passage_vectors.c.seq.in_(seqs))
+    query = select(passage_vectors.c.passage_id, passage_vectors.c.vector).where(one_of(passage_vectors.c.seq, seqs))
     rows = await tx.fetch_all(query)
     near = similarities([passage_rows.vector_of(row["vector"]) for row in rows], vector)
     ranked = sorted(zip(near, rows, strict=True), key=lambda pair: -pair[0])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
 
 import msgspec
 from sqlalchemy import bindparam, delete, func, select, update
@@ -16,14 +16,15 @@ from holdfast.store.archive_tables import agent_archives, passage_tags, passage_
 from holdfast.store.blocks import holds_text
 from holdfast.store.nearness import code_of
 from holdfast.store.paging import Ordering, Page, fetch_page
-from holdfast.store.statements import insert_into, insert_or_ignore, one_of
-from holdfast.store.transaction import Row, Transaction
+from holdfast.store.statements import Statement, insert_into, insert_or_ignore, one_of
+from holdfast.store.transaction import Parameters, Row, Transaction
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
 
 COLUMNS = tuple(passages.columns[name] for name in Passage.__struct_fields__)
+_ROWS_AT_ONCE: Final = 50  # the driver encodes them in one go, and nothing else runs meanwhile
 _INSERT = insert_into(passages)
 _INSERT_TAG = insert_into(passage_tags)
 _INSERT_VECTOR = insert_or_ignore(passage_vectors)
@@ -45,27 +46,54 @@ _AWAITING = (
 _VECTOR_CAME = update(passages).where(one_of(passages.c.id, "ids")).values(awaits_vector=False)
 
 
-async def insert_many(
-    tx: Transaction, new: Sequence[Passage], vectors: Mapping[str, bytes], awaiting: Collection[str] = ()
-) -> None:
-    """`vectors` by passage id; `awaiting` are those whose vector is to be made later."""
-    await tx.execute_many(_INSERT, [_columns(passage, passage.id in awaiting) for passage in new])
-    tags = [{"passage_id": passage.id, "tag": tag} for passage in new for tag in dict.fromkeys(passage.tags)]
-    await tx.execute_many(_INSERT_TAG, tags)
-    await add_vectors(tx, new, vectors)
+class PassageRows(msgspec.Struct, frozen=True):
+    """Passages with all that is computed from them, ready for a transaction."""
+
+    passages: Sequence[Parameters]
+    tags: Sequence[Parameters]
+    vectors: Sequence[Parameters]
 
 
-async def add_vectors(tx: Transaction, owners: Sequence[Passage], vectors: Mapping[str, bytes]) -> None:
-    """For passages that are stored. One that has a vector keeps it."""
-    rows = [_vector(tx, passage, vectors[passage.id]) for passage in owners if passage.id in vectors]
-    await tx.execute_many(_INSERT_VECTOR, rows)
+def rows_of(new: Sequence[Passage], vectors: Mapping[str, bytes], awaiting: Collection[str] = ()) -> PassageRows:
+    """`vectors` by passage id; `awaiting` are those whose vector is to be made later. Many long texts take seconds: use
+    a thread."""
+    return PassageRows(
+        [_columns(passage, passage.id in awaiting) for passage in new],
+        [{"passage_id": passage.id, "tag": tag} for passage in new for tag in dict.fromkeys(passage.tags)],
+        vector_rows(new, vectors),
+    )
 
 
-async def vectors_came(tx: Transaction, late: Sequence[Passage], vectors: Mapping[str, bytes]) -> None:
-    """Of those that have waited. A passage that was deleted meanwhile gets none."""
+def vector_rows(owners: Sequence[Passage], vectors: Mapping[str, bytes]) -> list[Parameters]:
+    return [_vector(passage, vectors[passage.id]) for passage in owners if passage.id in vectors]
+
+
+async def insert_many(tx: Transaction, rows: PassageRows) -> None:
+    await _insert_in_parts(tx, _INSERT, rows.passages)
+    await _insert_in_parts(tx, _INSERT_TAG, rows.tags)
+    await _add_vectors(tx, rows.vectors)
+
+
+async def vectors_came(tx: Transaction, late: Sequence[Passage], rows: Sequence[Parameters]) -> None:
+    """Of those that have waited, with their `vector_rows`. A passage that was deleted meanwhile gets none."""
     stored = set(await find_many(tx, [passage.id for passage in late]))
-    await add_vectors(tx, [passage for passage in late if passage.id in stored], vectors)
+    await _add_vectors(tx, [row for row in rows if row["passage_id"] in stored])
     await tx.execute(_VECTOR_CAME, {"ids": [passage.id for passage in late]})
+
+
+async def _add_vectors(tx: Transaction, rows: Sequence[Parameters]) -> None:
+    """For passages that are stored. One that has a vector keeps it."""
+    for part in _parts(rows):
+        await tx.execute_many(_INSERT_VECTOR, [{**row, "vector": _stored_vector(tx, row["vector"])} for row in part])
+
+
+async def _insert_in_parts(tx: Transaction, statement: Statement, rows: Sequence[Parameters]) -> None:
+    for part in _parts(rows):
+        await tx.execute_many(statement, part)
+
+
+def _parts(rows: Sequence[Parameters]) -> Iterator[Sequence[Parameters]]:
+    return (rows[first : first + _ROWS_AT_ONCE] for first in range(0, len(rows), _ROWS_AT_ONCE))
 
 
 async def awaiting_vectors(tx: Transaction, archive_id: str, most: int) -> list[Passage]:
@@ -108,14 +136,17 @@ def vector_of(stored: Any) -> bytes:
     return array("f", cast("list[float]", stored)).tobytes() if isinstance(stored, list) else bytes(stored)
 
 
-def _vector(tx: Transaction, passage: Passage, vector: bytes) -> dict[str, Any]:
-    numbers = array("f", vector)
+def _stored_vector(tx: Transaction, vector: bytes) -> bytes | list[float]:
+    return vector if tx.dialect == "sqlite" else array("f", vector).tolist()
+
+
+def _vector(passage: Passage, vector: bytes) -> dict[str, Any]:
     return {
         "passage_id": passage.id,
         "archive_id": passage.archive_id,
-        "dimension": len(numbers),
+        "dimension": len(array("f", vector)),
         "code": code_of(vector),
-        "vector": vector if tx.dialect == "sqlite" else numbers.tolist(),
+        "vector": vector,
     }
 
 

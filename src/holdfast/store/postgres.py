@@ -26,6 +26,7 @@ COMPILER: Final = Compiler(PGDialect_asyncpg(), insert)
 ATTEMPTS: Final = 5
 RECONNECT_S: Final = 5.0  # how long a job waits for a database that restarts
 CLOSE_S: Final = 1.0
+CUT_S: Final = 1.0  # how long a job has to notice that its connection was cut
 LEASE_CONNECTIONS: Final = 2
 _CLOCK = select(database_now_us().label("now_us"))
 # asyncpg ships no types for its functions.
@@ -210,17 +211,19 @@ class PostgresDatabase:
         limit = _TimeLimit(connection, self._timeout_s)
         committing = False
         try:
-            transaction = connection.transaction(**kind)
-            await transaction.start()
-            try:
-                result = await job(PostgresTransaction(connection))
-            except BaseException:
-                if not _is_lost(connection):
-                    await transaction.rollback()
-                raise
-            committing = not kind.get("readonly", False)
-            await transaction.commit()
-            return result
+            # Cutting the connection ends nearly every wait. The driver's for room to send more it does not.
+            async with asyncio.timeout(self._timeout_s + CUT_S):
+                transaction = connection.transaction(**kind)
+                await transaction.start()
+                try:
+                    result = await job(PostgresTransaction(connection))
+                except BaseException:
+                    if not _is_lost(connection):
+                        await transaction.rollback()
+                    raise
+                committing = not kind.get("readonly", False)
+                await transaction.commit()
+                return result
         except _DRIVER_ERRORS as error:
             raise _failure(error, connection, limit, committing=committing) from error
         finally:

@@ -12,7 +12,19 @@ from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import msgspec
-from sqlalchemy import ARRAY, BigInteger, Boolean, ColumnElement, Executable, Insert, Table, Text, bindparam, insert
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Executable,
+    Insert,
+    Integer,
+    Table,
+    Text,
+    bindparam,
+    insert,
+)
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -43,9 +55,9 @@ class one_of(FunctionElement[bool]):
     type = Boolean()
     inherit_cache = True
 
-    def __init__(self, column: ColumnElement[Any], values: str | Iterable[str]) -> None:
+    def __init__(self, column: ColumnElement[Any], values: str | Iterable[str] | Iterable[int]) -> None:
         """`values` is the name of the parameter that will carry the list, or the list."""
-        kind = ARRAY(Text())
+        kind = ARRAY(BigInteger() if isinstance(column.type, Integer) else Text())
         listed = bindparam(values, type_=kind) if isinstance(values, str) else bindparam(None, list(values), type_=kind)
         super().__init__(column, listed)
 

@@ -101,4 +101,8 @@ def _moment(name: str, text: str | None, timezone: str, which: Literal[0, 1]) ->
 
 
 def _timestamp(at_us: int, timezone: str) -> str:
-    return (EPOCH + timedelta(microseconds=at_us)).astimezone(zone(timezone)).isoformat()
+    moment = EPOCH + timedelta(microseconds=at_us)
+    try:
+        return moment.astimezone(zone(timezone)).isoformat()
+    except OverflowError:  # in that zone it is not within the years 1 to 9999
+        return moment.isoformat()

@@ -153,6 +153,8 @@ def moment_us(written: str | None) -> int | None:
     if written is None:
         return None
     try:
-        return microseconds(datetime.fromisoformat(written))
+        moment = microseconds(datetime.fromisoformat(written))
+        timestamp(moment)  # in UTC it may be outside the years 1 to 9999, and then nothing can show it
+        return moment
     except (ValueError, OverflowError) as error:
         raise Invalid(str(error)) from error
