@@ -205,6 +205,8 @@ class Simulation(RuleBasedStateMachine):
     # --- how it is done ----------------------------------------------------------------------------------------------
 
     async def _send(self, talk: Talk, kind: Kind, **how: Any) -> None:
+        if self.speaks_through_tool and kind == "slow":
+            kind = "slow_lookup"  # such an agent makes one call at a time
         before = set((await assert_invariants(self.world.database)).runs)
         try:
             accepted = await self.node.send(TEXTS[kind], thread=talk.thread_id, **how)
