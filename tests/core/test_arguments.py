@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from holdfast.core.arguments import arguments_of, merge_prefilled
+from holdfast.core.arguments import arguments_of, converted, merge_prefilled
 from holdfast.errors import ToolFailed
 
 
@@ -142,3 +143,19 @@ def test_a_tool_that_takes_any_argument_takes_any_prefilled_one() -> None:
 
 def test_ordinary_fractions_are_readable() -> None:
     assert arguments_of('{"m": 1.5, "note": "a\nb"}') == {"m": 1.5, "note": "a\nb"}
+
+
+class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    names: list[str]
+    text: str = ""
+
+
+def test_arguments_of_a_tool_of_the_server_are_converted_without_nul() -> None:
+    assert converted({"names": ["a\0b"], "text": "c\0"}, _Wanted) == _Wanted(["ab"], "c")
+
+
+def test_arguments_that_do_not_fit_a_tool_of_the_server_are_an_error_for_the_model() -> None:
+    unfit: list[dict[str, Any]] = [{"names": "abc"}, {}, {"names": [], "other": 1}, {"names": [{}]}]
+    for wrong in unfit:
+        with pytest.raises(ToolFailed, match="do not fit the tool"):
+            converted(wrong, _Wanted)

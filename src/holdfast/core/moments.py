@@ -20,17 +20,14 @@ def moments(text: str, timezone: str) -> tuple[int, int]:
     """The first and the last microsecond of a day or a minute; a fuller time is both. In the given time zone, unless it
     names its own. Raises ValueError."""
     written = text.strip()
-    try:
-        start = datetime.fromisoformat(written)
-        start = start if start.tzinfo else start.replace(tzinfo=zone(timezone))
-        end = start
-        if _DAY.fullmatch(written):
-            end = start + _WHOLE_DAY
-        elif _MINUTE.fullmatch(written):
-            end = start + _WHOLE_MINUTE
-        return _microseconds(start), _microseconds(end)
-    except OverflowError as error:
-        raise ValueError(str(error)) from error
+    start = datetime.fromisoformat(written)
+    start = start if start.tzinfo else start.replace(tzinfo=zone(timezone))
+    end = start
+    if _DAY.fullmatch(written):
+        end = start + _WHOLE_DAY
+    elif _MINUTE.fullmatch(written):
+        end = start + _WHOLE_MINUTE
+    return _microseconds(start), _microseconds(end)
 
 
 def _microseconds(moment: datetime) -> int:
