@@ -275,7 +275,7 @@ def test_a_long_return_is_estimated_as_the_part_of_it_that_is_sent() -> None:
     long = row("tool", ToolReturn("c1", "tool", "success", "x" * 40_000))
     asked = row("assistant", call("c1"))
     (_, turn) = context.history((asked, long), model_handle="m", context_window=8_000)[1:]
-    sent = context.estimate_context("", [turn])
+    sent = context.estimate_context("", context.size_of_turns([turn]))
     assert context.estimate_shown(long, 8_000) == pytest.approx(sent, abs=40)
     assert context.estimate_shown(long, 128_000) == context.estimate_message(long)
     assert context.estimate_shown(row("user", "x" * 40_000), 8_000) == context.estimate_message(
@@ -285,9 +285,10 @@ def test_a_long_return_is_estimated_as_the_part_of_it_that_is_sent() -> None:
 
 def test_the_estimate_of_a_request_grows_with_each_of_its_parts() -> None:
     turns = history(row("user", "hello"))
-    bare = context.estimate_context("", turns)
-    assert context.estimate_context("x" * 400, turns) == bare + 100
-    assert context.estimate_context("", turns, ({"name": "x" * 400},)) > bare + 100
+    size = context.size_of_turns(turns)
+    bare = context.estimate_context("", size)
+    assert context.estimate_context("x" * 400, size) == bare + 100
+    assert context.estimate_context("", size, ({"name": "x" * 400},)) > bare + 100
 
 
 @given(st.lists(any_row(), max_size=14))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.core import heartbeats
-from holdfast.core.context import Retelling, Terms
+from holdfast.core.context import HistoryBuilder, HistoryKey
 from holdfast.core.deltas import Reply
 from holdfast.core.events import JudgedCall, ModelReplied, ToolReturned
 from holdfast.core.hold import HeldCall, Hold
@@ -294,7 +294,7 @@ def told(call: ToolCall | None, *, thinking: bool) -> tuple[Any, ...]:
     if call:
         answer = ToolReturn(call.id, call.name, "success", "done")
         rows.append(Message(id="m2", role="tool", parts=(answer,), created_us=3))
-    turns = Retelling().turns(rows, Terms("holdfast/offline", 1_000, thinking=thinking))
+    turns = HistoryBuilder().build(rows, HistoryKey("holdfast/offline", 1_000, thinking=thinking)).turns
     return turns[1].parts
 
 

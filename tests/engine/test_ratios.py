@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.context import estimate_context
 from holdfast.core.events import ModelFailed
 from holdfast.core.usage import Usage
 from holdfast.engine.ratios import TokenRatios
@@ -49,7 +48,7 @@ async def stored(world: World) -> float | None:
 
 def guess_of(node: RecordingNode) -> int:
     last = node.recorded.asked[-1]
-    return estimate_context(last.system, last.turns, last.tools)
+    return last.estimated_tokens()
 
 
 # --- learning --------------------------------------------------------------------------------------------------------
@@ -94,7 +93,7 @@ async def test_a_request_that_cannot_fit_is_compacted_before_it_is_sent(small: W
         assert (await node.ask(f"[[say:fine]] {number} {LONG}")).stop_reason == "end_turn"
     assert node.recorded.summaries
     for request in node.recorded.replies:
-        assert estimate_context(request.system, request.turns, request.tools) <= WINDOW, "the vendor was spared it"
+        assert request.estimated_tokens() <= WINDOW, "the vendor was spared it"
     snapshot = await assert_invariants(small.database, idle=True)
     overflows = [event for events in snapshot.journals.values() for event in events if isinstance(event, ModelFailed)]
     assert overflows and all(event.overflow for event in overflows)
@@ -116,7 +115,7 @@ async def test_room_is_kept_for_the_reply(tmp_path: Path) -> None:
         for number in range(4):
             await node.ask(f"[[say:fine]] {number} {LONG}")
         for request in node.recorded.replies:
-            assert estimate_context(request.system, request.turns, request.tools) <= WINDOW * 3 // 4
+            assert request.estimated_tokens() <= WINDOW * 3 // 4
 
 
 async def test_what_a_compaction_did_not_bring_below_our_guess_is_left_to_the_vendor(small: World) -> None:

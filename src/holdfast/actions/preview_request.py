@@ -8,7 +8,7 @@ from holdfast import ids
 from holdfast.actions.run_spec import freeze
 from holdfast.actions.send_message import Scene, Sending, input_rows, look, refuse_while_pending
 from holdfast.core import prompt
-from holdfast.core.context import Retelling
+from holdfast.core.context import HistoryBuilder
 from holdfast.core.events import RunStarted
 from holdfast.core.messages import Message
 from holdfast.core.records import Run
@@ -34,7 +34,7 @@ async def preview_request(sending: Sending, *, database: Database, catalog: Cata
         raise BugError("a run that begins with messages begins with a model call")
     run = _unstored_run(scene, clock.now_us())
     window = [*await _current_window(database, scene, clock.now_us()), *input_rows(run, sending.parsed.messages)]
-    request = requests.build(spec, intent, window, run.id, Retelling())
+    request = requests.build(spec, intent, window, run.id, HistoryBuilder())
     return catalog.open(await catalog.find(spec.model.handle)).payload(request)
 
 

@@ -57,11 +57,11 @@ def history(
 
     A trailing approval request that nobody has answered is left out, with the calls made in the same reply.
     """
-    terms = Terms(model_handle, context_window, timezone)
-    return _opened(_told(_Told(), messages[: pending_start(messages)], terms).turns)
+    key = HistoryKey(model_handle, context_window, timezone)
+    return _opened(_extended(_Prefix(), messages[: pending_start(messages)], key)).turns
 
 
-class Terms(msgspec.Struct, frozen=True):
+class HistoryKey(msgspec.Struct, frozen=True):
     """What turns depend on, besides the rows they are made of."""
 
     model_handle: str
@@ -70,45 +70,53 @@ class Terms(msgspec.Struct, frozen=True):
     thinking: bool = False  # thoughts are an argument of the call that they came with
 
 
-class Retelling:
-    """The history of one thread, told anew with each step: what was told before is not made again.
+class History(msgspec.Struct, frozen=True):
+    turns: tuple[Turn, ...]
+    size: int  # bytes of the turns, for the estimate of their tokens
 
-    What is kept ends before a message of the user, so that nothing but a late return can change it.
+
+class HistoryBuilder:
+    """Builds the history of one thread for each step. Turns that were built before are kept, and their size.
+
+    The kept prefix ends before a message of the user, so that nothing but a late return can change it.
     """
 
     def __init__(self) -> None:
-        self._terms: Terms | None = None
+        self._key: HistoryKey | None = None
         self._rows: list[Message] = []
-        self._kept = _Told()
+        self._prefix = _Prefix()
 
-    def turns(self, messages: Sequence[Message], terms: Terms) -> tuple[Turn, ...]:
-        """As `history` makes them."""
+    def build(self, messages: Sequence[Message], key: HistoryKey) -> History:
+        """The turns are those of `history`."""
         rows = messages[: pending_start(messages)]
-        if not self._is_continued_by(rows, terms):
-            self._terms, self._rows, self._kept = terms, [], _Told()
+        if not self._is_continued_by(rows, key):
+            self._key, self._rows, self._prefix = key, [], _Prefix()
         start = len(self._rows)
         cut = next((at for at in range(len(rows) - 1, start, -1) if rows[at].role == "user"), start)
-        kept = _told(self._kept, rows[start:cut], terms)
-        if _answers_any(rows[cut:], kept.unanswered):
-            return _opened(_told(self._kept, rows[start:], terms).turns)
-        self._kept = kept
+        prefix = _extended(self._prefix, rows[start:cut], key)
+        if _answers_any(rows[cut:], prefix.unanswered):
+            return _opened(_extended(self._prefix, rows[start:], key))
+        self._prefix = prefix
         self._rows += rows[start:cut]
-        return _opened(_told(kept, rows[cut:], terms).turns)
+        return _opened(_extended(prefix, rows[cut:], key))
 
-    def _is_continued_by(self, rows: Sequence[Message], terms: Terms) -> bool:
+    def _is_continued_by(self, rows: Sequence[Message], key: HistoryKey) -> bool:
         known = self._rows
-        if terms != self._terms or len(known) > len(rows) or not _are_same(known, rows):
+        if key != self._key or len(known) > len(rows) or not _are_same(known, rows):
             return False
         new = rows[len(known) :]
-        return not (new and new[0].role != "user") and not _answers_any(new, self._kept.unanswered)
+        return not (new and new[0].role != "user") and not _answers_any(new, self._prefix.unanswered)
 
 
-def _opened(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    return (_NOT_SHOWN, *turns) if turns and turns[0].role == "assistant" else tuple(turns)
+def _opened(built: _Prefix) -> History:
+    """The first turn must be the user's."""
+    if built.turns and built.turns[0].role == "assistant":
+        return History((_NOT_SHOWN, *built.turns), built.size + _parts_size(_NOT_SHOWN.parts))
+    return History(tuple(built.turns), built.size)
 
 
 def _are_same(known: Sequence[Message], rows: Sequence[Message]) -> bool:
-    """The prompt may be another: it is not told."""
+    """The prompt may be another: it is not part of the history."""
     if known and known[0] is not rows[0] and not (_is_prompt(known[0]) and _is_prompt(rows[0])):
         return False
     return all(map(is_, islice(known, 1, None), islice(rows, 1, None)))
@@ -146,10 +154,14 @@ def cut_content(content: Content, limit: int) -> Content:
     return tuple(Text(cut_text(part.text, limit)) if isinstance(part, Text) else part for part in content)
 
 
-def estimate_context(system: str, turns: Iterable[Turn], tools: Sequence[object] = ()) -> int:
+def estimate_context(system: str, turns_size: int, tools: Sequence[object] = ()) -> int:
     """Tokens of a whole request, by a cheap guess. `tools` is whatever encodes to the JSON that would be sent."""
-    said = sum([_parts_size(turn.parts) for turn in turns])
-    return _tokens(_text_size(system) + said) + estimate_tools(tools)
+    return _tokens(_text_size(system) + turns_size) + estimate_tools(tools)
+
+
+def size_of_turns(turns: Iterable[Turn]) -> int:
+    """Bytes. Takes time with the number of turns: a history knows its own size."""
+    return sum([_parts_size(turn.parts) for turn in turns])
 
 
 def estimate_tools(tools: Sequence[object]) -> int:
@@ -175,15 +187,15 @@ def estimate_shown(message: Message, context_window: int) -> int:
     return _tokens(_parts_size(shown))
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _Prefix(msgspec.Struct, frozen=True):
     turns: list[Turn] = []
+    size: int = 0
     called: frozenset[str] = frozenset()
     unanswered: frozenset[str] = frozenset()
 
 
-def _told(before: _Told, rows: Sequence[Message], terms: Terms) -> _Told:
-    returned = _first_returns(rows)
-    draft = _Draft(before, returned, terms)
+def _extended(prefix: _Prefix, rows: Sequence[Message], key: HistoryKey) -> _Prefix:
+    draft = _Draft(prefix, _first_returns(rows), key)
     for index, row in enumerate(rows):
         role = row.role
         if role == "user" or role == "summary" or (role == "system" and (index or not _is_prompt(row))):
@@ -194,21 +206,22 @@ def _told(before: _Told, rows: Sequence[Message], terms: Terms) -> _Told:
             draft.assistant((row, rows[index + 1]) if paired else (row,))
         elif role == "approval" and not (index and _are_one_reply(rows[index - 1], row)):
             draft.assistant((row,))
-    return draft.told()
+    return draft.result()
 
 
 class _Draft:
     """Gathers turns in order; neighbours of one role become one turn."""
 
-    def __init__(self, before: _Told, returned: dict[str, tuple[ToolReturn, int]], terms: Terms) -> None:
+    def __init__(self, prefix: _Prefix, returned: dict[str, tuple[ToolReturn, int]], key: HistoryKey) -> None:
         self._returned = returned
-        self._model_handle = terms.model_handle
-        self._limit = return_char_limit(terms.context_window)
-        self._timezone = terms.timezone
-        self._thinking = terms.thinking
-        self._before = before
+        self._model_handle = key.model_handle
+        self._limit = return_char_limit(key.context_window)
+        self._timezone = key.timezone
+        self._thinking = key.thinking
+        self._prefix = prefix
         self._called: set[str] = set()
-        self._turns = list(before.turns)
+        self._turns = list(prefix.turns)
+        self._size = prefix.size
 
     def user(self, row: Message) -> None:
         parts = row.parts
@@ -221,12 +234,12 @@ class _Draft:
         calls: list[ToolCall] = []
         for row in rows:
             same_model = row.model == self._model_handle
-            for part in self._with_thoughts_told(row):
+            for part in self._with_thoughts_placed(row):
                 if isinstance(part, Text):
                     if part.text:
                         said.append(part)
                 elif isinstance(part, ToolCall):
-                    if part.id not in self._called and part.id not in self._before.called:
+                    if part.id not in self._called and part.id not in self._prefix.called:
                         self._called.add(part.id)
                         calls.append(part)
                 elif isinstance(part, Image) or (same_model and isinstance(part, _REASONING)):
@@ -234,11 +247,11 @@ class _Draft:
         if said or calls:
             self._add("assistant", (*said, *calls), rows[-1].model)
         if calls:
-            self._turns.append(Turn("tool", tuple([self._return_of(call, rows[-1].created_us) for call in calls])))
+            self._append(Turn("tool", tuple([self._return_of(call, rows[-1].created_us) for call in calls])))
 
-    def _with_thoughts_told(self, row: Message) -> Parts:
+    def _with_thoughts_placed(self, row: Message) -> Parts:
         """As the model is shown them: in its first call, or as text where calls have no argument for them."""
-        thoughts = "".join(part.text for part in row.parts if isinstance(part, Thoughts))
+        thoughts = "".join([part.text for part in row.parts if isinstance(part, Thoughts)])
         if not thoughts:
             return row.parts
         others = tuple(part for part in row.parts if not isinstance(part, Thoughts))
@@ -246,16 +259,17 @@ class _Draft:
             return (Text(thoughts), *others)
         first = row.calls[0]
         try:
-            told = msgspec.structs.replace(first, arguments=heartbeats.told_arguments(first.arguments, thoughts))
+            thoughtful = msgspec.structs.replace(first, arguments=heartbeats.told_arguments(first.arguments, thoughts))
         except ToolFailed:  # arguments that nobody can read, from an imported history
             return (Text(thoughts), *others)
-        return tuple(told if part is first else part for part in others)
+        return tuple(thoughtful if part is first else part for part in others)
 
-    def told(self) -> _Told:
+    def result(self) -> _Prefix:
+        known = self._prefix
         if not self._called:
-            return _Told(self._turns, self._before.called, self._before.unanswered)
+            return _Prefix(self._turns, self._size, known.called, known.unanswered)
         unanswered = self._called - self._returned.keys()
-        return _Told(self._turns, self._before.called | self._called, self._before.unanswered | unanswered)
+        return _Prefix(self._turns, self._size, known.called | self._called, known.unanswered | unanswered)
 
     def _shown(self, row: Message) -> Iterator[AnyPart]:
         for part in row.parts:
@@ -267,11 +281,16 @@ class _Draft:
     def _add(self, role: Literal["user", "assistant"], parts: Parts, model: str | None) -> None:
         last = self._turns[-1] if self._turns else None
         if last is None or last.role != role:
-            self._turns.append(Turn(role, parts, model))
+            self._append(Turn(role, parts, model))
             return
         # Reasoning was kept only from the model that is asked now: the joint turn must stay attributed to it.
         joint_model = self._model_handle if self._model_handle in (last.model, model) else model
         self._turns[-1] = Turn(role, last.parts + parts, joint_model)
+        self._size += _parts_size(parts) - _ROW_OVERHEAD_BYTES
+
+    def _append(self, turn: Turn) -> None:
+        self._turns.append(turn)
+        self._size += _parts_size(turn.parts)
 
     def _return_of(self, call: ToolCall, called_us: int) -> ToolReturn:
         found, at_us = self._returned.get(call.id) or (
@@ -312,7 +331,7 @@ def _are_one_reply(first: Message, second: Message) -> bool:
 
 
 def _parts_size(parts: Iterable[AnyPart]) -> int:
-    """Asked of every row before every model call; most parts are text."""
+    """Most parts are text."""
     size = _ROW_OVERHEAD_BYTES
     for part in parts:
         if type(part) is Text:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import msgspec
 
 from holdfast.core import context, envelopes, heartbeats, prompt, tool_rules
-from holdfast.core.messages import Message, Text, Turn, text_of
+from holdfast.core.messages import Message, Text, text_of
 from holdfast.core.records import Agent, Block
 from holdfast.core.run import CallModel
 from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking, ToolSpec
@@ -17,13 +17,15 @@ from holdfast.store.transaction import Transaction
 
 
 def build(
-    spec: RunSpec, intent: CallModel, window: list[Message], run_id: str, retelling: context.Retelling
+    spec: RunSpec, intent: CallModel, window: list[Message], run_id: str, history_builder: context.HistoryBuilder
 ) -> ModelRequest:
     model = spec.model
+    built = history(spec, window, run_id, history_builder)
     return ModelRequest(
         handle=model.handle,
         system=system_text(spec, window),
-        turns=turns(spec, window, run_id, retelling),
+        turns=built.turns,
+        turns_size=built.size,
         tools=schemas(spec, intent.choice.allowed),
         tool_choice=_tool_choice(intent),
         parallel_tool_calls=intent.parallel,
@@ -53,11 +55,13 @@ def _heartbeat_schema(spec: RunSpec, loop: HeartbeatLoop, tool: ToolSpec) -> Too
     return ToolSchema(tool.name, tool.description, offered)
 
 
-def turns(spec: RunSpec, window: list[Message], run_id: str, retelling: context.Retelling) -> tuple[Turn, ...]:
+def history(
+    spec: RunSpec, window: list[Message], run_id: str, history_builder: context.HistoryBuilder
+) -> context.History:
     rows = [row for row in window if row.run_id == run_id] if spec.autoclear else window
     thinking = spec.heartbeats is not None and spec.heartbeats.thinking
-    terms = context.Terms(spec.model.handle, spec.model.context_window, spec.timezone, thinking)
-    return retelling.turns(rows, terms)
+    key = context.HistoryKey(spec.model.handle, spec.model.context_window, spec.timezone, thinking)
+    return history_builder.build(rows, key)
 
 
 def system_text(spec: RunSpec, window: list[Message]) -> str:

@@ -147,7 +147,7 @@ class Runner:
             await self._checkpoint(session, scope)
             scope.check()
         await self._refresh_system(session, scope)
-        request = requests.build(session.spec, intent, session.window, session.run.id, session.retelling)
+        request = requests.build(session.spec, intent, session.window, session.run.id, session.history_builder)
         await self._ask(session, ModelCall(session, info, model, request, intent, self._observers), scope)
 
     async def _ask(self, session: Session, call: ModelCall, scope: CancelScope) -> None:
@@ -188,13 +188,13 @@ class Runner:
     async def _require_room(self, session: Session, request: ModelRequest) -> int:
         """What we guess the request to cost. One that cannot fit is not sent. What a compaction has not brought below
         our guess is: the vendor may take it all the same, and nobody is served by compacting it again."""
-        guess = context.estimate_context(request.system, request.turns, request.tools)
+        guess = request.estimated_tokens()
         ratio = await self._ratios.of(request.handle)
         tokens, window = budget.calibrated(guess, ratio), request.context_window
         session.measured.prompt_guess = tokens
         if tokens <= budget.room(window, request.max_output_tokens) or session.state.overflows:
             return guess
-        fixed = budget.calibrated(context.estimate_context(request.system, (), request.tools), ratio)
+        fixed = budget.calibrated(context.estimate_context(request.system, 0, request.tools), ratio)
         if fixed >= window:
             raise system_too_long(fixed, window)
         raise ContextTooLong(f"The request has about {tokens} tokens; the context window holds {window}.")

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core import heartbeats, rows, tool_rules
-from holdfast.core.context import Retelling
+from holdfast.core.context import HistoryBuilder
 from holdfast.core.deltas import Reply
 from holdfast.core.events import (
     RETURNED_CHARS,
@@ -85,16 +85,15 @@ class Session:
         self.waits_since_us = waits_since_us  # when the try failed that another is to follow
         self.ttft_ns: int | None = run.ttft_ns
         self.received_ns = reading_at(clock, run.created_us)
-        self.retelling = Retelling()  # replaced by the one that the thread's last run has left, if there is one
+        self.history_builder = HistoryBuilder()  # replaced by the one of the thread's last run, if it was kept
         self.thread_end: int | None = None  # as of the last checkpoint; None when it is not known
         self._arrival = asyncio.Event() if arriving else None
         # These outlive starting over: they tell of what has happened, not of what was decided.
         self.measured = Measured("")
         if step is not None:
             self.measured = Measured.of(step, self._began_ns(step))
-        self.late_tool_ns: dict[
-            str, int
-        ] = {}  # by the parked step of an earlier run that tools belong to; not yet stored
+        # By the parked step of an earlier run that tools belong to; not yet stored.
+        self.late_tool_ns: dict[str, int] = {}
         self.trace: ProviderTrace | None = None  # of the newest model call; not yet stored
         self.trace_id: str | None = None
         self.overflow: str | None = None  # what was said of the newest request that did not fit

@@ -1,4 +1,4 @@
-"""Windows that runs of this process have left behind, so that the next turn need not read, decode and tell them again.
+"""Windows that runs of this process have left behind, so that the next turn need not read and decode them again.
 
 One is good only while its thread stands where it stood: whoever changes a window, in whichever process, moves the end
 of its history (see store/threads.py).
@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core.context import Retelling
+from holdfast.core.context import HistoryBuilder
 from holdfast.core.messages import Message, Text
 
 _encode = msgspec.json.Encoder().encode
@@ -23,7 +23,7 @@ _MESSAGE_BYTES: Final = 1_000  # of a message beside its text, about
 class _Kept(msgspec.Struct, frozen=True):
     end: int
     window: list[Message]
-    retelling: Retelling
+    history_builder: HistoryBuilder
     bytes: int
 
 
@@ -37,12 +37,12 @@ class Windows:
         self._messages = 0
         self._bytes = 0
 
-    def keep(self, thread_id: str, end: int, window: list[Message], retelling: Retelling) -> None:
+    def keep(self, thread_id: str, end: int, window: list[Message], history_builder: HistoryBuilder) -> None:
         """Those that were not used for longest make room."""
         before = self._kept.get(thread_id)
         weight = _weight(window, before)
         self._forget(thread_id)
-        self._kept[thread_id] = _Kept(end, window, retelling, weight)
+        self._kept[thread_id] = _Kept(end, window, history_builder, weight)
         self._messages += len(window)
         self._bytes += weight
         while self._messages > self._most or self._bytes > self._most_bytes:
@@ -55,10 +55,10 @@ class Windows:
         self._kept.move_to_end(thread_id)
         return kept.window
 
-    def retelling_of(self, thread_id: str) -> Retelling:
+    def history_builder_of(self, thread_id: str) -> HistoryBuilder:
         """It looks itself whether the thread's history goes on where it ended."""
         kept = self._kept.get(thread_id)
-        return Retelling() if kept is None else kept.retelling
+        return HistoryBuilder() if kept is None else kept.history_builder
 
     def _forget(self, thread_id: str) -> None:
         known = self._kept.pop(thread_id, None)

@@ -106,7 +106,7 @@ class Worker:
 
     def start(self, session: Session) -> None:
         """Takes charge of a run whose lease this worker holds."""
-        session.retelling = self.windows.retelling_of(session.run.thread_id)
+        session.history_builder = self.windows.history_builder_of(session.run.thread_id)
         owned = _Owned(session.run.id, session.run.background, session.lease)
         self._replace(self._owned.get(session.run.id), owned)
         if session.run.cancel_asked_us is not None:
@@ -248,7 +248,9 @@ class Worker:
             log.exception("run %s could not be driven", session.run.id)
         finally:
             if session.thread_end is not None:
-                self.windows.keep(session.run.thread_id, session.thread_end, session.stored_window, session.retelling)
+                self.windows.keep(
+                    session.run.thread_id, session.thread_end, session.stored_window, session.history_builder
+                )
             if self._owned.get(session.run.id) is owned:
                 del self._owned[session.run.id]
             self._streams.end(session.stream)

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from holdfast.core.context import estimate_context, size_of_turns
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import Turn
 from holdfast.core.usage import Price as Price  # adapters and catalogs find it beside ModelInfo
@@ -32,6 +33,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     handle: str  # "provider/model"
     system: str
     turns: tuple[Turn, ...]
+    turns_size: int | None = None  # bytes of `turns`, where whoever built them knows it
     tools: tuple[ToolSchema, ...] = ()
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = False
@@ -41,6 +43,10 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     response_format: dict[str, Any] | None = None
     settings: dict[str, Any] = {}  # the agent's model_settings, for what is peculiar to one vendor
     user: str | None = None  # the agent id, for vendors that want one
+
+    def estimated_tokens(self) -> int:
+        size = size_of_turns(self.turns) if self.turns_size is None else self.turns_size
+        return estimate_context(self.system, size, self.tools)
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,6 @@ import msgspec
 
 from holdfast import errors
 from holdfast.core import compaction, heartbeats
-from holdfast.core.context import estimate_context
 from holdfast.core.deltas import (
     CallDelta,
     Delta,
@@ -127,7 +126,7 @@ class OfflineModel:
         return chat_payload(request)
 
     def _script(self, request: ModelRequest) -> Script:
-        prompt_tokens = estimate_context(request.system, request.turns, request.tools)
+        prompt_tokens = request.estimated_tokens()
         wanted = summary_source(request)
         if wanted is not None:
             return self._summary_script(wanted, prompt_tokens, request.context_window)
