@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.frames import ErrorFrame, StopFrame, UsageFrame
 from holdfast.core.run import Phase
 from holdfast.core.usage import Usage
-from holdfast.engine.checkpoint import CancelPending, checkpoint, closing_frames
+from holdfast.engine.checkpoint import CancelPending, checkpoint, frames_at_stop
 from holdfast.engine.failures import Failure, classify
 from holdfast.engine.loading import reopen
 from holdfast.engine.session import Session
@@ -31,18 +31,18 @@ async def session(world: World, node: Node) -> Session:
 
 def test_a_run_that_goes_on_has_no_last_frames() -> None:
     for phase in (Phase.THINKING, Phase.ACTING, Phase.PARKING):
-        assert closing_frames(PHASES[phase]) == []
+        assert frames_at_stop(PHASES[phase]) == []
 
 
 def test_a_run_that_has_ended_closes_with_stop_and_usage() -> None:
-    assert closing_frames(after(replied(tokens=10))) == [
+    assert frames_at_stop(after(replied(tokens=10))) == [
         StopFrame("end_turn"),
         UsageFrame(Usage(9, 1), 1, 10),
     ]
 
 
 def test_a_parked_run_has_stopped_as_far_as_clients_are_concerned() -> None:
-    stop, last = closing_frames(PHASES[Phase.PARKED])
+    stop, last = frames_at_stop(PHASES[Phase.PARKED])
     assert stop == StopFrame("requires_approval")
     assert isinstance(last, UsageFrame)
 
@@ -50,14 +50,14 @@ def test_a_parked_run_has_stopped_as_far_as_clients_are_concerned() -> None:
 def test_a_failed_run_closes_with_stop_and_its_error() -> None:
     state = after(BROKEN)
     assert state.error is not None
-    assert closing_frames(state) == [StopFrame("error"), ErrorFrame(state.error)]
+    assert frames_at_stop(state) == [StopFrame("error"), ErrorFrame(state.error)]
 
 
 def test_a_run_that_failed_with_an_answer_closes_like_one_that_succeeded() -> None:
     cut_short = after(replied(finish="length"))
     invalid = after(replied(judged("note", "fatal")), returned("note"))
     for state, reason in ((cut_short, "max_tokens_exceeded"), (invalid, "invalid_tool_call")):
-        stop, last = closing_frames(state)
+        stop, last = frames_at_stop(state)
         assert isinstance(stop, StopFrame)
         assert stop.stop_reason == reason
         assert isinstance(last, UsageFrame)

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from holdfast.api.deps import Holdfast
-from holdfast.core.frames import TERMINAL, ErrorFrame, Frame, StopFrame, UsageFrame
-from holdfast.core.records import FAILED_WITH_ANSWER, Run
+from holdfast.core.frames import TERMINAL, closing_frames
+from holdfast.core.records import Run
 from holdfast.engine.streams import PACKET_GAP_S, Numbered
 from holdfast.errors import Gone, HandedOver, Invalid
 from holdfast.store import frames, runs
@@ -55,8 +55,5 @@ async def _missing_end(deps: Holdfast, run_id: str) -> list[Numbered]:
     if run.stop_reason is None or (newest and isinstance(newest[-1][1], TERMINAL)):
         return []
     usage, step_count = await deps.database.read(lambda tx: runs.usage(tx, run_id))
-    error = run.metadata.get("error")
-    end: Frame = UsageFrame(usage, step_count)
-    if error is not None and run.stop_reason not in FAILED_WITH_ANSWER:
-        end = ErrorFrame(error)
-    return [(last + 1, StopFrame(run.stop_reason)), (last + 2, end)]
+    end = closing_frames(run.stop_reason, run.metadata.get("error"), usage, step_count)
+    return list(enumerate(end, last + 1))

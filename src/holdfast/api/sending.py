@@ -14,10 +14,18 @@ from holdfast.api.errors import HANDED_OVER, failed_run_answer
 from holdfast.api.event_stream import EventStream
 from holdfast.api.json import json_response
 from holdfast.api.resuming import require_replayable, resumed
-from holdfast.core.frames import CompactionFrame, ErrorFrame, MessageFrame, StopFrame, UsageFrame, message_frames
+from holdfast.core.frames import (
+    CompactionFrame,
+    ErrorFrame,
+    MessageFrame,
+    StopFrame,
+    UsageFrame,
+    closing_frames,
+    message_frames,
+)
 from holdfast.core.heartbeats import AGENT_TYPES
 from holdfast.core.messages import Image, Message, image_of
-from holdfast.core.records import FAILED_WITH_ANSWER, Run
+from holdfast.core.records import Run
 from holdfast.engine.streams import PACKET_GAP_S, Numbered, RunStream
 from holdfast.errors import HandedOver, Invalid
 from holdfast.netguard import Unresolved, check_url
@@ -194,10 +202,5 @@ async def _told(deps: Holdfast, run: Run) -> list[Any]:
         frame for row in rows if row.role not in ("user", "system") for frame in message_frames(row, speaking)
     ]
     if run.stop_reason is not None:
-        frames.append(StopFrame(run.stop_reason))
-        error: dict[str, Any] | None = run.metadata.get("error")
-        if error is not None and run.stop_reason not in FAILED_WITH_ANSWER:
-            frames.append(ErrorFrame(error))
-        else:
-            frames.append(UsageFrame(usage, step_count))
+        frames += closing_frames(run.stop_reason, run.metadata.get("error"), usage, step_count)
     return frames

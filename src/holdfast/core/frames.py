@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.core.heartbeats import only_confirms, words_of
 from holdfast.core.messages import Message, shown_parts
-from holdfast.core.records import StopReason
+from holdfast.core.records import FAILED_WITH_ANSWER, StopReason
 from holdfast.core.spec import Speaking
 from holdfast.core.usage import Usage
 
@@ -132,6 +132,19 @@ Frame = (
     | ErrorFrame
 )
 TERMINAL = (UsageFrame, ErrorFrame)
+
+
+def closing_frames(
+    stop_reason: StopReason,
+    error: dict[str, Any] | None,
+    usage: Usage,
+    step_count: int,
+    context_tokens: int | None = None,
+) -> list[Frame]:
+    """The last two frames of every stream, whether the run has just stopped or its stored end is shown again."""
+    if error is not None and stop_reason not in FAILED_WITH_ANSWER:
+        return [StopFrame(stop_reason), ErrorFrame(error)]
+    return [StopFrame(stop_reason), UsageFrame(usage, step_count, context_tokens)]
 
 
 def message_frames(message: Message, speaking: Speaking | None = None) -> list[MessageFrame]:

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core.frames import ErrorFrame, Frame, StopFrame, UsageFrame
-from holdfast.core.records import FAILED_WITH_ANSWER, STATUS_OF_STOP, Run, StopReason
+from holdfast.core.frames import Frame, closing_frames
+from holdfast.core.records import STATUS_OF_STOP, Run, StopReason
 from holdfast.core.run import Phase, RunState
 from holdfast.engine.archival import ArchiveChanged, PassageWrite, commit
 from holdfast.engine.failures import Failure
@@ -46,8 +46,7 @@ async def checkpoint(
     With a scope, it is tried until the database has done it, the lease is lost or the server stops; the run keeps what
     it has, a reply that was paid for above all. Those who listen are let go after `listeners_wait_s`.
     """
-    closing = closing_frames(session.state)
-    frames = [*session.draft.frames, *closing]
+    frames = [*session.draft.frames, *frames_at_stop(session.state)]
 
     def write() -> Awaitable[int | None]:
         return database.write(lambda tx: _write(tx, session, frames))
@@ -70,13 +69,11 @@ async def checkpoint(
     session.committed()
 
 
-def closing_frames(state: RunState) -> list[Frame]:
+def frames_at_stop(state: RunState) -> list[Frame]:
     stop = stop_reason_now(state)
     if stop is None:
         return []
-    if state.error is not None and stop not in FAILED_WITH_ANSWER:
-        return [StopFrame(stop), ErrorFrame(state.error)]
-    return [StopFrame(stop), UsageFrame(state.usage, state.model_calls, state.context_tokens)]
+    return closing_frames(stop, state.error, state.usage, state.model_calls, state.context_tokens)
 
 
 def stop_reason_now(state: RunState) -> StopReason | None:
@@ -115,7 +112,8 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
     await endings.record(tx, run, failure.stop_reason, now_us)
     if run.background:
         stream = RunStream(run.id, await frame_rows.last_seq(tx, run.id))
-        await store_frames(tx, stream, [StopFrame(failure.stop_reason), ErrorFrame(failure.error)])
+        usage, step_count = await runs.usage(tx, run.id)
+        await store_frames(tx, stream, closing_frames(failure.stop_reason, failure.error, usage, step_count))
 
 
 async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> int | None:
