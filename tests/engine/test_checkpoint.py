@@ -6,9 +6,10 @@ import pytest
 
 from holdfast.core.frames import ErrorFrame, StopFrame, UsageFrame
 from holdfast.core.run import Phase
+from holdfast.core.transitions import Failure
 from holdfast.core.usage import Usage
 from holdfast.engine.checkpoint import CancelPending, checkpoint, frames_at_stop
-from holdfast.engine.failures import Failure, classify
+from holdfast.engine.failures import classify
 from holdfast.engine.loading import reopen
 from holdfast.engine.session import Session
 from holdfast.errors import LeaseLost

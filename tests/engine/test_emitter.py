@@ -24,9 +24,9 @@ from holdfast.core.judgement import judge
 from holdfast.core.messages import Message, Reasoning, Text
 from holdfast.core.run import CallModel
 from holdfast.core.tool_rules import Choice
+from holdfast.core.transitions import Attempt
 from holdfast.core.usage import Usage
 from holdfast.engine.clock import SystemClock
-from holdfast.engine.draft import Attempt
 from holdfast.engine.emitter import Emitter
 
 from ..core.machine import EFFECTS, spec

@@ -29,9 +29,9 @@ from holdfast.core.messages import Message
 from holdfast.core.run import CallModel
 from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking, ToolSpec
 from holdfast.core.tool_rules import Choice
+from holdfast.core.transitions import Attempt
 from holdfast.core.usage import Usage
 from holdfast.engine.clock import SystemClock
-from holdfast.engine.draft import Attempt
 from holdfast.engine.heartbeat_emitter import HeartbeatEmitter
 from holdfast.wire.messages import WireMessage, to_wire
 

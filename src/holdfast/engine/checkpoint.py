@@ -14,8 +14,8 @@ import msgspec
 from holdfast.core.frames import Frame, closing_frames
 from holdfast.core.records import STATUS_OF_STOP, Run, StopReason
 from holdfast.core.run import Phase, RunState
+from holdfast.core.transitions import Failure
 from holdfast.engine.archival import ArchiveChanged, PassageWrite, commit
-from holdfast.engine.failures import Failure
 from holdfast.engine.ratios import store_ratio
 from holdfast.engine.scope import CancelScope
 from holdfast.engine.session import Session

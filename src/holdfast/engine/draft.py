@@ -11,26 +11,8 @@ from holdfast.core.hold import Hold
 from holdfast.core.memory import MemoryChange
 from holdfast.core.messages import Message, ToolReturn
 from holdfast.core.records import Block, Step
-from holdfast.core.run import CallModel
+from holdfast.core.transitions import Change, Replied, Undone, WindowCut
 from holdfast.engine.archival import PassageWrite
-
-
-class Attempt(msgspec.Struct, frozen=True):
-    """One try at a model call. A try that is given up leaves its ids behind for good."""
-
-    reply_id: str
-    held_id: str
-
-
-class Replied(msgspec.Struct, frozen=True):
-    attempt: Attempt
-    reply: Reply
-    intent: CallModel
-
-
-class WindowCut(msgspec.Struct, frozen=True):
-    evicted_ids: tuple[str, ...]
-    summary_id: str
 
 
 class MemoryWrite(msgspec.Struct, frozen=True):
@@ -61,3 +43,27 @@ class Draft(msgspec.Struct):
     @property
     def has_facts(self) -> bool:
         return bool(self.events)
+
+    @property
+    def undone(self) -> Undone:
+        """What is left of it when it is thrown away."""
+        return Undone(self.reply, self.given_up, self.returns)
+
+    def add(self, change: Change) -> None:
+        self.events.extend(change.events)
+        self.rows.extend(change.rows)
+        self.positions.update(change.positions)
+        self.frames.extend(change.frames)
+        for row in change.changed:
+            self._change_row(row)
+        if change.cut is not None:
+            self.cut = change.cut
+        if change.hold is not None:
+            self.hold = change.hold
+
+    def _change_row(self, row: Message) -> None:
+        for index, new in enumerate(self.rows):
+            if new.id == row.id:  # not stored yet
+                self.rows[index] = row
+                return
+        self.changed[row.id] = row

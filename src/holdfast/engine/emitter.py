@@ -14,8 +14,8 @@ from holdfast.core.judgement import judge
 from holdfast.core.messages import ToolCall
 from holdfast.core.run import CallModel
 from holdfast.core.spec import RunSpec
+from holdfast.core.transitions import Attempt
 from holdfast.engine.clock import Clock
-from holdfast.engine.draft import Attempt
 
 
 class Emitter:

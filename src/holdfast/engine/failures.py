@@ -8,18 +8,8 @@ import msgspec
 
 from holdfast.core.records import StopReason
 from holdfast.core.retrying import asks_too_much
+from holdfast.core.transitions import Failure
 from holdfast.errors import ContextTooLong, ModelError
-
-
-class Failure(msgspec.Struct, frozen=True):
-    kind: str  # the exception's class
-    stop_reason: StopReason
-    error: dict[str, Any]
-    overflow: bool = False
-
-    def data(self) -> dict[str, Any]:
-        """What a failed step shows."""
-        return {"message": self.error["message"], "traceback": None, "details": self.error}
 
 
 def classify(exception: Exception, run_id: str) -> Failure:

@@ -270,7 +270,7 @@ class Runner:
             trigger=trigger,
             shown=spec.include_compaction,
             run_id=session.run.id,
-            step_id=session.step_id(),
+            step_id=session.view.step_id,
             tokens_before=_tokens_now(session, trigger),
             tools=requests.schemas(spec, spec.tool_names),
         )
@@ -279,7 +279,7 @@ class Runner:
         window = session.spec.model.context_window
         now_us = self._clock.now_us()
         return CompactionFrame(
-            session.event_id(), session.step_id(), now_us, trigger, _tokens_now(session, trigger), window
+            session.event_id(), session.view.step_id, now_us, trigger, _tokens_now(session, trigger), window
         )
 
     async def _refresh_system(self, session: Session, scope: CancelScope) -> None:

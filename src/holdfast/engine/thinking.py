@@ -13,8 +13,8 @@ from holdfast.core import heartbeats
 from holdfast.core.deltas import Finish, Reply, ReplyFolder, UsageDelta
 from holdfast.core.run import CallModel
 from holdfast.core.spec import RunSpec
+from holdfast.core.transitions import Attempt
 from holdfast.engine.clock import Clock
-from holdfast.engine.draft import Attempt
 from holdfast.engine.emitter import Emitter
 from holdfast.engine.heartbeat_emitter import HeartbeatEmitter
 from holdfast.engine.session import Session

@@ -1,0 +1,396 @@
+"""What is written when something has happened to a run: events, messages, frames, and what becomes of its step. Pure.
+
+`run.py` says what a run may do next, and this module what each fact changes. A transition takes the run as it stands
+and a fact, and gives a Change, which the next checkpoint stores as a whole. Nothing here knows of a
+database, a stream or a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast import ids
+from holdfast.core import heartbeats, rows, tool_rules
+from holdfast.core.deltas import Reply
+from holdfast.core.events import (
+    RETURNED_CHARS,
+    AnyEvent,
+    CancelAsked,
+    Compacted,
+    CompactionFailed,
+    ModelFailed,
+    ModelReplied,
+    Parked,
+    RunFailed,
+    ToolReturned,
+    ToolsStarted,
+)
+from holdfast.core.frames import AbandonedFrame, Frame, RetryFrame, message_frames
+from holdfast.core.hold import HeldTools, Hold, client_answers
+from holdfast.core.judgement import judge
+from holdfast.core.messages import Message, Reasoning, Text, ToolReturn, content_text
+from holdfast.core.records import StepStatus, StopReason
+from holdfast.core.run import CallModel, OpenCall, Phase, RunState, apply, held_calls
+from holdfast.core.spec import RunSpec
+from holdfast.core.usage import Usage, estimate_tokens
+
+
+class RunView(msgspec.Struct, frozen=True):
+    """A run as it stands: what a transition is decided on."""
+
+    run_id: str
+    lease: int
+    state: RunState
+    window: Sequence[Message]
+    step_number: int | None  # of the newest step
+    now_us: int
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.state.frozen_spec
+
+    @property
+    def step_id(self) -> str:
+        return _step_id(self.run_id, self.state)
+
+    @property
+    def is_at_step(self) -> bool:
+        """Whether the newest step is the one being worked on. Between two steps it is the one that has ended."""
+        return self.step_number == self.state.model_calls + (self.state.phase is Phase.THINKING)
+
+
+class Failure(msgspec.Struct, frozen=True):
+    kind: str  # the exception's class
+    stop_reason: StopReason
+    error: dict[str, Any]
+    overflow: bool = False
+
+    def data(self) -> dict[str, Any]:
+        """What a failed step shows."""
+        return {"message": self.error["message"], "traceback": None, "details": self.error}
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One try at a model call. A try that is given up leaves its ids behind for good."""
+
+    reply_id: str
+    held_id: str
+
+
+class Replied(msgspec.Struct, frozen=True):
+    attempt: Attempt
+    reply: Reply
+    intent: CallModel
+
+
+class Undone(msgspec.Struct, frozen=True):
+    """What a draft held that was undone. It happened all the same: a cancel and a failure keep what they can of it."""
+
+    reply: Replied | None = None
+    given_up: Reply | None = None  # what a failed try had said
+    returns: Sequence[ToolReturn] = ()
+
+
+class WindowCut(msgspec.Struct, frozen=True):
+    evicted_ids: tuple[str, ...]
+    summary_id: str
+
+
+class StepChange(msgspec.Struct, frozen=True):
+    """What becomes of the newest step, beside what was measured of it."""
+
+    status: StepStatus | None = None
+    stop_reason: StopReason | None = None
+    usage: Usage | None = None  # of one more try
+    failure: Failure | None = None
+
+
+class Change(msgspec.Struct, frozen=True):
+    state: RunState
+    window: list[Message]
+    events: Sequence[AnyEvent] = ()
+    rows: Sequence[Message] = ()  # new ones, in order
+    positions: Mapping[str, int] = {}  # of new rows that have a reserved place; all others are appended
+    changed: Sequence[Message] = ()  # rows that were there before
+    frames: Sequence[Frame] = ()
+    shows_content: bool = False
+    cut: WindowCut | None = None
+    hold: Hold | None = None
+    step: StepChange | None = None
+    keeps_partial_reply: bool = False  # what was shown of the reply that was cut off is among the rows
+
+
+def replied(view: RunView, intent: CallModel, attempt: Attempt, reply: Reply, usage: Usage) -> Change:
+    spec, state = view.spec, view.state
+    calls = judge(spec, intent.choice, reply.calls, parallel=intent.parallel, history=state.history)
+    spoken = reply.spoken if spec.heartbeats is None else heartbeats.spoken_in(spec.heartbeats, reply)
+    draft = _Draft(view)
+    written = rows.reply_rows(draft.origin(intent.number), attempt.reply_id, attempt.held_id, spoken, calls)
+    reply_id = written[0].id if written else None
+    draft.record(ModelReplied(reply_id, calls, reply.finish or "stop", usage, spoke=bool(reply.spoken)))
+    draft.append(written)
+    if not spec.stream_tokens:  # a token stream has shown it already
+        draft.show(written)
+    if not calls and draft.state.phase is Phase.THINKING and not draft.state.stop_after_compaction:
+        missing = tool_rules.uncalled_required(spec.rules, spec.tool_names, draft.state.history)
+        draft.append_heartbeat(rows.required_tools_reason(missing))
+    return draft.change(step=StepChange(status="success", usage=usage))
+
+
+def model_failed(
+    view: RunView, failure: Failure, said: Reply, retry_in_ms: int | None, shown_ids: Sequence[str]
+) -> Change:
+    """`shown_ids`: messages of which listeners have seen fragments. They are void with the fact that the try failed,
+    and not before: a cancel may yet come between, and keeps what was said."""
+    usage = said.usage or Usage()
+    draft = _Draft(view)
+    draft.record(ModelFailed(failure.stop_reason, failure.error, failure.overflow, retry_in_ms, usage))
+    draft.frames.extend(AbandonedFrame(message_id) for message_id in shown_ids)
+    if retry_in_ms is not None or (shown_ids and draft.state.compact):
+        # A compaction comes between the tries without a word, unless one was shown that is void now.
+        after = msgspec.structs.replace(view, state=draft.state)
+        draft.frames.append(retry_frame(after, failure.error, retry_in_ms or 0, shown_ids))
+    if draft.state.phase is Phase.DONE:
+        return draft.change(step=_failed_step(failure, usage))
+    return draft.change(step=StepChange(usage=usage))
+
+
+def tools_started(view: RunView, calls: Sequence[OpenCall]) -> Change:
+    draft = _Draft(view)
+    draft.record(ToolsStarted(tuple(call.call.id for call in calls)))
+    return draft.change()
+
+
+def returned(view: RunView, returns: Sequence[ToolReturn]) -> Change:
+    draft = _Draft(view)
+    draft.add_returns(returns)
+    return draft.change(step=StepChange())
+
+
+def inline_tool_returned(view: RunView, call: OpenCall, answer: ToolReturn) -> Change:
+    """Of a built-in tool, whose start and end are one fact."""
+    draft = _Draft(view)
+    draft.record(ToolsStarted((call.call.id,)))
+    draft.add_returns([answer])
+    return draft.change()
+
+
+def settled(view: RunView, calls: Sequence[OpenCall]) -> Change:
+    """Returns for calls that are not run: refused, denied, answered by the client, cut off or never reached."""
+    state, draft = view.state, _Draft(view)
+    hold = state.hold
+    if hold is not None:
+        draft.append([rows.denial_row(draft.origin(), ids.derive("message", view.run_id, "withdrawn"), hold)])
+        draft.add_returns([rows.withdrawal(call) for call in calls], _asked_first(hold))
+        return draft.change()
+    answers = client_answers([d for row in view.window if row.run_id == view.run_id for d in row.decisions])
+    draft.add_returns([rows.settlement(call, state.ending, answers) for call in calls])
+    return draft.change()
+
+
+def parked(view: RunView, tools: HeldTools) -> Change:
+    request = next(row for row in reversed(view.window) if row.is_approval_request)
+    hold = tools.remembered_in(Hold(request.id, view.step_id, held_calls(view.state)))
+    draft = _Draft(view)
+    draft.record(Parked(hold))
+    return draft.change(hold=hold)
+
+
+def compacted(view: RunView, summary: Message, evicted: Sequence[Message], context_tokens: int) -> Change:
+    """The summary stands right after the system message."""
+    gone = {row.id for row in evicted}
+    kept = [row for row in view.window if row.id not in gone]
+    draft = _Draft(view)
+    draft.rows.append(summary)
+    draft.window = [*kept[:1], summary, *kept[1:]]
+    if view.spec.include_compaction:
+        draft.show([summary])
+    draft.record(Compacted(summary.id, len(evicted), context_tokens))
+    return draft.change(cut=WindowCut(tuple(row.id for row in evicted), summary.id))
+
+
+def compaction_failed(view: RunView, failure: Failure) -> Change:
+    draft = _Draft(view)
+    draft.record(CompactionFailed(failure.stop_reason, failure.error))
+    ends_step = view.is_at_step and draft.state.phase is Phase.DONE
+    return draft.change(step=_failed_step(failure) if ends_step else None)
+
+
+def failed(view: RunView, failure: Failure, undone: Undone) -> Change:
+    """Something of ours broke: the run ends in order. `view` is the run as its last checkpoint left it. Tools that have
+    returned are kept."""
+    draft = _Draft(view)
+    draft.record(RunFailed(failure.stop_reason, failure.error))
+    draft.keep_returns(undone.returns)
+    return draft.change(step=_failed_step(failure) if view.is_at_step else None)
+
+
+def cancelled(
+    view: RunView, undone: Undone, partial: Reply | None, attempt: Attempt | None, prompt_tokens: int
+) -> Change:
+    """The user asked to stop. What was said is kept, as are tools that have returned. `view` is the run as its last
+    checkpoint left it; `partial`, what the model had said when it was interrupted; `attempt`, the try at hand."""
+    state, spec = view.state, view.spec
+    if undone.reply is not None:
+        attempt = undone.reply.attempt
+    reply = partial or (undone.reply.reply if undone.reply else undone.given_up)
+    interrupted = state.phase is Phase.THINKING and not state.compact
+    usage = (reply.usage or estimated_usage(reply, prompt_tokens)) if reply and interrupted else Usage()
+    draft = _Draft(view)
+    draft.record(CancelAsked(usage=usage))
+    keeps = reply is not None and attempt is not None and interrupted and spec.stream_tokens
+    if reply is not None and attempt is not None and keeps:
+        # Only a token stream has delivered it; storing it keeps the client's history and ours the same.
+        # A call that was cut off is not stored; a replay shows it all the same, because it shows what was shown.
+        draft.append(rows.partial_rows(draft.origin(state.model_calls + 1), attempt.reply_id, reply, spec))
+    draft.keep_returns(undone.returns)
+    step = StepChange("cancelled", "cancelled", usage if interrupted else None) if view.is_at_step else None
+    return draft.change(step=step, keeps_partial_reply=keeps)
+
+
+def retry_frame(view: RunView, error: Mapping[str, Any], retry_in_ms: int, abandoned: Sequence[str]) -> RetryFrame:
+    state = view.state
+    step_id = ids.derive("step", view.run_id, state.model_calls + 1)
+    overflows = state.overflows  # tries that compaction was the answer to: they are not counted against the run
+    failures, tries = state.failures + overflows, view.spec.retries + 1 + overflows
+    return RetryFrame(
+        message_id=ids.derive("message", view.run_id, step_id, view.lease, failures, "retry"),
+        step_id=step_id,
+        at_us=view.now_us,
+        attempt=failures + 1,
+        max_attempts=tries,
+        error_type=error["error_type"],
+        message=error["detail"],
+        retry_in_ms=retry_in_ms,
+        abandoned_ids=tuple(abandoned),
+    )
+
+
+def estimated_usage(reply: Reply, prompt_tokens: int) -> Usage:
+    """Of a reply whose vendor did not say. What went in is paid for too, though nothing may have come out."""
+    said = "".join(part.text for part in reply.spoken if isinstance(part, (Text, Reasoning)))
+    said += "".join(call.name + call.arguments for call in reply.calls)
+    return Usage(prompt_tokens, estimate_tokens(said), estimated=True)
+
+
+class _Draft:
+    """A Change in the making."""
+
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self.state = view.state
+        self.window = list(view.window)
+        self.rows: list[Message] = []
+        self.frames: list[Frame] = []
+        self._events: list[AnyEvent] = []
+        self._positions: dict[str, int] = {}
+        self._changed: list[Message] = []
+        self._shows_content = False
+
+    def change(
+        self,
+        *,
+        step: StepChange | None = None,
+        cut: WindowCut | None = None,
+        hold: Hold | None = None,
+        keeps_partial_reply: bool = False,
+    ) -> Change:
+        return Change(
+            state=self.state,
+            window=self.window,
+            events=self._events,
+            rows=self.rows,
+            positions=self._positions,
+            changed=self._changed,
+            frames=self.frames,
+            shows_content=self._shows_content,
+            cut=cut,
+            hold=hold,
+            step=step,
+            keeps_partial_reply=keeps_partial_reply,
+        )
+
+    def origin(self, step_number: int | None = None) -> rows.Origin:
+        """Of rows of that step; else of the step that rows belong to now."""
+        view = self._view
+        step_id = ids.derive("step", view.run_id, step_number) if step_number else _step_id(view.run_id, self.state)
+        return rows.Origin(view.run_id, step_id, view.spec.model.handle, view.now_us)
+
+    def record(self, event: AnyEvent) -> None:
+        self.state = apply(self.state, event)
+        self._events.append(event)
+
+    def append(self, new: Sequence[Message]) -> None:
+        self.rows.extend(new)
+        self.window.extend(new)
+
+    def show(self, new: Sequence[Message]) -> None:
+        loop = self._view.spec.heartbeats
+        speaking = loop.speaking if loop else None
+        self.frames.extend(frame for row in new for frame in message_frames(row, speaking))
+        self._shows_content = self._shows_content or bool(new)
+
+    def append_heartbeat(self, reason: str) -> None:
+        row_id = ids.derive("message", self._view.run_id, self.state.model_calls, "heartbeat")
+        self.append([rows.heartbeat_row(self.origin(), row_id, reason, self._view.spec.timezone)])
+
+    def add_returns(self, returns: Sequence[ToolReturn], places: Mapping[str, int] | None = None) -> None:
+        """All returns of a step share one row, in the order of its calls. It is shown when the last one is there."""
+        state, origin = self.state, self.origin()
+        row_id = ids.derive("message", self._view.run_id, origin.step_id, "returns")
+        before = next((row for row in reversed(self.window) if row.id == row_id), None)
+        if state.step_id is not None:  # its calls were put to somebody before
+            returns = [msgspec.structs.replace(answer, was_asked=True) for answer in returns]
+        row = rows.tool_row(
+            origin, row_id, before.returns if before else (), returns, state.calls.places if places is None else places
+        )
+        if before is not None:
+            row = msgspec.structs.replace(before, parts=row.parts)  # all that a stored row can change
+        for answer in returns:
+            text = content_text(answer.content)[:RETURNED_CHARS]
+            self.record(ToolReturned(answer.call_id, answer.status, text))
+        self._put_tool_row(row, before, state.return_position)
+        if self.state.phase is not Phase.ACTING:
+            self.show([row])
+        if self.state.heartbeat is not None and self.state.phase is Phase.THINKING:
+            self.append_heartbeat(self.state.heartbeat)
+
+    def keep_returns(self, returns: Sequence[ToolReturn]) -> None:
+        """Of tools that ran outside, though the draft that knew of them was undone. A return for a call that is not
+        open is left out."""
+        wanted = {call.call.id for call in self.state.open_calls}
+        kept = {answer.call_id: answer for answer in returns if answer.call_id in wanted}
+        if kept:
+            self.add_returns(list(kept.values()))
+
+    def _put_tool_row(self, row: Message, before: Message | None, position: int | None) -> None:
+        if before is not None:
+            self.window[self.window.index(before)] = row
+            self._changed.append(row)
+            return
+        self.rows.append(row)
+        if position is None:
+            self.window.append(row)
+        else:
+            # The answer to a hold reserved this place right after itself (decision 5).
+            self._positions[row.id] = position
+            answer = next(index for index, known in enumerate(self.window) if known.run_id == self._view.run_id)
+            self.window.insert(answer + 1, row)
+
+
+def _step_id(run_id: str, state: RunState) -> str:
+    """The step that rows written now belong to."""
+    return state.step_id or ids.derive("step", run_id, max(1, state.model_calls))
+
+
+def _failed_step(failure: Failure, usage: Usage | None = None) -> StepChange:
+    return StepChange("failed", failure.stop_reason, usage, failure)
+
+
+def _asked_first(hold: Hold) -> dict[str, int]:
+    """Where the return of each call belongs."""
+    others = (held.call.id for held in hold.calls if not held.asks)
+    return {call_id: place for place, call_id in enumerate((*hold.asked_ids, *others))}
