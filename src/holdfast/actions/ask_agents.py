@@ -32,7 +32,6 @@ from holdfast.wire.inputs import input_of
 from holdfast.wire.messages import to_wire
 from holdfast.wire.requests import LettaRequest, MessageCreate
 
-_POLL_S: Final = 0.1
 _AT_ONCE: Final = 10  # agents with matching tags that answer at the same time
 _EVERY: Final = Page(limit=None, order="asc")
 T = TypeVar("T")
@@ -147,14 +146,9 @@ class AskAgents:
                 await self._until_free(busy.run_id, left_s)
 
     async def _until_free(self, run_id: str | None, left_s: float) -> None:
-        if run_id is None or not self._worker.owns(run_id):
-            await asyncio.sleep(min(left_s, _POLL_S))
-            return
-        try:
-            async with asyncio.timeout(left_s):
-                await self._worker.stopped(run_id)
-        except TimeoutError:
-            return
+        """`run_id`: of the run that the agent is busy with, if it is known."""
+        with self._worker.bus.watch(run_id or "") as watch:
+            await self._worker.until_changed(watch, left_s)
 
     async def _tagged(self, own_id: str, every: list[str], some: list[str]) -> list[str]:
         """Agents that have all tags of the one list and any of the other, where it has any; never the one that asks."""

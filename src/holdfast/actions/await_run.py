@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final
-
 from holdfast.core.records import Run
 from holdfast.engine.worker import Worker
 from holdfast.store import runs
 from holdfast.store.transaction import Database
-
-_POLL_S: Final = 0.05
 
 
 async def stopped_run(database: Database, worker: Worker, run_id: str) -> Run:
@@ -18,9 +13,9 @@ async def stopped_run(database: Database, worker: Worker, run_id: str) -> Run:
 
     It may be driven elsewhere, or be on record and only about to be driven here: then only the record can tell.
     """
-    while True:
-        await worker.stopped(run_id)
-        run = await database.read(lambda tx: runs.get(tx, run_id))
-        if not run.is_active or worker.draining:
-            return run
-        await asyncio.sleep(_POLL_S)
+    with worker.bus.watch(run_id) as watch:
+        while True:
+            run = await database.read(lambda tx: runs.get(tx, run_id))
+            if not run.is_active or (worker.draining and not worker.owns(run_id)):
+                return run
+            await worker.until_changed(watch)

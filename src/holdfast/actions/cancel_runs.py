@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Literal
 
 from holdfast.core.records import Run
@@ -20,7 +19,6 @@ from holdfast.store.transaction import Database, Transaction
 Result = Literal["cancelled", "failed", "already_finished"]
 # An owner in this process needs milliseconds; one elsewhere learns of it when it renews its leases.
 _WAIT_S = 30.0
-_POLL_S = 0.05
 _EVERY = Page(limit=None)
 
 
@@ -81,20 +79,20 @@ class CancelRuns:
     async def _ended(self, run_id: str) -> None:
         """Returns in time also when the run has not ended: its checkpoint may be waiting for the database."""
         deadline_ns = self._clock.now_ns() + int(_WAIT_S * 1_000_000_000)
-        while (left_ns := deadline_ns - self._clock.now_ns()) > 0:
-            # Pushed anew each time: this worker may have begun to drive it, or taken it over, since the last.
-            self._worker.cancel(run_id)
-            if self._worker.owns(run_id):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(left_ns / 1_000_000_000):
-                        await self._worker.stopped(run_id)
-                return
-            run = await self._database.read(lambda tx: runs.get(tx, run_id))
-            if not run.is_active:
-                return
-            if not self._worker.draining:
-                await self._worker.recover()
-            await asyncio.sleep(_POLL_S)
+        with self._worker.bus.watch(run_id) as watch:
+            while (left_ns := deadline_ns - self._clock.now_ns()) > 0:
+                # Pushed anew each time: this worker may have begun to drive it, or taken it over, since the last.
+                self._worker.cancel(run_id)
+                owned = self._worker.owns(run_id)
+                if not owned:
+                    run = await self._database.read(lambda tx: runs.get(tx, run_id))
+                    if not run.is_active:
+                        return
+                    if not self._worker.draining:
+                        await self._worker.recover()
+                await self._worker.until_changed(watch, left_ns / 1_000_000_000)
+                if owned and not self._worker.owns(run_id):
+                    return
 
 
 async def _stoppable_of_agent(tx: Transaction, agent_id: str) -> list[str]:

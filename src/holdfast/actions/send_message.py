@@ -47,8 +47,6 @@ KEEP_ALIVE: Final = (
 # In the metadata of a run that another one has started with a tool.
 PARENT: Final = "parent_run_id"
 PARENT_WAITS: Final = "parent_waits"
-_POLL_S: Final = 0.02
-_POLL_ELSEWHERE_S: Final = 0.1
 _LONGEST_WINDOW: Final = 500  # messages that are read on the event loop: about 5 ms
 _KNOWN_SPECS: Final = 10_000  # of which this process remembers that they are stored: 2 MB
 _encode = msgspec.json.Encoder().encode
@@ -172,16 +170,8 @@ class SendMessage:
         left_s = deadline - asyncio.get_running_loop().time()
         if left_s <= 0:
             raise Busy(active.id)
-        if not self._worker.owns(active.id):
-            # Driven by another server, whose end only the record tells; or on record, and about to be driven here.
-            elsewhere = active.lease_owner != self._worker.owner
-            await asyncio.sleep(min(left_s, _POLL_ELSEWHERE_S if elsewhere else _POLL_S))
-            return
-        try:
-            async with asyncio.timeout(left_s):
-                await self._worker.stopped(active.id)
-        except TimeoutError:
-            raise Busy(active.id) from None
+        with self._worker.bus.watch(active.id) as watch:
+            await self._worker.until_changed(watch, left_s)
 
     async def _accept(self, sending: Sending, scene: Scene) -> Accepted | None:
         """None when somebody else was quicker: look again."""

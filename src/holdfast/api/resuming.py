@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from typing import Final
 
 from holdfast.api.deps import Holdfast
 from holdfast.core.frames import TERMINAL, closing_frames
 from holdfast.core.records import Run
+from holdfast.engine.bus import NET_S
 from holdfast.engine.streams import PACKET_GAP_S, Numbered
 from holdfast.errors import Gone, HandedOver, Invalid
 from holdfast.store import frames, runs
-
-# Another process drives the run, or will take it over: its frames are read from the database as they arrive there.
-_POLL_S: Final = 0.2
 
 
 def require_replayable(run: Run, now_us: int, retention_s: float) -> None:
@@ -28,20 +24,22 @@ def require_replayable(run: Run, now_us: int, retention_s: float) -> None:
 
 
 async def resumed(deps: Holdfast, run: Run, after: int) -> AsyncGenerator[Sequence[Numbered]]:
-    """Frames numbered above `after`, to the run's last one, whoever drives it."""
+    """Frames numbered above `after`, to the run's last one, whoever drives it. Those of a run that another process
+    drives, or will take over, are read from the database as they arrive there."""
     position = after
-    while True:
-        ended = not (await deps.database.read(lambda tx: runs.get(tx, run.id))).is_active
-        async for batch in deps.streams.follow(run.id, position, PACKET_GAP_S):
-            yield batch
-            position = batch[-1][0]
-            if isinstance(batch[-1][1], TERMINAL):
-                return
-        if ended:  # asked before the frames were read, so these were all
-            break
-        if deps.worker.draining:
-            raise HandedOver(f"the server stops before run {run.id} does")
-        await asyncio.sleep(_POLL_S)
+    with deps.worker.bus.watch(run.id) as watch:
+        while True:
+            ended = not (await deps.database.read(lambda tx: runs.get(tx, run.id))).is_active
+            async for batch in deps.streams.follow(run.id, position, PACKET_GAP_S):
+                yield batch
+                position = batch[-1][0]
+                if isinstance(batch[-1][1], TERMINAL):
+                    return
+            if ended:  # asked before the frames were read, so these were all
+                break
+            if deps.worker.draining:
+                raise HandedOver(f"the server stops before run {run.id} does")
+            await deps.worker.until_changed(watch, NET_S)
     closing = await _missing_end(deps, run.id)
     if remaining := [numbered for numbered in closing if numbered[0] > position]:
         yield remaining

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core.records import Run
+from holdfast.engine.bus import NET_S, Bus, Watch
 from holdfast.engine.checkpoint import end_unreadable
 from holdfast.engine.clock import Clock
 from holdfast.engine.failures import classify
@@ -86,6 +87,7 @@ class Worker:
         self._clock = clock
         self._pace = pace
         self.windows = Windows()
+        self.bus = Bus()
         self._owned: dict[str, _Owned] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._lines: dict[str, _Line] = {}
@@ -111,6 +113,7 @@ class Worker:
         self._replace(self._owned.get(session.run.id), owned)
         if session.run.cancel_asked_us is not None:
             owned.scope.cancel("user")
+        self.bus.wake(session.run.id)
         task = asyncio.create_task(self._drive(session, owned), name=session.run.id)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -145,6 +148,12 @@ class Worker:
         owned = self._owned.get(run_id)
         if owned is not None:
             await owned.stopped.wait()
+
+    async def until_changed(self, watch: Watch, at_most_s: float | None = None) -> None:
+        """Returns when the run may have begun, stopped or changed hands: look at its record again."""
+        if not self.owns(watch.run_id):
+            at_most_s = NET_S if at_most_s is None else min(at_most_s, NET_S)
+        await watch.woken(at_most_s)
 
     @asynccontextmanager
     async def in_line(self, thread_id: str) -> AsyncGenerator[None]:
@@ -226,6 +235,7 @@ class Worker:
     async def drain(self) -> None:
         """Lets runs finish for a while, then hands over what is left: nothing is written, the leases are released."""
         self._draining = True
+        self.bus.wake_all()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._pace.drain_s)
         for owned in list(self._owned.values()):
@@ -255,6 +265,7 @@ class Worker:
                 del self._owned[session.run.id]
             self._streams.end(session.stream)
             owned.stopped.set()
+            self.bus.wake(session.run.id)
             self.on_end(session.run)
 
     async def _let_go(self, session: Session) -> None:
