@@ -235,6 +235,8 @@ BAD: list[tuple[int, dict[str, Any], str]] = [
     (501, {"folder_ids": ["source-1"]}, "folder_ids"),
     (501, {"identity_ids": ["identity-1"]}, "identity_ids"),
     (501, {"include_multi_agent_tools": True}, "include_multi_agent_tools"),
+    (501, {"enable_sleeptime": True}, "enable_sleeptime"),
+    (501, {"agent_type": "voice_convo_agent", "enable_sleeptime": True}, "enable_sleeptime"),
     (422, {"system": "a\x00b"}, "NUL"),
     (422, {"tags": [""]}, "tags"),
 ]

@@ -166,6 +166,8 @@ class AgentFields(BaseModel):
             return "Folders cannot be attached to agents yet: leave out folder_ids and source_ids."
         if self.identity_ids:
             return "Identities cannot be attached to agents yet: leave out identity_ids."
+        if self.enable_sleeptime:
+            return "Sleeptime agents beside an agent are not built yet: leave out enable_sleeptime."
         return None
 
 
