@@ -197,6 +197,16 @@ async def test_an_embedding_is_optional_and_shown_when_known(served: Served) -> 
     assert (cleared["embedding"], cleared["embedding_config"]) == (None, None)
 
 
+@pytest.mark.parametrize("name", ["Claude (v4.5)", "notes: 2026/11", "🧑‍🚀 Ada", "ops@night #1"])
+async def test_an_agent_is_renamed_to_what_people_call_it(served: Served, name: str) -> None:
+    made = await served.create(name="Eva")
+    path = f"/v1/agents/{made['id']}"
+    assert (await served.ok("PATCH", path, {"name": name}))["name"] == name
+    assert [agent["id"] for agent in await served.ok("GET", "/v1/agents/", name=name)] == [made["id"]]
+    for bad in ("", " ", "two\nlines"):
+        await served.refused(422, "PATCH", path, {"name": bad})
+
+
 BAD: list[tuple[int, dict[str, Any], str]] = [
     (422, {"name": "a/b"}, "name"),
     (422, {"name": "tab\there"}, "name"),
@@ -261,7 +271,7 @@ async def test_a_refused_change_changes_nothing(served: Served) -> None:
         (409, {"name": "Eva", "tags": [], "block_ids": [own, other["id"]]}),
         (404, {"tags": [], "block_ids": ["block-123e4567-e89b-42d3-8456-426614174000"]}),
         (400, {"block_ids": [], "tool_ids": ["tool-x"]}),
-        (422, {"name": "a/b"}),
+        (422, {"name": "tab\there"}),
         (422, {"timezone": "Nowhere"}),
         (404, {"model": "acme/none"}),
         (400, {"context_window_limit": 10**7}),
