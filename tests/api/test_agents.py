@@ -6,6 +6,7 @@ import asyncio
 import re
 from typing import Any
 
+import pytest
 from sqlalchemy import select
 
 from holdfast import ids
@@ -186,6 +187,19 @@ async def test_an_llm_config_object_still_chooses_the_model(served: Served) -> N
     assert made["llm_config"]["max_tokens"] == 50
     named = await served.create(llm_config={"model": "x", "handle": "holdfast/offline", "context_window": 10**6})
     assert (named["model"], named["llm_config"]["context_window"]) == ("holdfast/offline", 128_000)
+
+
+async def test_an_llm_config_that_was_read_is_written_back_with_another_model_in_it(served: Served) -> None:
+    made = await served.create(model="acme/large")
+    path = f"/v1/agents/{made['id']}"
+    moved = await served.ok("PATCH", path, {"llm_config": made["llm_config"] | {"model": "thinker"}})
+    assert (moved["model"], moved["llm_config"]["model"]) == ("acme/thinker", "thinker")
+    assert (await served.ok("PATCH", path, {"llm_config": moved["llm_config"]}))["model"] == "acme/thinker"
+    away = await served.ok("PATCH", path, {"llm_config": moved["llm_config"] | {"model": "holdfast/offline"}})
+    assert away["model"] == "holdfast/offline"
+    assert "acme/none" in await served.refused(
+        404, "PATCH", path, {"llm_config": made["llm_config"] | {"handle": "holdfast/offline", "model": "acme/none"}}
+    )
 
 
 async def test_an_embedding_is_optional_and_shown_when_known(served: Served) -> None:

@@ -55,6 +55,15 @@ def asked_handle(request: AgentFields) -> str | None:
     return own_wish(request.llm_config.chosen_handle if request.llm_config else request.model)
 
 
+def changed_handle(request: UpdateAgent, known: str) -> str | None:
+    """As `asked_handle`, but programs put another model into the `llm_config` that they have read, and leave its handle."""
+    config = request.llm_config
+    provider, _, name = known.partition("/")
+    if config is None or config.handle != known or config.model == name:
+        return asked_handle(request)
+    return config.model if "/" in config.model and "/" not in name else f"{provider}/{config.model}"
+
+
 def own_wish(handle: str | None) -> str | None:
     return None if handle in _LEFT_TO_THE_SERVER else handle
 
