@@ -56,7 +56,7 @@ def asked_handle(request: AgentFields) -> str | None:
 
 
 def changed_handle(request: UpdateAgent, known: str) -> str | None:
-    """As `asked_handle`, but programs put another model into the `llm_config` that they have read, and leave its handle."""
+    """As `asked_handle`; but programs put another model into the `llm_config` they have read, and leave its handle."""
     config = request.llm_config
     provider, _, name = known.partition("/")
     if config is None or config.handle != known or config.model == name:

@@ -14,9 +14,8 @@ MAX_LIMIT: Final = 1000
 INT64_MAX: Final = 2**63 - 1
 
 
-
 def _page_size(limit: int) -> int:
-    """Programs that want everything ask for a page of 10,000 or more. They get a full page, and can ask for the next."""
+    """Programs that want everything ask for 10,000 or more. They get a full page, and can ask for the next."""
     return min(limit, MAX_LIMIT)
 
 
