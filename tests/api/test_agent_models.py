@@ -35,6 +35,18 @@ async def test_the_embedding_that_is_gone_stands_for_the_one_that_is_configured_
         assert (await configured.ok("PATCH", path, named))["embedding"] == "acme/vectors"
 
 
+@pytest.mark.parametrize("handle", ["letta/auto", "letta/auto-fast"])
+async def test_the_handle_that_leaves_the_choice_to_the_server_gets_its_default_and_keeps_what_an_agent_has(
+    served: Served, handle: str
+) -> None:
+    made = await served.create(model=handle, compaction_settings={"model": handle})
+    assert made["model"] == made["llm_config"]["handle"] == "holdfast/offline"
+    assert made["compaction_settings"]["model"] == "holdfast/offline"
+    other = await served.create(model="acme/thinker")
+    kept = await served.ok("PATCH", f"/v1/agents/{other['id']}", {"model": handle})
+    assert kept["model"] == "acme/thinker"
+
+
 async def test_reasoning_tokens_need_no_limit_for_the_reply(served: Served) -> None:
     thinker = await served.create(model="acme/thinker", max_reasoning_tokens=4_000)
     assert thinker["llm_config"]["max_reasoning_tokens"] == 4_000

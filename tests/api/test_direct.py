@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from holdfast.api.direct import direct_way
 from holdfast.api.json import json_response
+from holdfast.api.params import After, Before, Limit
 from holdfast.api.routing import LazyRoute, LazyRouter, RouteIndex
 
 ThingId = Annotated[str, Path(pattern="^thing-[0-9]+$")]
@@ -35,10 +36,15 @@ async def list_things(
     return json_response({"limit": limit, "names": names, "order": order, "after": after})
 
 
+async def list_pages(limit: Limit = 50, before: Before = None, after: After = None) -> Response:
+    return json_response({"limit": limit, "before": before, "after": after})
+
+
 def client(*, direct: bool) -> httpx.AsyncClient:
     router = LazyRouter(prefix="/things")
     router.add_api_route("/{thing_id}", post_thing, methods=["POST"])
     router.add_api_route("/", list_things, methods=["GET"])
+    router.add_api_route("/pages/", list_pages, methods=["GET"])
     routes = [route for route in router.routes if isinstance(route, LazyRoute)]
     for route in routes:
         assert route.direct is not None
@@ -62,6 +68,8 @@ SAID: list[tuple[str, str, Any]] = [
     (GET, "/things/?limit=3&names=a&names=b&order=desc&after=", None),
     (GET, "/things/?limit=10", None),
     (GET, "/things/?order=sideways&unknown=1", None),
+    (GET, "/things/pages/?limit=100000&before=&after=thing-1", None),
+    (GET, "/things/pages/?limit=0", None),
     (GET, "/things/?names=%C5%BElu%C5%A5+k%C5%AF%C5%88", None),
 ]
 

@@ -103,6 +103,25 @@ async def test_json_by_any_of_its_names_is_checked_and_read(kind: str) -> None:
     assert good.status_code == 200
 
 
+async def test_a_body_that_does_not_say_what_it_is_is_checked_and_read_as_json() -> None:
+    async with client_of(max_body_bytes=1024) as client:
+        bad = await client.post("/v1/notes/", content=b'{"text": "a\\u0000b"}')
+        large = await client.post("/v1/notes/", content=_chunks(b"x" * 2000))
+        good = await client.post("/v1/notes/", content=b'{"text": "a"}')
+    assert "content-type" not in good.request.headers
+    assert "NUL" in bad.text
+    assert large.status_code == 413
+    assert (good.status_code, good.json()["text"]) == (200, "a")
+
+
+@pytest.mark.parametrize("kind", ["text/plain;charset=UTF-8", "application/x-www-form-urlencoded"])
+async def test_json_under_another_name_is_refused_with_the_name_to_use(kind: str) -> None:
+    async with client_of() as client:
+        answer = await client.post("/v1/notes/", content=b'{"text": "a"}', headers={"content-type": kind})
+    assert answer.status_code == 422
+    assert "Content-Type: application/json" in answer.json()["detail"]
+
+
 @pytest.mark.parametrize("value", ["[]", "1", '"a"', '{"a":1}'])
 async def test_a_body_of_too_many_values_is_refused_before_it_is_decoded(value: str) -> None:
     body = f'{{"text": "a", "extra": {{"many": [{",".join([value] * (MAX_VALUES + 1))}]}}}}'.encode()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs.letta_code import LettaCode
+from tests.programs.letta_code import FROM_NPM, LettaCode
 from tests.serving import ServerProcess
 
 PLACE = Path(sys.prefix) / "programs"
@@ -28,5 +28,5 @@ def server(tmp_path: Path) -> Generator[ServerProcess]:
 
 @pytest.fixture
 def letta_code(programs: Path, server: ServerProcess, tmp_path: Path) -> Generator[LettaCode]:
-    with LettaCode(programs, server.url, tmp_path) as letta_code:
+    with LettaCode(["node", str(programs / FROM_NPM)], server.url, tmp_path) as letta_code:
         yield letta_code

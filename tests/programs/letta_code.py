@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -15,7 +16,8 @@ import msgspec
 from tests.surroundings import calm
 
 LIMIT_S = 60
-COMMAND = "node_modules/@letta-ai/letta-code/letta.js"
+FROM_NPM = "letta-code/node_modules/@letta-ai/letta-code/letta.js"
+FROM_PYPI = "letta/bin/letta"
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -30,8 +32,8 @@ class Answer(msgspec.Struct, frozen=True):
 class LettaCode:
     """`with LettaCode(…) as letta_code:` ends every process that it has started."""
 
-    def __init__(self, programs: Path, url: str, directory: Path) -> None:
-        self._command = programs / "letta-code" / COMMAND
+    def __init__(self, command: Sequence[str], url: str, directory: Path) -> None:
+        self._command = command
         self._url = url
         self._home = directory / "home"
         self.project = directory / "project"
@@ -50,16 +52,9 @@ class LettaCode:
     def start(self, prompt: str, *options: str) -> subprocess.Popen[str]:
         """In a process group of its own, with the tools that it runs. It may call them without asking a person."""
         process = subprocess.Popen(
-            ["node", str(self._command), "-p", prompt, "--output-format", "json", "--yolo", *options],
+            [*self._command, "-p", prompt, "--output-format", "json", "--yolo", *options],
             cwd=self.project,
-            env=calm(os.environ)
-            | {
-                "HOME": str(self._home),
-                "LETTA_BASE_URL": self._url,
-                "LETTA_API_KEY": "not needed",
-                "LETTA_CODE_TELEM": "0",
-                "DISABLE_AUTOUPDATER": "1",
-            },
+            env=surroundings(self._home, self._url),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -108,6 +103,16 @@ class Gate:
 
     def let_through(self, text: str) -> None:
         self._go.write_text(text)
+
+
+def surroundings(home: Path, url: str) -> dict[str, str]:
+    return calm(os.environ) | {
+        "HOME": str(home),
+        "LETTA_BASE_URL": url,
+        "LETTA_API_KEY": "not needed",
+        "LETTA_CODE_TELEM": "0",
+        "DISABLE_AUTOUPDATER": "1",
+    }
 
 
 def call(tool: str, reply: int, **arguments: str) -> str:

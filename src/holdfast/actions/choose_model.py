@@ -18,6 +18,8 @@ from holdfast.wire.models import embedding_config_view
 
 _HANDLES_NAMED: Final = 20
 _FREE_EMBEDDING: Final = "letta/letta-free"  # of a service that is gone; programs name it without needing it
+# Of the same service, which chose a model by itself. Programs that have no wish of their own name one of these.
+_LEFT_TO_THE_SERVER: Final = frozenset({"letta/auto", "letta/auto-chat", "letta/auto-fast"})
 _MODEL_FIELDS: Final = frozenset(
     {
         "model",
@@ -49,7 +51,21 @@ class Embedding(msgspec.Struct, frozen=True):
 
 
 def asked_handle(request: AgentFields) -> str | None:
-    return request.llm_config.chosen_handle if request.llm_config else request.model
+    """None: the server's default, or what the agent has."""
+    return own_wish(request.llm_config.chosen_handle if request.llm_config else request.model)
+
+
+def changed_handle(request: UpdateAgent, known: str) -> str | None:
+    """As `asked_handle`; but programs put another model into the `llm_config` they have read, and leave its handle."""
+    config = request.llm_config
+    provider, _, name = known.partition("/")
+    if config is None or config.handle != known or config.model == name:
+        return asked_handle(request)
+    return config.model if "/" in config.model and "/" not in name else f"{provider}/{config.model}"
+
+
+def own_wish(handle: str | None) -> str | None:
+    return None if handle in _LEFT_TO_THE_SERVER else handle
 
 
 def concerns_model(request: UpdateAgent) -> bool:

@@ -11,7 +11,7 @@ from holdfast import ids
 from holdfast.actions import base_tools
 from holdfast.actions.agent_names import random_name
 from holdfast.actions.blocks import check_limit
-from holdfast.actions.choose_model import Defaults, Embedding, chosen_embedding, first_choice
+from holdfast.actions.choose_model import Defaults, Embedding, chosen_embedding, first_choice, own_wish
 from holdfast.actions.initial_messages import first_messages
 from holdfast.core import prompt
 from holdfast.core.prompts import DEFAULT_SYSTEM, SUMMARY
@@ -109,6 +109,8 @@ def compaction_of(sent: CompactionRequestSettings, known: CompactionSettings, ha
     model.
     """
     changes: dict[str, Any] = {name: getattr(sent, name) for name in sent.model_fields_set}
+    if "model" in changes:
+        changes["model"] = own_wish(changes["model"])
     for name, meaning in (("model", handle), ("prompt", SUMMARY[known.mode])):
         if getattr(known, name) is None and changes.get(name) == meaning:
             del changes[name]

@@ -10,7 +10,7 @@ from holdfast.actions import create_agent as creation
 from holdfast.actions.choose_model import (
     Defaults,
     Embedding,
-    asked_handle,
+    changed_handle,
     chosen_embedding,
     concerns_model,
     revised_choice,
@@ -82,7 +82,7 @@ async def _resolve(
         return (await agent_rows.get(tx, agent_id)).model.handle
 
     handle = await database.read(known_handle)
-    info = await catalog.find(asked_handle(request) or handle) if concerns_model(request) else None
+    info = await catalog.find(changed_handle(request, handle) or handle) if concerns_model(request) else None
     embedding = None
     if {"embedding", "embedding_config"} & request.model_fields_set:
         named = request.embedding is not None or request.embedding_config is not None
@@ -116,7 +116,7 @@ def _changed(agent: Agent, request: UpdateAgent, resolved: _Resolved, defaults: 
 
 
 def _model(agent: Agent, request: UpdateAgent, info: ModelInfo, defaults: Defaults) -> ModelChoice:
-    if asked_handle(request) is None and agent.model.handle != info.handle:
+    if changed_handle(request, agent.model.handle) is None and agent.model.handle != info.handle:
         raise Conflict("The agent's model was changed by another request at the same time. Send the change again.")
     return revised_choice(agent.model, request, info, defaults.window, agent.agent_type)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args, get_origin
 from urllib.parse import parse_qsl
 
 from fastapi.params import Path, Query
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, ValidationError, create_model
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -108,7 +108,7 @@ def _id_pattern(annotation: object) -> re.Pattern[str] | None:
 def _is_query(annotation: object) -> bool:
     """Values that a query string can spell, under the parameter's own name."""
     kind, notes = _taken_apart(annotation)
-    if any(not isinstance(note, Query) or note.alias for note in notes):
+    if not all(isinstance(note, AfterValidator) or (isinstance(note, Query) and not note.alias) for note in notes):
         return False
     return all(leaf in _PLAIN or isinstance(leaf, str) for leaf in _leaves(kind))
 

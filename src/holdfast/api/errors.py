@@ -145,6 +145,8 @@ def _sentence(problem: Mapping[str, Any]) -> str:
         message = f"String should match pattern '{readable_pattern(pattern)}'"
     if problem.get("type") == "too_long" and isinstance(given := problem.get("input"), Sized):
         message = f"holds {len(given)} items; at most {problem['ctx']['max_length']} are accepted"
+    if where == "body" and isinstance(problem.get("input"), bytes):  # the framework did not take it for JSON
+        message = "it is read only as JSON; send it with Content-Type: application/json"
     return f"{where}: {message}" if where else message
 
 

@@ -40,6 +40,10 @@ class Limits:
             length, is_json = _body_headers(scope)
             if length is not None and length > self._max:
                 raise self._too_large()
+            if is_json is None and length != 0:
+                # HTTP libraries that are handed text need not say what it is, and all that we read is JSON.
+                scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]
+                is_json = True
             if is_json:
                 receive = await self._read_json(receive)
             elif length != 0 or scope["method"] not in _WITHOUT_BODY:
@@ -184,10 +188,10 @@ def _check_address(scope: Scope) -> None:
         raise Unprocessable(f"The query has {fields} parameters; at most {MAX_QUERY_FIELDS} are accepted.")
 
 
-def _body_headers(scope: Scope) -> tuple[int | None, bool]:
-    """How long the body says it is (None: it does not say), and whether it is JSON."""
+def _body_headers(scope: Scope) -> tuple[int | None, bool | None]:
+    """How long the body says it is, and whether it is JSON. None: it does not say."""
     length: int | None = 0
-    is_json = False
+    is_json: bool | None = None
     for name, value in scope["headers"]:
         if name == b"content-length":
             length = int(value) if value.isdigit() else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 from fastapi import Depends, Query
+from pydantic import AfterValidator
 
 from holdfast.core.spec import Speaking
 from holdfast.wire.bounds import MAX_QUERY
@@ -12,10 +13,27 @@ from holdfast.wire.bounds import MAX_QUERY
 MAX_LIMIT: Final = 1000
 INT64_MAX: Final = 2**63 - 1
 
+
+def _page_size(limit: int) -> int:
+    """Programs that want everything ask for 10,000 or more. They get a full page, and can ask for the next."""
+    return min(limit, MAX_LIMIT)
+
+
+def _cursor(id: str | None) -> str | None:
+    """Form builders send every parameter, with nothing in it where there is no cursor yet."""
+    return id or None
+
+
 # Pages differ in their default, so it is given in the signature: `limit: Limit = 50`.
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many items a page may hold.")]
-Before = Annotated[str | None, Query(description="Only items before this id, in the order asked for.")]
-After = Annotated[str | None, Query(description="Only items after this id, in the order asked for.")]
+Limit = Annotated[
+    int, Query(ge=1, description=f"How many items a page may hold; at most {MAX_LIMIT}."), AfterValidator(_page_size)
+]
+Before = Annotated[
+    str | None, Query(description="Only items before this id, in the order asked for."), AfterValidator(_cursor)
+]
+After = Annotated[
+    str | None, Query(description="Only items after this id, in the order asked for."), AfterValidator(_cursor)
+]
 SearchQuery = Annotated[str | None, Query(max_length=MAX_QUERY)]
 Order = Annotated[Literal["asc", "desc"], Query(description="`asc` is oldest first, `desc` newest first.")]
 OrderBy = Annotated[Literal["created_at"], Query(description="The field that decides the order.")]

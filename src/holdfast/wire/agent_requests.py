@@ -41,6 +41,13 @@ def _valid_name(name: str) -> str:
         raise ValueError("the name must not be empty")
     if (size := len(name.encode())) > MAX_NAME_BYTES:
         raise ValueError(f"the name takes {size} bytes in UTF-8; at most {MAX_NAME_BYTES} are accepted")
+    if any(unicodedata.category(character) == "Cc" for character in name):
+        raise ValueError("the name must not hold control characters, such as tabs and ends of lines")
+    return name
+
+
+def _valid_first_name(name: str) -> str:
+    """Stricter than what an agent may be renamed to: both as programs found them."""
     for character in name:
         if unicodedata.category(character)[0] not in "LNM" and character not in " -_'":
             raise ValueError(
@@ -72,6 +79,7 @@ def _valid_secrets(secrets: dict[str, str]) -> dict[str, str]:
 
 
 AgentName = Annotated[str, Field(max_length=1024), AfterValidator(_valid_name)]
+FirstAgentName = Annotated[AgentName, AfterValidator(_valid_first_name)]
 Timezone = Annotated[str, Field(max_length=256), AfterValidator(_valid_timezone)]
 EmbeddingHandle = Annotated[str, Field(max_length=1_024), AfterValidator(_valid_handle)]
 SecretName = Annotated[str, Field(max_length=MAX_NAME)]
@@ -166,10 +174,13 @@ class AgentFields(BaseModel):
             return "Folders cannot be attached to agents yet: leave out folder_ids and source_ids."
         if self.identity_ids:
             return "Identities cannot be attached to agents yet: leave out identity_ids."
+        if self.enable_sleeptime:
+            return "Sleeptime agents beside an agent are not built yet: leave out enable_sleeptime."
         return None
 
 
 class CreateAgentRequest(AgentFields):
+    name: FirstAgentName | None = None
     agent_type: AgentType = "letta_v1_agent"
     memory_blocks: Many[CreateBlock] | None = None
     tools: Many[Name] | None = None
