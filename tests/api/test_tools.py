@@ -291,6 +291,18 @@ async def test_search_puts_names_before_descriptions(served: Served) -> None:
     await served.refused(422, "POST", "/v1/tools/search", {"unknown": 1})
 
 
+async def test_tools_are_found_by_any_of_the_words_and_the_best_come_first(served: Served) -> None:
+    await served.create_tool()
+    found = [hit.tool.name for hit in await served.client.tools.search(query="Roll messages to somebody", limit=100)]
+    assert {"roll_dice", "send_message"} <= set(found)
+    both = [hit.tool.name for hit in await served.client.tools.search(query="the dice: roll them", limit=100)]
+    assert both[0] == "roll_dice"
+    assert await served.client.tools.search(query="marzipan") == []
+    assert len(await served.client.tools.search(query=None, limit=100)) == len(
+        [tool async for tool in served.client.tools.list()]
+    )
+
+
 async def test_a_schema_can_be_derived_without_storing_a_tool(served: Served) -> None:
     schema = await served.ok("POST", "/v1/tools/generate-schema", {"code": ROLL})
     assert schema["name"] == "roll_dice"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.llm.anthropic_traits import UNKNOWN, family_and_version, traits_of
+from holdfast.llm.anthropic_traits import UNKNOWN, family_and_version, loses_thinking, traits_of
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,19 @@ def test_generations_differ_in_how_they_think(name: str, thinks: bool, adaptive:
 def test_families_differ_in_what_can_be_imposed_on_them(name: str, forced: bool, off: str) -> None:
     traits = traits_of(name)
     assert (traits.forced_choice, traits.off) == (forced, off)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "lost"),
+    [
+        ("claude-sonnet-4-5", "enabled", True),
+        ("claude-opus-4-6", "enabled", True),
+        ("claude-opus-5-5", "enabled", False),
+        ("claude-sonnet-4-5", "disabled", False),
+        ("claude-3-5-haiku-latest", None, False),
+    ],
+)
+def test_a_forced_call_costs_the_thinking_of_models_that_can_be_forced(
+    name: str, wanted: str | None, lost: bool
+) -> None:
+    assert loses_thinking(name, {"thinking": {"type": wanted}} if wanted else {}) is lost

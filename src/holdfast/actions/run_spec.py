@@ -11,6 +11,7 @@ from holdfast.actions.call_settings import CallSettings, moved
 from holdfast.core import heartbeats, prompt
 from holdfast.core.records import Agent, ModelChoice, Thread, Tool
 from holdfast.core.spec import Effect, HeartbeatLoop, RunSpec, Speaking, ToolSpec
+from holdfast.llm.anthropic_traits import loses_thinking
 from holdfast.llm.base import Catalog, ModelInfo
 from holdfast.llm.presets import completed
 from holdfast.wire.model_settings import ModelSettings, writes_thoughts
@@ -58,7 +59,13 @@ def _heartbeats(model: ModelChoice, request: LettaRequest) -> HeartbeatLoop:
     speaking = None
     if request.use_assistant_message:
         speaking = Speaking(request.assistant_message_tool_name, request.assistant_message_tool_kwarg)
-    return HeartbeatLoop(thinking=writes_thoughts(model.settings), speaking=speaking)
+    return HeartbeatLoop(thinking=writes_thoughts(model.settings) or _is_hushed(model), speaking=speaking)
+
+
+def _is_hushed(model: ModelChoice) -> bool:
+    """Claude would think by itself, but not in a loop that forces every call."""
+    _, _, name = model.handle.partition("/")
+    return model.settings.get("provider_type") == "anthropic" and loses_thinking(name, model.settings)
 
 
 async def effective_model(catalog: Catalog, agent: Agent, thread: Thread, override: str | None) -> ModelChoice:

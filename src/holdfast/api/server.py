@@ -37,6 +37,7 @@ from holdfast.api.routes import (
     providers,
     runs,
     steps,
+    tags,
     telemetry,
     tools,
 )
@@ -67,6 +68,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     conversation_messages.router,
     runs.router,
     steps.router,
+    tags.router,
     telemetry.router,
     approvals.router,
 )

@@ -120,10 +120,6 @@ UNBUILT: Final[tuple[Family, ...]] = (
         ),
     ),
     Family(
-        "Tags",
-        ("GET /v1/tags/",),
-    ),
-    Family(
         "Templates",
         (
             "POST /v1/templates",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -65,6 +65,15 @@ def accepted_effort(wanted: str, traits: Traits, *, is_off: bool) -> str | None:
         return wanted  # the vendor may know it by now
     most = min(EFFORTS.index(wanted), EFFORTS.index("high") if is_off else len(EFFORTS))
     return next((effort for effort in reversed(traits.efforts) if EFFORTS.index(effort) <= most), None)
+
+
+def loses_thinking(model: str, settings: dict[str, Any]) -> bool:
+    """Whether a model that is to think does not, once it is forced to call a tool.
+
+    With a budget the two exclude each other, and models that decide by themselves skip the thinking.
+    """
+    thinking: dict[str, Any] = settings.get("thinking") or {}
+    return thinking.get("type") == "enabled" and traits_of(model).forced_choice
 
 
 def family_and_version(model: str) -> tuple[str, Version | None]:

@@ -57,10 +57,14 @@ class PendingRequest(msgspec.Struct, frozen=True):
     changed_secrets: tuple[str, ...]  # since it was asked
 
 
+# Lenient, because agents are deleted while they are listed: a client that walks the list asks for what comes after the
+# last one, which it has just deleted.
 _ORDERINGS: dict[OrderBy, Ordering] = {
-    "created_at": Ordering(sort=agents.c.created_us, id=agents.c.id, what="Agent"),
-    "updated_at": Ordering(sort=agents.c.updated_us, id=agents.c.id, what="Agent"),
-    "last_run_completion": Ordering(sort=agents.c.last_run_completion_us, id=agents.c.id, what="Agent", nullable=True),
+    "created_at": Ordering(sort=agents.c.created_us, id=agents.c.id, what="Agent", lenient=True),
+    "updated_at": Ordering(sort=agents.c.updated_us, id=agents.c.id, what="Agent", lenient=True),
+    "last_run_completion": Ordering(
+        sort=agents.c.last_run_completion_us, id=agents.c.id, what="Agent", nullable=True, lenient=True
+    ),
 }
 # Written when a run ends, by the run, and left alone by edits of the agent.
 _OF_RUNS = frozenset({"last_stop_reason", "last_run_completion_us", "last_run_duration_ns"})

@@ -48,6 +48,7 @@ class Ordering(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     what: str
     scope: tuple[ColumnElement[bool], ...] = ()
     nullable: bool = False  # rows without a sort value come last, in both orders
+    lenient: bool = False  # an id that is not there (any more) is no cursor: the list begins anew
 
 
 async def fetch_page(tx: Transaction, query: Select[Any], ordering: Ordering, page: Page) -> list[Row]:
@@ -55,10 +56,8 @@ async def fetch_page(tx: Transaction, query: Select[Any], ordering: Ordering, pa
     shown_ascending = page.chronological or page.order == "asc"
     key = _key(ordering, ascending=shown_ascending)
     for cursor, later in ((page.after, True), (page.before, False)):
-        if cursor is not None:
-            query = query.where(
-                _beyond(key, ordering, await _locate(tx, key, ordering, cursor), later == shown_ascending)
-            )
+        if cursor is not None and (here := await _locate(tx, key, ordering, cursor)) is not None:
+            query = query.where(_beyond(key, ordering, here, later == shown_ascending))
     from_the_end = page.before is not None or (page.chronological and page.order == "desc" and page.after is None)
     taken_ascending = shown_ascending != from_the_end
     columns = (key, ordering.id)
@@ -75,11 +74,13 @@ def _key(ordering: Ordering, *, ascending: bool) -> ColumnElement[Any]:
     return func.coalesce(ordering.sort, literal(_LAST if ascending else -1, ordering.sort.type))
 
 
-async def _locate(tx: Transaction, key: ColumnElement[Any], ordering: Ordering, cursor: str) -> Any:
+async def _locate(tx: Transaction, key: ColumnElement[Any], ordering: Ordering, cursor: str) -> tuple[Any, str] | None:
     found = await tx.fetch_one(select(key.label("sort")).where(and_(ordering.id == cursor, *ordering.scope)))
-    if found is None:
-        raise NotFound(f"{ordering.what} {cursor} not found")
-    return found["sort"], cursor
+    if found is not None:
+        return found["sort"], cursor
+    if ordering.lenient:
+        return None
+    raise NotFound(f"{ordering.what} {cursor} not found")
 
 
 def _beyond(key: ColumnElement[Any], ordering: Ordering, cursor: tuple[Any, str], greater: bool) -> ColumnElement[bool]:

@@ -33,7 +33,7 @@ from holdfast.core.usage import Usage
 from holdfast.llm.base import ModelRequest, NamedTool, ToolChoice, ToolSchema
 from holdfast.llm.json_in_words import JSON_ONLY
 from tests.llm.fakes import anthropic_rules as rules
-from tests.llm.fakes.script import Failure, FailureKind
+from tests.llm.fakes.script import THINKS, Failure, FailureKind
 
 _PREFIX = "signed-"
 _REFUSALS: dict[FailureKind, tuple[int, str, str]] = {
@@ -91,6 +91,7 @@ class AnthropicProtocol:
             max_output_tokens=asked.max_tokens,
             temperature=asked.temperature,
             response_format=_response_format(asked, system),
+            settings={THINKS: asked.is_thinking},
         )
 
     def rendering(self, path: str, body: dict[str, object]) -> AnthropicRendering:

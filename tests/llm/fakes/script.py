@@ -35,6 +35,8 @@ ERRORS: dict[FailureKind, type[errors.ModelError]] = {
     "not_found": errors.Rejected,
 }
 
+THINKS = "thinks"  # a setting of a request that was understood: whether thoughts were asked for
+
 
 class Failure(msgspec.Struct, frozen=True):
     """Told by status before a reply begins, or within the stream when it has begun."""

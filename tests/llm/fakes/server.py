@@ -17,15 +17,16 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.deltas import Delta
+from holdfast.core.deltas import Delta, OmittedDelta, ReasoningDelta, RedactedDelta
 from holdfast.errors import BadReply, ModelError, ModelUnavailable
 from holdfast.llm.base import ModelRequest
 from holdfast.llm.scripted import OfflineModel
-from tests.llm.fakes.script import Failure, Rendering, Script, VendorProtocol, failure_of
+from tests.llm.fakes.script import THINKS, Failure, Rendering, Script, VendorProtocol, failure_of
 
 Brain = Callable[[ModelRequest], AsyncGenerator[Delta]]
 # Paths of our own, for tests in another process: how many replies are open, and what was last asked.
 STANDING, LAST = "/_open", "/_last"
+_THOUGHTS = (ReasoningDelta, RedactedDelta, OmittedDelta)
 
 
 class Exchange:
@@ -220,7 +221,8 @@ class FakeVendor:
         async with aclosing(self._brain(asked)) as said:
             try:
                 async for delta in _opening(said, out, rendering):
-                    await out.send(rendering.delta(delta))
+                    if asked.settings.get(THINKS, True) or not isinstance(delta, _THOUGHTS):
+                        await out.send(rendering.delta(delta))
             except ModelUnavailable as error:
                 if out.is_open:
                     raise _Cut from error

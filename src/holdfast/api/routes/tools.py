@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Header, Query
 from starlette.responses import Response
 
-from holdfast.actions import base_tools, run_tool, upsert_tool
+from holdfast.actions import base_tools, run_tool, search_tools, upsert_tool
 from holdfast.api.deps import Deps
 from holdfast.api.ids import ToolId
 from holdfast.api.json import json_response
@@ -110,15 +110,12 @@ async def run_from_source(deps: Deps, request: ToolRunFromSource) -> Response:
 
 
 @router.post("/search", responses={200: {"model": list[ToolSearchResult]}}, response_model=None)
-async def search_tools(deps: Deps, request: ToolSearchRequest) -> Response:
-    """By words only; a tool whose name holds them comes before one whose description does."""
-    filters = tool_rows.ToolFilter(search=request.query, types=_types(request.tool_types))
-    found = await deps.database.read(lambda tx: tool_rows.list_tools(tx, filters, Page(limit=None)))
-    wanted = set(request.tags or ())
-    matching = [tool for tool in found if not wanted or wanted & set(tool.tags)]
-    text = (request.query or "").lower()
-    matching.sort(key=lambda tool: (text not in tool.name.lower(), tool.name))
-    return json_response([search_view(tool, rank) for rank, tool in enumerate(matching[: request.limit], start=1)])
+async def find_tools(deps: Deps, request: ToolSearchRequest) -> Response:
+    """By words only: tools with more of them come first, and those whose names hold them before the others."""
+    filters = tool_rows.ToolFilter(types=_types(request.tool_types))
+    tools = await deps.database.read(lambda tx: tool_rows.list_tools(tx, filters, Page(limit=None)))
+    found = search_tools.matching(tools, request.query, request.tags or ())
+    return json_response([search_view(tool, rank) for rank, tool in enumerate(found[: request.limit], start=1)])
 
 
 @router.get("/{tool_id}", responses={200: {"model": ToolView}}, response_model=None)
