@@ -44,7 +44,8 @@ _PAGE: Final = Template("""\
   pre { font: .85rem/1.4 ui-monospace, monospace; overflow: auto; padding: .6rem; border: 1px solid #8884; }
 </style>
 <h1>Holdfast $version</h1>
-<p>A server for stateful LLM agents. It works, and speaks the V1 REST API of Letta $api_version at <code>$address</code>.</p>
+<p>A server for stateful LLM agents. It works, and speaks the V1 REST API of Letta $api_version at
+<code>$address</code>.</p>
 <ul>
   <li>Is it healthy: <a href="v1/health/">/v1/health/</a>, <a href="v1/ready/">/v1/ready/</a></li>
   <li>What it understands: <a href="docs">/docs</a>, <a href="openapi.json">/openapi.json</a></li>
@@ -73,7 +74,7 @@ what else you say.</p>
 </html>
 """)
 _KEY_NOTE: Final = "<p>This server has a key. Everything but this page and the health routes needs it.</p>\n"
-_KEY_HEADER: Final = " \\\n  -H \"Authorization: Bearer $HOLDFAST_API_KEY\""
+_KEY_HEADER: Final = ' \\\n  -H "Authorization: Bearer $HOLDFAST_API_KEY"'
 _KEY_ARGUMENT: Final = ', api_key="…"'
 
 
@@ -86,7 +87,7 @@ async def show_root(request: Request, deps: Deps) -> Response:
 
 
 def prefers_html(accept: Sequence[str]) -> bool:
-    """Browsers name HTML and rank all else below it. Who accepts both alike, or says nothing, is taken for a program."""
+    """Browsers rank all else below HTML. Who accepts both alike, or says nothing, is taken for a program."""
     weights = _weights(",".join(accept))
     return _weight(weights, "text", "html") > _weight(weights, "application", "json")
 
