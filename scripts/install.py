@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _alone() -> Generator[None]:
     """Two makes at once would install over each other. The lock ends with the process, however that ends. A file that
     is always there is locked, because .venv is not there yet and a file of its own would have to be cleaned up."""
     with open(ROOT / "Makefile", "r+") as held:  # network file systems lock only what may be written

@@ -152,83 +152,20 @@ async def test_who_asks_for_help_is_told_what_to_say(text: str) -> None:
     assert "no tools" in said_in(await ask(text, tools=[]))
 
 
-FRAGMENTS = st.sampled_from(
-    [
-        *(
-            "use",
-            "call",
-            "roll_dice",
-            "roll the dice",
-            "print_tool",
-            "get_weather",
-            "city",
-            "with",
-            "(",
-            ")",
-            "=",
-            ":",
-            "'",
-        ),
-        *(
-            '"',
-            ",",
-            ".",
-            "!",
-            "and",
-            "16",
-            "-0.5",
-            "1e9",
-            "six",
-            "d20",
-            "times",
-            "3 times",
-            "remember",
-            "that",
-            "I like",
-        ),
-        *(
-            "in your memory",
-            "search",
-            "for",
-            "what is my",
-            "{",
-            "}",
-            '{"a":',
-            "https://",
-            "a@b.c",
-            "true",
-            "\n",
-            "block",
-        ),
-        *("send_email", "to", "not", "don't", "please", "the", "human", "\u2028", "é", "’", "0" * 400),
-    ]
-)
+WORDS = """use call roll_dice print_tool get_weather city with ( ) = : ' " , . ! and 16 -0.5 1e9 six d20 times remember
+that I like in your memory search for what is my { } {"a": https:// a@b.c true block send_email to not don't please the
+human é ’ 3"""
+FRAGMENTS = st.sampled_from([*WORDS.split(), "roll the dice", "\n", "\u2028", "0" * 400])
 TEXTS = st.one_of(st.text(max_size=200), st.lists(FRAGMENTS | st.text(max_size=5), max_size=40).map(" ".join))
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-KEYWORDS = st.sampled_from(
-    [
-        "type",
-        "properties",
-        "required",
-        "enum",
-        "items",
-        "minItems",
-        "default",
-        "examples",
-        "anyOf",
-        "oneOf",
-        "$ref",
-        "minimum",
-        "const",
-    ]
-)
-VALUES = JSON | st.sampled_from(
-    ["string", "integer", "array", "object", "number", "boolean", "#", "#/", "#/properties/a"]
-)
+WORDS_OF_SCHEMAS = "type properties required enum items minItems default examples anyOf oneOf $ref minimum const"
+KEYWORDS = st.sampled_from(WORDS_OF_SCHEMAS.split())
+KINDS_AND_PLACES = "string integer array object number boolean # #/ #/properties/a"
+VALUES = JSON | st.sampled_from(KINDS_AND_PLACES.split())
 SCHEMAS = st.recursive(
     st.dictionaries(KEYWORDS, VALUES, max_size=4),
     lambda inner: (
