@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
-SERVING := $(VENV)/.serving
+SERVING := $(VENV)/.serving$(if $(EXTRAS),-$(EXTRAS))
 READY := $(VENV)/.ready
 NEWEST := $(VENV)/newest-client
 CLIENT_0X := $(VENV)/client-0x
@@ -32,12 +32,12 @@ setup: $(READY) ## Make the whole environment in .venv (uv if it is there, pip o
 
 # Serving needs a third of the packages and a tenth of the space, so whoever only wants to see it run waits for no more.
 $(SERVING): pyproject.toml constraints.txt
-	@$(INSTALL) serving
+	@$(INSTALL) $@ $(EXTRAS)
 
 $(READY): pyproject.toml constraints.txt
-	@$(INSTALL) development
+	@$(INSTALL) $@ dev && touch -r $@ $(VENV)/.serving
 
-run: $(SERVING) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a provider is configured
+run: $(SERVING) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a provider is configured (EXTRAS=vendors,telemetry,embeddings)
 	$(BIN)/holdfast serve
 
 test: $(READY) ## Run every test that needs no network, PostgreSQL included (TESTS=path for some)

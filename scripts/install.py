@@ -1,7 +1,8 @@
-"""Installs the project into .venv, for the Makefile: `python scripts/install.py serving` or `… development`.
+"""Installs the project into .venv, for the Makefile: `python scripts/install.py STAMP [EXTRA,…]`.
 
-The two share one environment: the second adds to the first. Needs nothing but the standard library, because it runs
-before anything is installed.
+What serving needs and what developing needs share one environment: whatever is asked for is added to what is there. The
+stamp is the file that says when that was done. Needs nothing but the standard library, because it runs before anything
+is installed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,22 +22,27 @@ ROOT = Path(__file__).parents[1]
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 SOURCES = (ROOT / "pyproject.toml", ROOT / "constraints.txt")
-WANTED = {"serving": ".", "development": ".[dev]"}
-STAMPS = {"serving": VENV / ".serving", "development": VENV / ".ready"}  # the Makefile's targets
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1 or arguments[0] not in WANTED:
-        print(f"usage: install.py {'|'.join(WANTED)}", file=sys.stderr)
+    if not 1 <= len(arguments) <= 2:
+        print("usage: install.py STAMP [EXTRA,…]", file=sys.stderr)
         return 2
-    [kind] = arguments
+    stamp = ROOT / arguments[0]
+    extras = [name.strip() for name in arguments[1].split(",")] if arguments[1:] else []
+    known = tomllib.loads(SOURCES[0].read_text())["project"]["optional-dependencies"]
+    if unknown := [name for name in extras if name not in known]:
+        print(f"There is no extra {unknown[0]!r}; there are: {', '.join(known)}.", file=sys.stderr)
+        return 2
     with _alone():
-        if _is_installed(kind):  # by whoever we waited for
+        if _is_fresh(stamp):  # by whoever we waited for
             return 0
         began_ns = time.time_ns()
-        if not (_has_environment() and _install(WANTED[kind])):
+        if not (_has_environment() and _install(f".[{','.join(extras)}]" if extras else ".")):
             return 1
-        _stamp(kind, began_ns)
+        # As old as the start, so that a requirement that is changed meanwhile is noticed.
+        stamp.touch()
+        os.utime(stamp, ns=(began_ns, began_ns))
     return 0
 
 
@@ -52,16 +59,8 @@ def _alone() -> Generator[None]:
         yield
 
 
-def _is_installed(kind: str) -> bool:
-    stamp = STAMPS[kind]
+def _is_fresh(stamp: Path) -> bool:
     return stamp.exists() and all(stamp.stat().st_mtime_ns >= source.stat().st_mtime_ns for source in SOURCES)
-
-
-def _stamp(kind: str, began_ns: int) -> None:
-    """As old as the start, so that a requirement changed meanwhile is noticed. Development includes serving."""
-    for done in WANTED if kind == "development" else (kind,):
-        STAMPS[done].touch()
-        os.utime(STAMPS[done], ns=(began_ns, began_ns))
 
 
 def _has_environment() -> bool:

@@ -106,6 +106,16 @@ def test_who_has_everything_has_what_serving_needs(clone: Clone) -> None:
     assert clone.log() == ["begin .[dev]", "end .[dev]"]
 
 
+def test_serving_can_be_given_extras(clone: Clone) -> None:
+    for _ in range(2):
+        assert clone.make("run", "EXTRAS=vendors,telemetry")[0] == 0
+    assert clone.log() == ["begin .[vendors,telemetry]", "end .[vendors,telemetry]"]
+    status, shown = clone.make("run", "EXTRAS=wings")
+    assert status != 0
+    assert "There is no extra 'wings'; there are: client, embeddings," in shown
+    assert len(clone.log()) == 2
+
+
 @pytest.mark.parametrize("name", ["constraints.txt", "pyproject.toml"])
 def test_changed_requirements_are_installed_anew(clone: Clone, name: str) -> None:
     clone.make("setup")
@@ -116,7 +126,9 @@ def test_changed_requirements_are_installed_anew(clone: Clone, name: str) -> Non
     assert clone.log()[4:] == ["begin .[dev]", "end .[dev]"]
 
 
-@pytest.mark.parametrize(("first", "second", "installs"), [("run", "run", 1), ("setup", "run", 1), ("run", "setup", 2)])
+@pytest.mark.parametrize(
+    ("first", "second", "installs"), [("run", "run", 1), ("setup", "setup", 1), ("run", "setup", 2)]
+)
 def test_two_makes_at_once_install_one_after_the_other(clone: Clone, first: str, second: str, installs: int) -> None:
     gate = clone.folder / "gate"
     os.mkfifo(gate)
