@@ -19,6 +19,7 @@ from holdfast.llm.loose_schema import (
     required_of,
     resolved,
 )
+from holdfast.llm.patterns import lazily
 
 QUOTED = re.compile(r"(?<!\w)'([^'\n]*(?:'\w[^'\n]*)*)'(?!\w)|\"([^\"]*)\"|`([^`]*)`|“([^”]*)”|‘([^’]*)’")
 _NUMBER = re.compile(r"(?<![\w.])-?\d{1,300}(?:\.\d+)?(?!\d)")  # with more digits it would be infinite
@@ -28,19 +29,19 @@ _COUNTED: Final = (
 )
 NUMBER_WORDS: Final = {word: number for number, word in enumerate(" ".join(_COUNTED).split(), start=1)}
 # "One" is more often no number.
-_NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(word for word in NUMBER_WORDS if word != 'one')})\b", re.IGNORECASE)
+_NUMBER_WORD = lazily(rf"\b(?:{'|'.join(word for word in NUMBER_WORDS if word != 'one')})\b", re.IGNORECASE)
 _YES: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_SWITCH = re.compile(r"\b(\w++)\s*+(?:[=:]\s*+|(?:is|to)\s++)?(true|false|yes|no|on|off)\b", re.IGNORECASE)
+_SWITCH = lazily(r"\b(\w++)\s*+(?:[=:]\s*+|(?:is|to)\s++)?(true|false|yes|no|on|off)\b", re.IGNORECASE)
 _ADDRESSES: Final = (
-    (re.compile(r"\bhttps?://[^\s'\"<>)\]]*[^\s'\"<>)\].,;!?]"), ("url", "uri", "link", "href", "page", "site")),
+    (lazily(r"\bhttps?://[^\s'\"<>)\]]*[^\s'\"<>)\].,;!?]"), ("url", "uri", "link", "href", "page", "site")),
     (
-        re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}\b"),
+        lazily(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}\b"),
         ("email", "mail", "to", "recipient"),
     ),
 )
-_NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_a-zA-Z]+")
-_ITEM_END = re.compile(r"\s*,\s*(?:and\s+)?|\s+and\s+")
-_VALUE_END = re.compile(r"[,;\n)]|\s+and\s")
+_NAME_WORD = lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_a-zA-Z]+")
+_ITEM_END = lazily(r"\s*,\s*(?:and\s+)?|\s+and\s+")
+_VALUE_END = lazily(r"[,;\n)]|\s+and\s")
 # Of several arguments, those that words without quotes are for.
 _CONTENT: Final = frozenset({"body", "content", "input", "message", "prompt", "query", "question", "text"})
 _MOST_NUMBERS: Final = 200  # that are read: no call takes more
@@ -88,7 +89,7 @@ def hints_in(text: str, parameters: Schema) -> Hints:
             named[owner] = quoted_value(match)
         else:
             quotes.append(quoted_value(match))
-    for match in _SWITCH.finditer(masked):
+    for match in _SWITCH().finditer(masked):
         if match[1] in properties and kind_of(properties[match[1]], parameters) == "boolean":
             named[match[1]] = _YES[match[2].lower()]
     for found_in in (_addresses_in, _choices_in, _said_in):
@@ -160,7 +161,7 @@ def _take_words(
     if open_names:
         name = next((name for name in open_names if _CONTENT & set(name_words(name))), open_names[0])
         is_list = kind_of(properties.get(name, {}), root) == "array"
-        values[name] = [one for one in _ITEM_END.split(words) if one] if is_list else words
+        values[name] = [one for one in _ITEM_END().split(words) if one] if is_list else words
 
 
 def _numbers_in(masked: str, parameters: Schema, named: dict[str, Any]) -> tuple[float, ...]:
@@ -168,7 +169,7 @@ def _numbers_in(masked: str, parameters: Schema, named: dict[str, Any]) -> tuple
     properties = properties_of(parameters)
     numeric = {name: schema for name, schema in properties.items() if is_numeric(schema, parameters)}
     found: list[float] = []
-    matches = list(islice(_NUMBER.finditer(masked), _MOST_NUMBERS)) or list(_NUMBER_WORD.finditer(masked))
+    matches = list(islice(_NUMBER.finditer(masked), _MOST_NUMBERS)) or list(_NUMBER_WORD().finditer(masked))
     for match in matches:
         value = float(NUMBER_WORDS.get(match[0].lower(), match[0]))
         owner = _owner(masked[: match.start()], properties, named)
@@ -185,7 +186,7 @@ def _numbers_in(masked: str, parameters: Schema, named: dict[str, Any]) -> tuple
 def _addresses_in(masked: str, parameters: Schema, taken: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for pattern, words in _ADDRESSES:
-        match = pattern.search(masked)
+        match = pattern().search(masked)
         for name, schema in spoken_properties(parameters).items() if match else ():
             if name not in taken and kind_of(schema, parameters) == "string" and set(name_words(name)) & set(words):
                 found[name] = match[0] if match else ""
@@ -220,7 +221,7 @@ def _said_in(masked: str, parameters: Schema, taken: Mapping[str, Any]) -> dict[
     found: dict[str, Any] = {}
     for match in opening.finditer(masked):
         name = match[1] or match[2]
-        end = _VALUE_END.search(masked, match.end())
+        end = _VALUE_END().search(masked, match.end())
         value = masked[match.end() : end.start() if end else len(masked)].strip()
         value = value.removeprefix("is ").removeprefix("as ").strip(" .!?:=()")
         allowed = list_of(resolved(properties_of(parameters)[name], parameters).get("enum"))
@@ -231,7 +232,7 @@ def _said_in(masked: str, parameters: Schema, taken: Mapping[str, Any]) -> dict[
 
 def name_words(name: str) -> list[str]:
     """`roll_dice`, `roll-dice` and `rollDice` are all roll, dice."""
-    return [word.lower() for word in _NAME_WORD.findall(name)]
+    return [word.lower() for word in _NAME_WORD().findall(name)]
 
 
 def stem(word: str) -> str:

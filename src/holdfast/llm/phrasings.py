@@ -15,10 +15,11 @@ import msgspec
 
 from holdfast.llm.arguments import QUOTED, mask_quotes, name_words, stem
 from holdfast.llm.base import ToolSchema
+from holdfast.llm.patterns import lazily
 
 # Which tools are asked for in words of their own (see `remembering`), or not by people at all.
-_SET_APART = re.compile(r"send_message\w*|(?:core_|archival_)?memory(?:_\w+)?|conversation_search", re.IGNORECASE)
-_SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?](?!\s|$)[^.!?\n]*)*[.!?]*")
+_SET_APART = lazily(r"send_message\w*|(?:core_|archival_)?memory(?:_\w+)?|conversation_search", re.IGNORECASE)
+_SENTENCE = lazily(r"[^.!?\n]+(?:[.!?](?!\s|$)[^.!?\n]*)*[.!?]*")
 _COURTESY: Final = (
     r"please|pls|ok|okay|hey|hi|hello|now|then|so|and|also|next|first|just|great|thanks|thank you|yes|sure|alright|"
     r"well|kindly|maybe|again|finally|go ahead and|go ahead"
@@ -29,51 +30,49 @@ _REQUEST: Final = (
     r"feel free to|(?:make|be) sure to|(?:it['’]s )?time to|why don['’]?t you|don['’]?t forget to|i want|i need|"
     r"i['’]d like|give me|show me"
 )
-_LEAD = re.compile(rf"[^\w'\"`“‘]*(?:(?:{_COURTESY}|{_REQUEST})\b[\s,:;!–—-]*){{1,8}}", re.IGNORECASE)
-_STATES = re.compile(
+_LEAD = lazily(rf"[^\w'\"`“‘]*(?:(?:{_COURTESY}|{_REQUEST})\b[\s,:;!–—-]*){{1,8}}", re.IGNORECASE)
+_STATES = lazily(
     r"(?:i|we|he|she|it|they|you|there|this|that|these|those|my|your|our|his|her|their|thank|thanks|sorry|if|because|"
     r"when|while|what|why|how|who|whom|where|which|whose|is|are|was|were|am|do (?:i|we|you|they)|does|did|has|have|had|"
     r"should|explain|describe|define|document|ignore|forget|skip|avoid|stop|remove|delete|detach|disable|list|compare|"
     r"mention|discuss|tell me (?:about|what|how|why|when|who)|no|not|never|don['’]?t|won['’]?t|nothing)\b",
     re.IGNORECASE,
 )
-_DENIES = re.compile(r"\b(?:not|never|without|stop|avoid|refrain|instead of)\b|n['’]t\b", re.IGNORECASE)
-_MEANS = re.compile(
+_DENIES = lazily(r"\b(?:not|never|without|stop|avoid|refrain|instead of)\b|n['’]t\b", re.IGNORECASE)
+_MEANS = lazily(
     r"(?:\b(?:with|via|by|through|using|from|on)|[:→])\s+(?:(?:the|your|our|my|a|an|tool|function)\s+){0,2}$",
     re.IGNORECASE,
 )
 _CALLING: Final = "call|run|use|invoke|execute|trigger|try|test"
-_TRIES = re.compile(
+_TRIES = lazily(
     rf"\b(?:{_CALLING}|do|start|launch|perform|make|fire|apply|query|ask|check|let|have|give|show|get)"
     r"\s+(?:\w+\s+){0,3}$",
     re.IGNORECASE,
 )
-_STATED_OF = re.compile(
+_STATED_OF = lazily(
     r"\s+(?:is|was|are|were|has|had|does|did|do|can|could|should|will|would|might|must|seems?|looks?|returns?|returned|"
     r"fails?|failed|works?|worked|means?|isn['’]t|doesn['’]t|won['’]t)\b",
     re.IGNORECASE,
 )
-_THE_TOOL = re.compile(rf"\b(?:{_CALLING})\s+(?:the|your|a|that|this|my|one)\s+(?:tool|function)\b", re.IGNORECASE)
-_ASKED_FOR = re.compile(_REQUEST, re.IGNORECASE)
-_ARTICLE = re.compile(r"\b(?:the|an?|your|some)\b", re.IGNORECASE)
-_WORD = re.compile(r"\w+")
+_THE_TOOL = lazily(rf"\b(?:{_CALLING})\s+(?:the|your|a|that|this|my|one)\s+(?:tool|function)\b", re.IGNORECASE)
+_ASKED_FOR = lazily(_REQUEST, re.IGNORECASE)
+_ARTICLE = lazily(r"\b(?:the|an?|your|some)\b", re.IGNORECASE)
+_WORD = lazily(r"\w+")
 _GETTING: Final = frozenset({"get", "fetch", "find", "show", "check", "read"})
-_DICE = re.compile(r"\b(\d*)d(\d{1,4})\b", re.IGNORECASE)
-_INTRODUCES = re.compile(
-    r"(?:^|\s)(?:with|for|about|saying|that says|of|in|on|at|to|from|as)\s+|[:=(]\s*", re.IGNORECASE
-)
-_CALLED_THAT = re.compile(
+_DICE = lazily(r"\b(\d*)d(\d{1,4})\b", re.IGNORECASE)
+_INTRODUCES = lazily(r"(?:^|\s)(?:with|for|about|saying|that says|of|in|on|at|to|from|as)\s+|[:=(]\s*", re.IGNORECASE)
+_CALLED_THAT = lazily(
     r"(?:the\s+)?(?:following\s+)?(?:message|text|query|input|argument|parameter|word|string|value|phrase)s?\b\s*(?::|=|of|is|as)?\s*",
     re.IGNORECASE,
 )
-_AFTERTHOUGHT = re.compile(
+_AFTERTHOUGHT = lazily(
     r"\b(?:(?:and|then|so)\s+(?:then\s+)?(?:reply|tell|report|show|give|let|return|say|answer|send|print|call|run|use|"
     r"explain|what)\b.*|(?:please|thanks|thank you|for me|right now|now|again|immediately|once|twice))$",
     re.IGNORECASE | re.DOTALL,
 )
 _EDGES: Final = " \t\r\n,;:()"
 _NEAR_CHARS: Final = 80  # before a name, in which it is told what is done with it
-_EMPTY_WORDS = re.compile(
+_EMPTY_WORDS = lazily(
     r"(?:\W|(?<!\w)(?:it|this|that|me|us|the|a|an|and|or|then|to|tool|function|parallel|turn|order|once|twice|again|now|please|"
     r"fun|test|testing|any|some|whatever|default|defaults|arguments?|parameters?|no|both|all|everything)(?!\w))*+",
     re.IGNORECASE,
@@ -88,7 +87,7 @@ class Sentence(msgspec.Struct, frozen=True):
     @property
     def asks(self) -> bool:
         """For something to be done. What it begins with tells, and whether anything in it denies."""
-        return _STATES.match(self.text) is None and _DENIES.search(self.masked) is None
+        return _STATES().match(self.text) is None and _DENIES().search(self.masked) is None
 
 
 class Meant(msgspec.Struct, frozen=True):
@@ -102,13 +101,13 @@ class Meant(msgspec.Struct, frozen=True):
 def sentences(text: str) -> list[Sentence]:
     masked = mask_quotes(text)
     found: list[Sentence] = []
-    for match in _SENTENCE.finditer(masked):
-        lead = _LEAD.match(text, match.start(), match.end())
+    for match in _SENTENCE().finditer(masked):
+        lead = _LEAD().match(text, match.start(), match.end())
         begin = lead.end() if lead else match.start()
         start = match.end() - len(text[begin : match.end()].lstrip())
         end = start + len(text[start : match.end()].rstrip(" \t\r\n.!?"))
         if start < end:
-            requested = lead is not None and _ASKED_FOR.search(lead[0]) is not None
+            requested = lead is not None and _ASKED_FOR().search(lead[0]) is not None
             found.append(Sentence(text[start:end], masked[start:end], requested))
     return found
 
@@ -129,28 +128,28 @@ def spoken_value(words: str, *, introduced: bool) -> str:
     behind a word such as `with`."""
     if QUOTED.search(words):
         return ""
-    opening = _INTRODUCES.search(words)
+    opening = _INTRODUCES().search(words)
     if opening is None and introduced:
         return ""
     value = words[opening.end() :] if opening else words
-    while (opening := _INTRODUCES.match(value)) is not None:  # "to … saying …", when whom it goes to is known
+    while (opening := _INTRODUCES().match(value)) is not None:  # "to … saying …", when whom it goes to is known
         value = value[opening.end() :]
-    value = _CALLED_THAT.sub("", value.strip(), count=1)
+    value = _CALLED_THAT().sub("", value.strip(), count=1)
     for _ in range(3):  # "and tell me, please"
-        value = _AFTERTHOUGHT.sub("", value.strip(_EDGES), count=1)
+        value = _AFTERTHOUGHT().sub("", value.strip(_EDGES), count=1)
     value = value.strip(_EDGES)
     return "" if is_filler(value) else value
 
 
 def is_filler(words: str) -> bool:
     """Whether they say nothing by themselves: "it, please"."""
-    return _EMPTY_WORDS.fullmatch(words) is not None
+    return _EMPTY_WORDS().fullmatch(words) is not None
 
 
 def spoken_object(before: str) -> str:
     """What stands between a verb and the tool that it is done with: "hello" of "say hello with"."""
-    words = _MEANS.sub("", before.strip() + " ")
-    return spoken_value(words.partition(" ")[2] if _INTRODUCES.search(words) is None else words, introduced=False)
+    words = _MEANS().sub("", before.strip() + " ")
+    return spoken_value(words.partition(" ")[2] if _INTRODUCES().search(words) is None else words, introduced=False)
 
 
 def _meant_in(sentence: Sentence, tools: Sequence[ToolSchema], pattern: re.Pattern[str]) -> Iterator[Meant]:
@@ -164,17 +163,17 @@ def _meant_in(sentence: Sentence, tools: Sequence[ToolSchema], pattern: re.Patte
         return
     if (tool := _tool_in_words(sentence, tools)) is not None:
         yield Meant(tool, "", _besides_words(sentence.text, tool))
-    elif _THE_TOOL.search(masked):
-        own = [tool for tool in tools if not _SET_APART.fullmatch(tool.name)]
+    elif _THE_TOOL().search(masked):
+        own = [tool for tool in tools if not _SET_APART().fullmatch(tool.name)]
         if len(own) == 1:
-            yield Meant(own[0], "", _THE_TOOL.sub(" ", sentence.text))
+            yield Meant(own[0], "", _THE_TOOL().sub(" ", sentence.text))
 
 
 def _is_asked_of(masked: str, match: re.Match[str]) -> bool:
     before = masked[max(0, match.start() - _NEAR_CHARS) : match.start()]
-    if match.start() < _NEAR_CHARS and not _ARTICLE.sub("", before).strip():
-        return _STATED_OF.match(masked, match.end()) is None
-    return _MEANS.search(before) is not None or _TRIES.search(before) is not None
+    if match.start() < _NEAR_CHARS and not _ARTICLE().sub("", before).strip():
+        return _STATED_OF().match(masked, match.end()) is None
+    return _MEANS().search(before) is not None or _TRIES().search(before) is not None
 
 
 def _name_pattern(tools: Sequence[ToolSchema]) -> re.Pattern[str]:
@@ -183,7 +182,7 @@ def _name_pattern(tools: Sequence[ToolSchema]) -> re.Pattern[str]:
     for index, tool in enumerate(tools):
         spelled = re.escape(tool.name)
         words = _words_of(tool)
-        if words and not _SET_APART.fullmatch(tool.name):
+        if words and not _SET_APART().fullmatch(tool.name):
             spelled += "|" + r"[\s_-]?".join(map(re.escape, words))
         forms.append((index, rf"(?P<t{index}>(?:{spelled})(?:[\s_-](?:tool|function))?)"))
     forms.sort(key=lambda form: -len(tools[form[0]].name))
@@ -198,7 +197,7 @@ def _words_of(tool: ToolSchema) -> list[str]:
 def _tool_in_words(sentence: Sentence, tools: Sequence[ToolSchema]) -> ToolSchema | None:
     """The one most of whose words are said, if all are; what only says that something is fetched may be left out by
     who says "give me"."""
-    said = [stem(word) for word in _WORD.findall(_DICE.sub(r"\1 dice \2", _ARTICLE.sub(" ", sentence.masked)))]
+    said = [stem(word) for word in _WORD().findall(_DICE().sub(r"\1 dice \2", _ARTICLE().sub(" ", sentence.masked)))]
     best: tuple[int, ToolSchema] | None = None
     for tool in tools:
         wanted = {stem(word) for word in _words_of(tool)}
@@ -207,7 +206,7 @@ def _tool_in_words(sentence: Sentence, tools: Sequence[ToolSchema]) -> ToolSchem
         elif len(wanted) < 2:
             continue
         complete = said[:1] and said[0] in wanted and wanted <= set(said)
-        if complete and not _SET_APART.fullmatch(tool.name) and len(wanted) > (best[0] if best else 0):
+        if complete and not _SET_APART().fullmatch(tool.name) and len(wanted) > (best[0] if best else 0):
             best = len(wanted), tool
     return best[1] if best else None
 
@@ -216,5 +215,5 @@ def _besides_words(text: str, tool: ToolSchema) -> str:
     """What is said besides the words of the name."""
     own = {stem(word) for word in _words_of(tool)}
     if "dice" in own:
-        text = _DICE.sub(r"\1 dice \2", text)
-    return _WORD.sub(lambda match: " " if stem(match[0]) in own else match[0], text)
+        text = _DICE().sub(r"\1 dice \2", text)
+    return _WORD().sub(lambda match: " " if stem(match[0]) in own else match[0], text)

@@ -17,6 +17,7 @@ from holdfast.llm.arguments import QUOTED, Hints, fill, quoted_value
 from holdfast.llm.base import ToolSchema
 from holdfast.llm.instructions import PlannedCall
 from holdfast.llm.loose_schema import properties_of
+from holdfast.llm.patterns import lazily
 from holdfast.llm.phrasings import is_filler, sentences
 
 _READ_CHARS: Final = 4_000
@@ -45,50 +46,50 @@ _PLACE: Final = (
     r"(?:memory|memories|archive|notes|(?:memory )?block\s+\w+|\w+\s+(?:memory )?block|later|me)"
 )
 # "remember that …", "note in your memory: …"
-_SAID_AFTER = re.compile(
+_SAID_AFTER = lazily(
     rf"(?:{_KEEP})(?:\s+(?:this|the following|it|down|{_PLACE}))*\s*(?:[:,–—-]|\bthat\b)\s*(?P<fact>\S.*)",
     re.IGNORECASE | re.DOTALL,
 )
 # "remember I like tea", "remember my name is Ada", "remember to water the plants"
-_SAID_AT_ONCE = re.compile(
+_SAID_AT_ONCE = lazily(
     rf"(?:{_KEEP})\s+(?P<fact>[\"'`“‘].+|(?:i(?:['’]\w+)?|we|he|she|they|it|to|the user|user)\s+\S.*|"
     r"(?:my|our|his|her|their|the)\s+.*\b(?:is|are|was|were|has|have|likes?|lives?|wants?|=)\s+\S.*)",
     re.IGNORECASE | re.DOTALL,
 )
 # "add 'likes tea' to your memory", "save I like tea in the human block"
-_SAID_BETWEEN = re.compile(
+_SAID_BETWEEN = lazily(
     r"(?:remember|save|store|record|add|put|write|append|insert|keep)\s+(?P<fact>\S.*?)\s+"
     r"(?:to|in|into)\s+(?:your|the|my|our)?\s*(?:(?:core|archival|long[- ]?term|own)\s+)?"
     r"(?:memory|memories|archive|notes|memory block\b.*|\w+\s+(?:memory )?block)",
     re.IGNORECASE | re.DOTALL,
 )
 # "I like tea. Remember that!"
-_SAID_BEFORE = re.compile(
+_SAID_BEFORE = lazily(
     r"(?P<fact>\S.*?)[\s.,;!–—-]++(?:(?:please|and|so)[\s,]++)*+(?:remember|note|memori[sz]e|keep|save|store)\s+(?:that|this|it)"
     rf"(?:\s+(?:down|please|in mind|{_PLACE}))*\W*",
     re.IGNORECASE | re.DOTALL,
 )
-_ARCHIVAL = re.compile(r"\b(?:archiv\w+|long[- ]?term)\b", re.IGNORECASE)
-_BLOCK = re.compile(r"\bblock\s+[\"'`]?(\w+)|[\"'`]?(\w+)[\"'`]?\s+(?:memory )?block\b", re.IGNORECASE)
+_ARCHIVAL = lazily(r"\b(?:archiv\w+|long[- ]?term)\b", re.IGNORECASE)
+_BLOCK = lazily(r"\bblock\s+[\"'`]?(\w+)|[\"'`]?(\w+)[\"'`]?\s+(?:memory )?block\b", re.IGNORECASE)
 
 _LOOK: Final = r"(?:search|look|check|browse|query|recall|find)"
-_SEARCHED = re.compile(
+_SEARCHED = lazily(
     rf"{_LOOK}\s+(?:up\s+|in\s+|through\s+|into\s+)?(?:your\s+|the\s+|our\s+|my\s+)?(?P<where>[\w\s-]*?)\s*"
     r"\b(?:for|about)\s+(?P<query>\S.*)",
     re.IGNORECASE | re.DOTALL,
 )
-_RECALLED = re.compile(
+_RECALLED = lazily(
     r"(?:recall|do you (?:remember|recall)|what do you (?:remember|recall) (?:about|of))\s+(?P<query>\S.*)",
     re.IGNORECASE | re.DOTALL,
 )
-_SAID_EARLIER = re.compile(
+_SAID_EARLIER = lazily(
     r"(?:what|when) did (?:i|we|you) (?:say|tell you|talk|speak|discuss|mention)(?:\s+(?:about|of|on))?\s+"
     r"(?P<query>\S.*)",
     re.IGNORECASE | re.DOTALL,
 )
-_CONVERSATION = re.compile(r"\b(?:conversations?|history|messages?|chats?|talks?)\b", re.IGNORECASE)
-_MEMORY = re.compile(r"\b(?:memory|memories|archive|archival|notes|passages?)\b", re.IGNORECASE)
-_ABOUT_MEMORY = re.compile(
+_CONVERSATION = lazily(r"\b(?:conversations?|history|messages?|chats?|talks?)\b", re.IGNORECASE)
+_MEMORY = lazily(r"\b(?:memory|memories|archive|archival|notes|passages?)\b", re.IGNORECASE)
+_ABOUT_MEMORY = lazily(
     r"(?:what|which)\b.*\byou (?:still )?(?:remember|know|recall)\b|do you (?:still )?(?:remember|know|recall)\b|"
     r"(?:(?:what|show|read|tell me|list|print)\b.*\b)?your (?:core )?(?:memory|memories|memory blocks?)\W*$|"
     r"what(?:['’]s| is| are)\b.*\byour (?:core )?(?:memory|memories)\b|"
@@ -96,14 +97,14 @@ _ABOUT_MEMORY = re.compile(
     r"(?:what|who|where|which)\b.*\bdo i\b|(?:tell me|what)\b.*\babout me\b",
     re.IGNORECASE | re.DOTALL,
 )
-_OF_THE_PERSON = re.compile(r"\b(?:i|me|my|mine)\b", re.IGNORECASE)
-_SHOWN_BLOCKS = re.compile(r"<memory_blocks>\n(.*?)\n</memory_blocks>", re.DOTALL)
-_SHOWN_BLOCK = re.compile(
+_OF_THE_PERSON = lazily(r"\b(?:i|me|my|mine)\b", re.IGNORECASE)
+_SHOWN_BLOCKS = lazily(r"<memory_blocks>\n(.*?)\n</memory_blocks>", re.DOTALL)
+_SHOWN_BLOCK = lazily(
     r"^<(?P<label>[^<>\s]+)>\n<description>\n.*?\n</description>\n<metadata>\n(?P<metadata>.*?)\n</metadata>\n"
     r"(?:<warning>\n.*?\n</warning>\n)?<value>\n(?P<value>.*?)\n</value>\n</(?P=label)>$",
     re.DOTALL | re.MULTILINE,
 )
-_LINE_NUMBER = re.compile(r"^\d+→ ?", re.MULTILINE)
+_LINE_NUMBER = lazily(r"^\d+→ ?", re.MULTILINE)
 
 
 class ShownBlock(msgspec.Struct, frozen=True):
@@ -114,12 +115,9 @@ class ShownBlock(msgspec.Struct, frozen=True):
 
 def shown_blocks(system: str) -> list[ShownBlock]:
     """The memory blocks as a system prompt shows them."""
-    section = _SHOWN_BLOCKS.search(system)
-    found = _SHOWN_BLOCK.finditer(section[1]) if section else ()
-    return [
-        ShownBlock(match["label"], _LINE_NUMBER.sub("", match["value"]).strip(), "read_only=true" in match["metadata"])
-        for match in found
-    ]
+    section = _SHOWN_BLOCKS().search(system)
+    found = _SHOWN_BLOCK().finditer(section[1]) if section else ()
+    return [ShownBlock(one["label"], _unnumbered(one["value"]), "read_only=true" in one["metadata"]) for one in found]
 
 
 def fact_to_keep(text: str) -> str | None:
@@ -127,10 +125,10 @@ def fact_to_keep(text: str) -> str | None:
     text = text[:_READ_CHARS].strip()
     for sentence in sentences(text):
         for pattern in (_SAID_BETWEEN, _SAID_AFTER, _SAID_AT_ONCE):
-            match = pattern.match(sentence.text)
+            match = pattern().match(sentence.text)
             if match is not None and not is_filler(fact := _bare(match["fact"])):
                 return fact
-    behind = _SAID_BEFORE.fullmatch(text)
+    behind = _SAID_BEFORE().fullmatch(text)
     return _bare(behind["fact"]) if behind and not is_filler(_bare(behind["fact"])) else None
 
 
@@ -148,7 +146,7 @@ def memory_calls(text: str, system: str, tools: Sequence[ToolSchema]) -> tuple[P
 
 def told_from_memory(text: str, system: str) -> str | None:
     """The answer to a question about what is remembered; None if it is none, or nothing is."""
-    asked = any(_ABOUT_MEMORY.match(sentence.text) for sentence in sentences(text[:_READ_CHARS]))
+    asked = any(_ABOUT_MEMORY().match(sentence.text) for sentence in sentences(text[:_READ_CHARS]))
     known = [block for block in shown_blocks(system) if block.value] if asked else []
     if not known:
         return None
@@ -170,27 +168,27 @@ def _ways_to_keep(fact: str, text: str, blocks: Sequence[ShownBlock]) -> list[tu
         ("memory_apply_patch", {"label": label, "patch": f"+{fact}".replace("\n", "\n+")}),
         ("memory_rethink", {"label": label, "new_memory": f"{block.value}\n{fact}".strip()}),
     ]
-    return [archival, *core] if _ARCHIVAL.search(text) else [*core, archival]
+    return [archival, *core] if _ARCHIVAL().search(text) else [*core, archival]
 
 
 def _block_for(text: str, blocks: Sequence[ShownBlock]) -> ShownBlock | None:
     """The block that is named, else the one about the person, else the first that may be changed."""
     writable = {block.label: block for block in blocks if not block.read_only}
-    named = next((writable[label] for pair in _BLOCK.findall(text) for label in pair if label in writable), None)
+    named = next((writable[label] for pair in _BLOCK().findall(text) for label in pair if label in writable), None)
     return named or writable.get(_HUMAN) or next(iter(writable.values()), None)
 
 
 def _ways_to_search(text: str) -> list[tuple[str, Mapping[str, Any]]]:
     archival, earlier = "archival_memory_search", "conversation_search"
     for sentence in sentences(text):
-        if match := _SAID_EARLIER.match(sentence.text):
+        if match := _SAID_EARLIER().match(sentence.text):
             return [(earlier, {"query": _bare(match["query"])})]
-        if match := _SEARCHED.match(sentence.text):
-            order = (earlier, archival) if _CONVERSATION.search(match["where"]) else (archival, earlier)
-            if _CONVERSATION.search(match["where"]) or _MEMORY.search(match["where"]):
+        if match := _SEARCHED().match(sentence.text):
+            order = (earlier, archival) if _CONVERSATION().search(match["where"]) else (archival, earlier)
+            if _CONVERSATION().search(match["where"]) or _MEMORY().search(match["where"]):
                 return [(name, {"query": _bare(match["query"])}) for name in order]
         # What it knows of the person is in view.
-        if (match := _RECALLED.match(sentence.text)) and not _OF_THE_PERSON.search(match["query"]):
+        if (match := _RECALLED().match(sentence.text)) and not _OF_THE_PERSON().search(match["query"]):
             return [(archival, {"query": _bare(match["query"])})]
     return []
 
@@ -200,6 +198,10 @@ def _bare(words: str) -> str:
     words = words.strip().strip(" ,;:–—-")
     quoted = QUOTED.fullmatch(words)
     return (quoted_value(quoted) if quoted else words).strip()
+
+
+def _unnumbered(value: str) -> str:
+    return _LINE_NUMBER().sub("", value).strip()
 
 
 def _ended(text: str) -> str:

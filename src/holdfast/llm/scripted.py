@@ -37,6 +37,7 @@ from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
 from holdfast.llm.chat_payload import chat_payload
 from holdfast.llm.directives import Directives, call_parts, parse
 from holdfast.llm.loose_schema import example, properties_of
+from holdfast.llm.patterns import lazily
 from holdfast.llm.situation import Situation, result_text
 
 OFFLINE: Final = ModelInfo(
@@ -65,7 +66,7 @@ _MOST_DIGITS: Final = 15  # of a count of tokens
 _QUOTED_CHARS: Final = 2_000
 _ECHOED_CHARS: Final = 300
 _TOKEN = re.compile(r"\s*\S{1,16}|\s+")
-_ASKS_FOR_HELP = re.compile(
+_ASKS_FOR_HELP = lazily(
     r"\W*(?:help|what can you do|who are you|what are you|"
     r"(?:what|which) tools (?:do you have|can you (?:use|call)|are there)|"
     r"(?:list|show)(?: me)? (?:your |the )?tools)\W*",
@@ -244,7 +245,7 @@ def _kept(now: Situation) -> str | None:
 
 
 def _help(asked: str, tools: Sequence[ToolSchema]) -> str | None:
-    if not _ASKS_FOR_HELP.fullmatch(asked):
+    if not _ASKS_FOR_HELP().fullmatch(asked):
         return None
     names = [tool.name for tool in tools if tool.name != "send_message"]
     offer = f"I can call {_listed(names)}: say “use {names[0]}”." if names else "I have no tools."
