@@ -149,7 +149,10 @@ async def test_who_asks_for_help_is_told_what_to_say(text: str) -> None:
     reply = await ask(text, tools=[DICE, PRINT])
     assert "roll_dice and print_tool" in said_in(reply)
     assert "“use roll_dice”" in said_in(reply)
+    assert "remember" not in said_in(reply)
     assert "no tools" in said_in(await ask(text, tools=[]))
+    keeps = tool("core_memory_append", label="string", content="string")
+    assert "“remember that I like tea”" in said_in(await ask(text, tools=[keeps]))
 
 
 WORDS = """use call roll_dice print_tool get_weather city with ( ) = : ' " , . ! and 16 -0.5 1e9 six d20 times remember

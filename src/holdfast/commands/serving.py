@@ -66,7 +66,7 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host.strip("[]"), port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(
-            f"Cannot listen on {host} port {port}: {error.strerror or error}. "
+            f"Cannot listen on {host} port {port}: {os.strerror(error.errno) if error.errno else error}. "
             f"Choose another with --port or HOLDFAST_PORT, or stop the program that uses it."
         ) from error
 

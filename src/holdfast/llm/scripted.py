@@ -249,6 +249,8 @@ def _help(asked: str, tools: Sequence[ToolSchema]) -> str | None:
         return None
     names = [tool.name for tool in tools if tool.name != "send_message"]
     offer = f"I can call {_listed(names)}: say “use {names[0]}”." if names else "I have no tools."
+    if not remembering.KEEPING.isdisjoint(names):
+        offer += " To have something remembered, say “remember that I like tea”."
     return f"I am the offline model: I do what I am told, and repeat what else you say. {offer}"
 
 
