@@ -30,7 +30,7 @@ help: ## List the targets
 
 setup: $(READY) ## Make the whole environment in .venv (uv if it is there, pip otherwise)
 
-# Serving needs a third of the packages and a tenth of the space, so whoever only wants to see it run waits for no more.
+# Serving needs a third of the packages and a seventh of the space, so whoever only wants to see it run waits for no more.
 $(SERVING): pyproject.toml constraints.txt
 	@$(INSTALL) $@ $(EXTRAS)
 
