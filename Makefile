@@ -1,8 +1,9 @@
-# `make` alone lists what there is. Everything that needs the environment makes it first; on a fresh clone, that is all.
+# `make` alone says what there is. Whatever needs the environment makes as much of it as it needs first; on a fresh clone, that is all.
 
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
+SERVING := $(VENV)/.serving$(if $(EXTRAS),-$(EXTRAS))
 READY := $(VENV)/.ready
 NEWEST := $(VENV)/newest-client
 CLIENT_0X := $(VENV)/client-0x
@@ -16,28 +17,27 @@ MINUTES ?= 5
 PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.14 python; do \
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 
+INSTALL = test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found. Install it, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }; \
+	"$(PYTHON)" scripts/install.py
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run test faults coverage test-newest test-0x test-npm test-programs test-cgroups test-local-model check types format bench docs clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "Holdfast, a server for stateful LLM agents. To see it run: make run, then open http://127.0.0.1:8283"
+	@echo
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## Make the environment in .venv (uv if it is there, pip otherwise)
+setup: $(READY) ## Make the whole environment in .venv (uv if it is there, pip otherwise)
+
+# Serving needs a third of the packages and a seventh of the space, so whoever only wants to see it run waits for no more.
+$(SERVING): pyproject.toml constraints.txt
+	@$(INSTALL) $@ $(EXTRAS)
 
 $(READY): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found. Install it, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@if command -v uv >/dev/null 2>&1; then \
-		test -x $(BIN)/python || uv venv --quiet --python "$(PYTHON)" $(VENV); \
-		uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'; \
-	else \
-		test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { \
-			rm -rf $(VENV); \
-			echo "$(PYTHON) cannot make environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'; \
-	fi
-	@touch $@
+	@$(INSTALL) $@ dev && touch -r $@ $(VENV)/.serving
 
-run: $(READY) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a provider is configured
+run: $(SERVING) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a provider is configured (EXTRAS=vendors,telemetry,embeddings)
 	$(BIN)/holdfast serve
 
 test: $(READY) ## Run every test that needs no network, PostgreSQL included (TESTS=path for some)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Generator
@@ -12,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from holdfast.cli import main
+from holdfast.cli import _MEANT, _NEXT, build_parser, main
 
 RUN = "run-123e4567-e89b-42d3-8456-426614174000"
 
@@ -200,3 +201,60 @@ def test_migrate_makes_the_database_and_may_be_repeated(tmp_path: Path, capsys: 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
     assert capsys.readouterr().out[0].isdigit()
+
+
+def test_without_a_command_it_says_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr()
+    for words in ("holdfast serve", "http://127.0.0.1:8283", "OPENAI_API_KEY", "holdfast --help"):
+        assert words in shown.out
+    assert shown.err == ""
+
+
+def test_what_is_suggested_exists() -> None:
+    _, commands = build_parser()
+    assert set(_MEANT.values()) <= set(commands)
+    assert not set(_MEANT) & set(commands)
+    named = re.findall(r"holdfast ([a-z]+(?: \| [a-z]+)*)", _NEXT)
+    assert {name for names in named for name in names.split(" | ")} <= set(commands)
+
+
+def test_the_version_can_be_asked_for_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out[0].isdigit()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["srve"], "there is no command 'srve'. Did you mean `holdfast serve`?"),
+        (["start", "--port", "1"], "Did you mean `holdfast serve`?"),
+        (["model"], "Did you mean `holdfast models`?"),
+        (["xyzzy"], "There are: serve, migrate, why, runs, approvals, models, version."),
+        ([""], "There are: serve,"),
+        (["--"], "holdfast: "),  # what is wrong with it depends on the version of Python
+        (["--wat"], "unrecognized arguments: --wat"),
+        (["serve", "--wat"], "unrecognized arguments: --wat"),
+        (["why"], "the following arguments are required: RUN"),
+        (["runs", "--limit", "many"], "invalid int value: 'many'"),
+    ],
+)
+def test_a_wrong_command_line_gets_a_sentence_and_the_way_to_help(
+    given: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(given)
+    assert ended.value.code == 2
+    shown = capsys.readouterr()
+    assert sentence in shown.err
+    assert shown.err.splitlines()[-1].startswith("What there is: holdfast")
+    assert shown.err.endswith("--help\n")
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize(("given", "words"), [(["help"], "COMMAND"), (["help", "serve"], "--port"), (["-h"], "serve")])
+def test_help_is_also_a_word(given: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(given)
+    assert ended.value.code == 0
+    assert words in capsys.readouterr().out

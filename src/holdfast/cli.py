@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import gc
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Final, NoReturn
 
 from holdfast.errors import HoldfastError
 
 REFUSED = 2
+_ABOUT: Final = "A server for stateful LLM agents."
+_NEXT: Final = """\
+To start it:       holdfast serve, then open http://127.0.0.1:8283
+With your model:   OPENAI_API_KEY=… holdfast serve   (or ANTHROPIC_API_KEY, OLLAMA_BASE_URL, …)
+While it serves:   holdfast models | runs | approvals | why RUN
+All commands:      holdfast --help
+"""
+# What people type first, from other programs.
+_MEANT: Final = {"run": "serve", "server": "serve", "start": "serve", "up": "serve", "upgrade": "migrate"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parsed = build_parser().parse_args(arguments)
+    parser, commands = build_parser()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given:
+        print(f"{_ABOUT}\n\n{_NEXT}", end="")
+        return 0
+    if given[0] == "help":
+        given = [*given[1:], "--help"]
+    if not given[0].startswith("-") and given[0] not in commands:
+        parser.error(_unknown(given[0], commands))
+    parsed = parser.parse_args(given)
+    if parsed.command is None:
+        parser.error(f"no command is named. There are: {', '.join(commands)}.")
     # Loading makes many objects and no garbage worth looking for; whoever goes on for long switches it on again.
     gc.disable()
     command = importlib.import_module(f"holdfast.commands.{parsed.command}")
@@ -27,9 +49,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="holdfast", description="A server for stateful LLM agents.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong and what to type next."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(REFUSED, f"{self.prog}: {message}\nWhat there is: {self.prog} --help\n")
+
+
+def build_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
+    """And the names of the commands."""
+    parser = _Parser(
+        prog="holdfast", description=_ABOUT, epilog="Start with `holdfast serve`. `holdfast COMMAND --help` tells more."
+    )
+    parser.add_argument(
+        "--version", dest="command", action="store_const", const="version", help="print the version, as `version` does"
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="run the server")
     serve.add_argument("--host", help="the address to listen on (HOLDFAST_HOST, 127.0.0.1)")
@@ -51,4 +86,10 @@ def build_parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="print the server's answer as it is")
 
     commands.add_parser("version", help="print the version")
-    return parser
+    return parser, commands.choices
+
+
+def _unknown(given: str, commands: Collection[str]) -> str:
+    near = [_MEANT[given]] if given in _MEANT else difflib.get_close_matches(given, commands, n=1)
+    hint = f"Did you mean `holdfast {near[0]}`?" if near else f"There are: {', '.join(commands)}."
+    return f"there is no command {given!r}. {hint}"

@@ -1,4 +1,5 @@
-"""Who may come in. With a key set, everything but the health routes needs it, in either of the two accepted headers.
+"""Who may come in. With a key set, everything but the front page and the health routes needs it, in either of the two
+accepted headers.
 
 There are two keys. The secrets key does what the API key does, and also reads agents' secrets in clear.
 """
@@ -14,7 +15,7 @@ from holdfast.api.deps import READS_SECRETS, actor_named
 from holdfast.api.errors import request_error_answer
 from holdfast.errors import RequestError, Unauthorized
 
-OPEN_PATHS: Final = frozenset({"/v1/health", "/v1/health/", "/v1/ready", "/v1/ready/"})
+OPEN_PATHS: Final = frozenset({"/", "/v1/health", "/v1/health/", "/v1/ready", "/v1/ready/"})
 _PREFIXES: Final = {b"authorization": b"Bearer ", b"x-bare-password": b"password "}
 
 

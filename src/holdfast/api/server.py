@@ -35,6 +35,7 @@ from holdfast.api.routes import (
     messages,
     models,
     providers,
+    root,
     runs,
     steps,
     tags,
@@ -48,6 +49,7 @@ from holdfast.settings import Settings
 from holdfast.version import VERSION
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
+    root.router,
     health.router,
     docs.router,
     agents.router,

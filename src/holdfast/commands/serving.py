@@ -66,8 +66,8 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host.strip("[]"), port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(
-            f"Cannot listen on {host} port {port}: {error.strerror or error}. "
-            f"Choose another with --port, or stop the program that uses it."
+            f"Cannot listen on {host} port {port}: {os.strerror(error.errno) if error.errno else error}. "
+            f"Choose another with --port or HOLDFAST_PORT, or stop the program that uses it."
         ) from error
 
 
@@ -87,7 +87,7 @@ def welcome(deps: Holdfast, port: int) -> str:
     database = "SQLite, in the data directory" if settings.database_url is None else settings.database_url.split(":")[0]
     key = "required" if settings.api_key else "not set, so only programs on this machine can connect"
     lines = {
-        "Address": f"http://{host}:{port}  (API description at /docs)",
+        "Address": f"http://{host}:{port}  (open it in a browser for first steps)",
         "Data": settings.data_dir,
         "Database": database,
         "Model": _model_line(settings),

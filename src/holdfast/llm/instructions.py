@@ -14,8 +14,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from holdfast.llm.arguments import Hints, Schema, fill, hints_in, kind_of, mask_quotes, spoken_properties
+from holdfast.llm import phrasings
+from holdfast.llm.arguments import NUMBER_WORDS, Hints, fill, hints_in, mask_quotes, spoken_properties, without_named
 from holdfast.llm.base import ToolSchema
+from holdfast.llm.loose_schema import Schema, kind_of
 
 _T = TypeVar("_T")
 _VERB: Final = r"(?:call|run|use|invoke|execute|trigger)(?:s|ing)?|using"
@@ -23,19 +25,7 @@ _ASKS = re.compile(rf"\b(?:{_VERB})\b", re.IGNORECASE)
 _DENIES = re.compile(rf"(?:\bnot|n['’]t|\bnever|\bwithout|\bstop)\s+(?:\w+\s+){{0,2}}(?:{_VERB})\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)")
 _LATER = re.compile(r"\b(?:then|afterwards|after that|finally)\b", re.IGNORECASE)
-_WORDS: Final = {
-    "one": 1,
-    "two": 2,
-    "three": 3,
-    "four": 4,
-    "five": 5,
-    "six": 6,
-    "seven": 7,
-    "eight": 8,
-    "nine": 9,
-    "ten": 10,
-}
-_TIMES = re.compile(rf"\b(?:(\d+|{'|'.join(_WORDS)})\s+times|(once)|(twice)|(thrice))\b", re.IGNORECASE)
+_TIMES = re.compile(rf"\b(?:(\d+|{'|'.join(NUMBER_WORDS)})\s+times|(once)|(twice)|(thrice))\b", re.IGNORECASE)
 # A person's instruction is shorter; what is pasted below it would take minutes to look through.
 _READ_CHARS: Final = 4_000
 _MOST_TIMES: Final = 100
@@ -58,6 +48,13 @@ class _Mention(msgspec.Struct, frozen=True):
 
 def planned_calls(text: str, tools: Sequence[ToolSchema]) -> tuple[PlannedCall, ...]:
     calls = (call for mention in _mentions(text[:_READ_CHARS], tools) for call in _calls_of(mention))
+    return tuple(islice(calls, _MOST_CALLS))
+
+
+def understood_calls(text: str, tools: Sequence[ToolSchema]) -> tuple[PlannedCall, ...]:
+    """Of a text in which nothing is asked for by verb and name."""
+    meant = phrasings.meant_tools(text[:_READ_CHARS], tools)
+    calls = (call for one in meant for call in _calls_of(_Mention(one.tool, one.before, one.after, 0), loosely=True))
     return tuple(islice(calls, _MOST_CALLS))
 
 
@@ -114,7 +111,7 @@ def _name_pattern(tools: Sequence[ToolSchema]) -> tuple[re.Pattern[str], Mapping
     return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)"), spellings
 
 
-def _calls_of(mention: _Mention) -> list[PlannedCall]:
+def _calls_of(mention: _Mention, *, loosely: bool = False) -> list[PlannedCall]:
     tool = mention.tool
     if given := _json_objects(mention.after):
         return [PlannedCall(tool.name, arguments, mention.stage) for arguments in given]
@@ -122,9 +119,11 @@ def _calls_of(mention: _Mention) -> list[PlannedCall]:
     count = _times(times) if times else None
     after = mention.after if times is None else mention.after[: times.start()] + mention.after[times.end() :]
     hints = hints_in(after, tool.parameters)
-    if not hints.quotes and not hints.numbers and not hints.named:
+    words = phrasings.spoken_value(without_named(after, hints), introduced=not loosely)
+    if not hints.quotes and not hints.numbers and not hints.named and not words:
         hints = hints_in(mention.before, tool.parameters)
-    spread = _spread(hints, tool.parameters, count)
+        words = phrasings.spoken_object(mention.before)
+    spread = _spread(msgspec.structs.replace(hints, words=words), tool.parameters, count)
     return [PlannedCall(tool.name, fill(tool.name, tool.parameters, one), mention.stage) for one in spread]
 
 
@@ -141,7 +140,10 @@ def _spread(hints: Hints, parameters: Schema, count: int | None) -> list[Hints]:
         named = {name: value for name, value in named.items() if name != strings[0]}
     takes = 0 if lists else len(strings)
     calls = count or max(1, -(-len(quotes) // takes) if takes else 1)
-    return [Hints(_share(quotes, index, calls), _share(hints.numbers, index, calls), named) for index in range(calls)]
+    return [
+        Hints(_share(quotes, index, calls), _share(hints.numbers, index, calls), named, hints.words)
+        for index in range(calls)
+    ]
 
 
 def _share(values: tuple[_T, ...], index: int, calls: int) -> tuple[_T, ...]:
@@ -154,7 +156,7 @@ def _share(values: tuple[_T, ...], index: int, calls: int) -> tuple[_T, ...]:
 
 def _times(match: re.Match[str]) -> int:
     if match[1]:
-        return min(int(match[1]), _MOST_TIMES) if match[1].isdigit() else _WORDS[match[1].lower()]
+        return min(int(match[1]), _MOST_TIMES) if match[1].isdigit() else NUMBER_WORDS[match[1].lower()]
     return 1 if match[2] else 2 if match[3] else 3
 
 

@@ -31,11 +31,12 @@ from holdfast.core.deltas import (
 )
 from holdfast.core.messages import Text
 from holdfast.core.usage import Usage
-from holdfast.llm import instructions, situation
-from holdfast.llm.arguments import example
+from holdfast.llm import instructions, remembering, situation
 from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
 from holdfast.llm.chat_payload import chat_payload
 from holdfast.llm.directives import Directives, call_parts, parse
+from holdfast.llm.loose_schema import example, properties_of
+from holdfast.llm.patterns import lazily
 from holdfast.llm.situation import Situation, result_text
 
 OFFLINE: Final = ModelInfo(
@@ -64,6 +65,12 @@ _MOST_DIGITS: Final = 15  # of a count of tokens
 _QUOTED_CHARS: Final = 2_000
 _ECHOED_CHARS: Final = 300
 _TOKEN = re.compile(r"\s*\S{1,16}|\s+")
+_ASKS_FOR_HELP = lazily(
+    r"\W*(?:help|what can you do|who are you|what are you|"
+    r"(?:what|which) tools (?:do you have|can you (?:use|call)|are there)|"
+    r"(?:list|show)(?: me)? (?:your |the )?tools)\W*",
+    re.IGNORECASE,
+)
 _FILLER_WORDS: Final = ("steady", "words", "keep", "coming", "one", "after", "another", "as", "asked")
 _FILLER: Final = tuple(TextDelta(f" {word}") for word in _FILLER_WORDS)
 
@@ -149,7 +156,7 @@ class OfflineModel:
     def _content(self, request: ModelRequest, now: Situation, calls: Sequence[Call]) -> list[Delta]:
         directed = now.directives
         # Who is asked for thoughts in an argument of each call does not reason by itself.
-        thinks_in_calls = any(heartbeats.THINKING in tool.parameters.get("properties", {}) for tool in request.tools)
+        thinks_in_calls = any(heartbeats.THINKING in properties_of(tool.parameters) for tool in request.tools)
         content: list[Delta] = [] if thinks_in_calls else [*_reasoning(directed, now, calls)]
         if not calls:
             content += (
@@ -219,9 +226,31 @@ def answer(request: ModelRequest, now: Situation) -> str:
     if shaped is not None:
         return shaped
     if now.returns:
+        kept = _kept(now)
+        if kept is not None:
+            return f"I will remember: {_shortened(kept, _ECHOED_CHARS)}"
         return " ".join(_told(returned.name, returned.status, result_text(returned)) for returned in now.returns)
     asked = now.asked.plain
+    told = remembering.told_from_memory(asked, request.system) or _help(asked, request.tools)
+    if told is not None:
+        return told
     return f"You said: {_shortened(asked, _ECHOED_CHARS)}" if asked else "There is nothing new to answer."
+
+
+def _kept(now: Situation) -> str | None:
+    """What was to be remembered, if a memory tool alone was called and did it."""
+    done = all(returned.status == "success" and returned.name in remembering.KEEPING for returned in now.returns)
+    return remembering.fact_to_keep(now.asked.plain) if done else None
+
+
+def _help(asked: str, tools: Sequence[ToolSchema]) -> str | None:
+    if not _ASKS_FOR_HELP().fullmatch(asked):
+        return None
+    names = [tool.name for tool in tools if tool.name != "send_message"]
+    offer = f"I can call {_listed(names)}: say “use {names[0]}”." if names else "I have no tools."
+    if not remembering.KEEPING.isdisjoint(names):
+        offer += " To have something remembered, say “remember that I like tea”."
+    return f"I am the offline model: I do what I am told, and repeat what else you say. {offer}"
 
 
 def made_error(kind: str, message: str | None, retry_after: float = 0.0) -> Exception:
@@ -249,9 +278,7 @@ def _due_calls(request: ModelRequest, now: Situation) -> list[Call]:
     explicit = [(one, Call(*call_parts(one.value or ""))) for one in directed.every("call")]
     due = [call for one, call in explicit if one.model_call is not None]
     planned = [(call, 0) for one, call in explicit if one.model_call is None]
-    planned += [
-        (_encoded(call), call.stage) for call in instructions.planned_calls(now.asked.plain, _callable(request))
-    ]
+    planned += [(_encoded(call), call.stage) for call in _asked_calls(request, now.asked.plain)]
     left = Counter[str]() if directed.has("repeat") else Counter(now.called)
     open_calls: list[tuple[Call, int]] = []
     for call, stage in planned:
@@ -261,6 +288,16 @@ def _due_calls(request: ModelRequest, now: Situation) -> list[Call]:
             open_calls.append((call, stage))
     stage_now = min((stage for _, stage in open_calls), default=0)
     return due + [call for call, stage in open_calls if stage == stage_now]
+
+
+def _asked_calls(request: ModelRequest, asked: str) -> Sequence[instructions.PlannedCall]:
+    """What is asked for by verb and name; else what is to be remembered or looked up; else what else can be meant."""
+    offered = _callable(request)
+    return (
+        instructions.planned_calls(asked, offered)
+        or remembering.memory_calls(asked, request.system, offered)
+        or instructions.understood_calls(asked, offered)
+    )
 
 
 def _callable(request: ModelRequest) -> list[ToolSchema]:

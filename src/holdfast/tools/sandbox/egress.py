@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import gc
 import os
 import socket
 import threading
@@ -112,6 +113,7 @@ def _try_guard(config: EgressConfig) -> bool:
 def _fork_behind_guard(config: EgressConfig, scratch: str) -> None:
     """Returns in the child only."""
     ours, theirs = socket.socketpair()
+    gc.freeze()  # both go on with what is loaded; a collection in either would copy the pages that they share
     pid = os.fork()
     if pid:
         theirs.close()
