@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.core.records import Tool
 from holdfast.tools import agents
 
 
@@ -265,6 +266,19 @@ _CODE: Final = (
         source="from holdfast.tools.sandbox.run_code import run_code\n",
     ),
 )
+_CODE_WITH_TOOLS: Final = (
+    _shipped(
+        "run_code_with_tools",
+        "letta_builtin",
+        "Run a Python program in a sandbox that can call your other tools as functions, by their names: result = "
+        "some_tool(argument=1). They take and return plain data. Tools that need approval, and those that the server "
+        "itself carries out, such as memory tools, cannot be called from it. You are told what the program printed, the "
+        "value of its last expression, and how it failed. Nothing is kept from one call to the next.",
+        {"code": _text("The whole program, in Python.")},
+        ("code",),
+        source="from holdfast.tools.sandbox.tool_host import run_code_with_tools\n",
+    ),
+)
 _DOMAINS: Final = {"type": "array", "items": {"type": "string"}}
 _WEB: Final = (
     _shipped(
@@ -310,10 +324,14 @@ _WEB: Final = (
         source="from holdfast.tools.sandbox.web import fetch_webpage\n",
     ),
 )
-TOOLS: Final[dict[str, Shipped]] = dict((*_CORE, *_ARCHIVAL, *_MEMORY, *_EDITING, *_AGENTS, *_CODE, *_WEB))
+TOOLS: Final[dict[str, Shipped]] = dict(
+    (*_CORE, *_ARCHIVAL, *_MEMORY, *_EDITING, *_AGENTS, *_CODE, *_CODE_WITH_TOOLS, *_WEB)
+)
 
 
-def source_of(name: str) -> str:
-    """What the sandbox is given for a shipped tool; empty for those that do not run there."""
-    shipped = TOOLS.get(name)
+def sandboxed_source(tool: Tool) -> str:
+    """What the sandbox is given for a tool; empty for those that do not run there."""
+    if tool.tool_type == "custom":
+        return tool.source_code or ""
+    shipped = TOOLS.get(tool.name)
     return (shipped.source if shipped else None) or ""
