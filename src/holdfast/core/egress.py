@@ -133,7 +133,7 @@ def of_tags(tags: Iterable[str]) -> Egress | None:
 def strictest(policies: Iterable[Egress | None]) -> Egress | None:
     """One that allows nothing that any of them forbids; None when none of them says anything.
 
-    Where it cannot be told what two of them allow, it is nothing: which addresses a name of a list has is not known here.
+    Where it cannot be told what two of them allow, it is nothing: the addresses of a listed name are not known here.
     """
     said = list(dict.fromkeys(policy for policy in policies if policy is not None and policy.mode != "all"))
     if len(said) < 2:

@@ -12,9 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn, cast
-
-from typing_extensions import Self
+from typing import Any, NoReturn, Self
 
 from holdfast.tools.sandbox import landlock, linux
 from holdfast.tools.sandbox.run_code import run_python
@@ -102,7 +100,7 @@ def _raise(kind: str, text: str) -> NoReturn:
     known = getattr(builtins, kind, None)
     if isinstance(known, type) and issubclass(known, Exception):
         try:
-            problem = cast("Exception", known(text))
+            problem = known(text)
         except TypeError:  # it takes more than a text
             problem = RuntimeError(f"{kind}: {text}")
         raise problem

@@ -1,7 +1,7 @@
 """The tool `run_code_with_tools`, as it runs in the child: has the program run elsewhere, and makes its calls here.
 
 The program was written by a model, and what a model has written is given no secrets. The tools that it calls may need
-them. So the two are separate processes (see `program`), and only the tools see the agent's secrets, each call by itself.
+them. So the two are separate processes (see `program`), and only the tools see the agent's secrets.
 """
 
 from __future__ import annotations
