@@ -53,7 +53,8 @@ async def error(client: ServedClient, agent_id: str, code: str) -> tuple[str, st
 
 async def test_a_program_calls_the_tools_of_its_agent(client: ServedClient) -> None:
     agent_id = await make(client, ADD)
-    code = "import sys\nprint('one')\ntotal = sum(add(n, b=10) for n in range(2))\nprint('e', file=sys.stderr)\n[total, add(4)]"
+    code = "import sys\nprint('one')\ntotal = sum(add(n, b=10) for n in range(2))\nprint('e', file=sys.stderr)\n"
+    code += "[total, add(4)]"
     assert await run(client, agent_id, code) == {
         "results": ["[21, 5]"],
         "logs": {"stdout": ["one\nadding\nadding\nadding\n"], "stderr": ["e\n"]},
@@ -70,7 +71,8 @@ async def test_a_program_that_calls_no_tool_is_just_a_program(client: ServedClie
 
 
 async def test_what_a_tool_raises_is_raised_in_the_program(client: ServedClient) -> None:
-    source = 'class Odd(Exception): pass\ndef fail(how: str):\n    """Fail."""\n    raise {"k": KeyError, "o": Odd}[how](how)\n'
+    body = '    """Fail."""\n    raise {"k": KeyError, "o": Odd}[how](how)\n'
+    source = f"class Odd(Exception): pass\ndef fail(how: str):\n{body}"
     agent_id = await make(client, source, ADD)
     code = "try:\n    fail('k')\nexcept KeyError as e:\n    print('caught')\nfail('o')"
     told = await run(client, agent_id, code)
@@ -128,7 +130,7 @@ async def test_tools_that_run_in_the_server_or_at_the_client_cannot_be_called(cl
     assert (await error(client, agent_id, f"{NAME}('1')"))[0] == "NameError"
     inner = await run(client, agent_id, "run_code('1 + 2', 'python')")
     assert json.loads(inner["results"][0][1:-1])["results"] == ["3"]
-    shadow = {"name": "run_code", "description": "mine", "parameters": {"type": "object", "properties": {}}}
+    shadow: Any = {"name": "run_code", "description": "mine", "parameters": {"type": "object", "properties": {}}}
     call = f"Call {NAME} with " + json.dumps({"code": "run_code('1', 'python')"})
     answer = await client.say(agent_id, call, client_tools=[shadow])
     returned = next(each for each in answer.messages if each.message_type == "tool_return_message")

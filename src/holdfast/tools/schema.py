@@ -109,16 +109,14 @@ def _signature(function: Function) -> Iterator[tuple[ast.arg, ast.expr | None]]:
 
 def check_parameters(where: str, given: dict[str, Any]) -> None:
     """Refuses what is no schema of arguments: it would fail later, in a turn of an agent."""
-    properties: Any = given.get("properties")
-    required: Any = given.get("required")
+    properties = given.get("properties")
     if not isinstance(properties, dict | None):
         raise Invalid(f"{where}.properties must be an object, with a schema for each argument.")
-    for name, about in (properties or {}).items():
+    for name, about in cast("dict[str, Any]", properties or {}).items():
         if not isinstance(about, dict) and about is not True:
             raise Invalid(f"{where}.properties describes {name!r} by what is no schema: write an object.")
-    if not isinstance(required, list | None) or not all(
-        isinstance(name, str) for name in cast("list[Any]", required or [])
-    ):
+    required = cast("list[Any] | None", given.get("required"))
+    if not isinstance(required, list | None) or not all(isinstance(name, str) for name in required or ()):
         raise Invalid(f"{where}.required must be a list of names of arguments.")
 
 

@@ -55,8 +55,8 @@ def memories(arguments: Mapping[str, Any], transcript: str) -> list[str]:
     for chunk in chunks:
         if not 0 <= chunk.start_index <= chunk.end_index < len(lines):
             raise ToolFailed(
-                f"There are no lines {chunk.start_index} to {chunk.end_index}: the message that you were given last has "
-                f"{len(lines)} lines, the first of which is line 0."
+                f"There are no lines {chunk.start_index} to {chunk.end_index}: the message that you were given last "
+                f"has {len(lines)} lines, the first of which is line 0."
             )
     return ["\n".join((chunk.context, "", *lines[chunk.start_index : chunk.end_index + 1])) for chunk in chunks]
 
