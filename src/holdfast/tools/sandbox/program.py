@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from holdfast.tools.sandbox import landlock, linux
 from holdfast.tools.sandbox.run_code import run_python
@@ -39,7 +39,7 @@ class Wire:
         self._reader = connection.makefile("r", encoding="utf-8")
         self._writer = connection.makefile("w", encoding="utf-8")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Wire:
         return self
 
     def __exit__(self, *_: object) -> None:
