@@ -18,6 +18,7 @@ from holdfast.tools.sandbox import tool_host
 from .modes import MODES, opened, text_of
 
 TELL = 'import os\ndef tell():\n    """Tell."""\n    return os.environ["CODE_WORD"]\n'
+PATH = {"parameters": {"type": "object", "properties": {"path": {"type": "string"}}}}
 LOOK = """
 import os
 word, found = tell(), []
@@ -32,11 +33,29 @@ for pid in range(max(1, os.getppid() - 50), os.getppid() + 3):
 """
 
 
+HOME = 'import os\ndef home():\n    """Home."""\n    return os.environ["HOME"]\n'
+READ = 'def read(path: str):\n    """Read."""\n    return open(path).read()\n'
+WRITE = """
+import os, tempfile
+with open('mine.txt', 'w') as file:
+    file.write('mine')
+with tempfile.NamedTemporaryFile('w') as file:
+    found = [read(os.path.abspath('mine.txt')), os.path.expanduser('~') == os.getcwd()]
+for path in (os.path.join(home(), '.netrc'), '/tmp/planted', '../planted'):
+    try:
+        open(path, 'w')
+        found.append(path)
+    except OSError:
+        pass
+found
+"""
+LEAVE = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n'left'"
+
+
 def tool(source: str, **fields: Any) -> Tool:
     name = source.rpartition("def ")[2].partition("(")[0]
-    return Tool(
-        id=f"tool-{name}", name=name, tool_type="custom", description="", json_schema={}, source_code=source, **fields
-    )
+    known: dict[str, Any] = {"tool_type": "custom", "description": "", "json_schema": {}, "source_code": source}
+    return Tool(id=f"tool-{name}", name=name, **known | fields)
 
 
 def program(code: str, *tools: Tool) -> Job:
@@ -53,6 +72,17 @@ async def test_a_program_cannot_look_into_the_process_of_the_tools(mode: str) ->
         outcome = await sandbox.run(program(LOOK, tool(TELL)))
     assert outcome.status == "success", outcome
     assert json.loads(text_of(outcome))["results"] == ["['sesame', [], None]"], outcome
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_program_writes_only_to_its_own_directory_which_tools_can_read(mode: str) -> None:
+    if mode.startswith("bubblewrap") and shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    async with opened(mode) as sandbox:
+        outcome = await sandbox.run(program(WRITE, tool(HOME), tool(READ, json_schema=PATH)))
+        assert json.loads(text_of(outcome))["results"] == ["['mine', True]"], outcome
+        left = await sandbox.run(program(LEAVE))
+        assert json.loads(text_of(left))["results"] == ["'left'"], "a thread that goes on does not hold up the call"
 
 
 def test_only_tools_that_a_program_names_are_loaded() -> None:

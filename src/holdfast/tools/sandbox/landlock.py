@@ -17,7 +17,7 @@ NETWORK_ABI: Final = 4  # the first that knows ports
 _VERSION_FLAG: Final = 1
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
-_MAKE_BLOCK, _TRUNCATE, _IOCTL_DEV = 1 << 11, 1 << 14, 1 << 15
+_TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _READ: Final = _EXECUTE | _READ_FILE | _READ_DIR
 _ON_FILES: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1, 2
@@ -72,16 +72,12 @@ def restrict(abi: int, readable: Iterable[int], writable: Iterable[int]) -> None
 
 def confine_signals() -> None:
     """From here on this process and all it starts can send signals only to each other. Since Linux 6.12."""
-    _enter(0, 0, _SCOPE_SIGNALS)
-
-
-def step_inside() -> None:
-    """Into a domain of its own, which forbids nothing that a tool does. But the memory and the environment of processes
-    outside of it are out of reach from then on, as those of all outside a domain are. Needs no_new_privs."""
-    if version() >= SCOPES_SINCE:
-        confine_signals()
-    else:
-        _enter(_MAKE_BLOCK)  # a domain must forbid something, and no tool may make devices anyway
+    attributes = (ctypes.c_uint64 * 3)(0, 0, _SCOPE_SIGNALS)
+    ruleset = linux.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(24), ctypes.c_uint32(0))
+    try:
+        linux.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+    finally:
+        os.close(ruleset)
 
 
 def forbid_port(forbidden: int) -> None:
@@ -100,16 +96,6 @@ def forbid_port(forbidden: int) -> None:
                     ctypes.byref(rule),
                     ctypes.c_uint32(0),
                 )
-        linux.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
-    finally:
-        os.close(ruleset)
-
-
-def _enter(*attributes: int) -> None:
-    """A domain without a rule: what it handles is forbidden."""
-    given = (ctypes.c_uint64 * len(attributes))(*attributes)
-    ruleset = linux.syscall(_CREATE_RULESET, given, ctypes.c_size_t(ctypes.sizeof(given)), ctypes.c_uint32(0))
-    try:
         linux.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     finally:
         os.close(ruleset)

@@ -1,7 +1,7 @@
 """A program that may call tools, in a process of its own. The tools, and the agent's secrets, are in another.
 
 Between the two goes plain data, a line of JSON for each message: first what the program is, then its calls and their
-answers, last what came of it. The program stands behind a wall of its own: it cannot look into the other's memory.
+answers, last what came of it. The program stands behind a wall of its own.
 """
 
 from __future__ import annotations
@@ -22,13 +22,20 @@ def main(number: str) -> None:
     with Wire(socket.socket(fileno=int(number))) as wire:
         given = wire.receive()
         assert given is not None
-        linux.forbid_new_privileges()
-        if landlock.version():  # where there is none, no tool that has secrets can be called
-            landlock.step_inside()
+        _confine()
         far = _Far(wire)
         names: dict[str, Any] = {name: far.tool(name, parameters) for name, parameters in given["tools"].items()}
         names |= {name: _refused(name, why) for name, why in given["refused"].items()}
         wire.send({"result": run_python(given["code"], names)})
+
+
+def _confine() -> None:
+    """A landlock domain within that of the call. The memory and the environment of processes outside of it are out of
+    reach. And it may write only where it begins: what tools find in their home directory may decide what they do."""
+    abi = landlock.version()
+    if abi:  # where there is none, no tool that has secrets can be called
+        linux.forbid_new_privileges()
+        landlock.restrict(abi, landlock.open_paths(("/",)), landlock.open_paths((".", "/dev")))
 
 
 class Wire:

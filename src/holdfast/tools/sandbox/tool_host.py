@@ -41,19 +41,25 @@ def run_code_with_tools(code: str, tools: list[Job], parameters: dict[str, list[
             "this machine cannot keep a program from the agent's secrets (its kernel has no landlock), so a program "
             "cannot call tools that are given some"
         )
+    directory = os.path.join(os.getcwd(), "program")
+    os.mkdir(directory)
     near, far = socket.socketpair()
     with far:
         command = [sys.executable, "-I", "-c", _ENTRY, _PACKAGE, str(far.fileno())]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(far.fileno(),))
+        environment = {**os.environ, "HOME": directory, "TMPDIR": directory}
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, pass_fds=(far.fileno(),), cwd=directory, env=environment
+        )
     with Wire(near) as wire:
         try:
             wire.send({"code": code, "tools": parameters, "refused": refused})
             result = _serve(wire, {tool.tool_name: tool for tool in tools})
         except (BrokenPipeError, ConnectionResetError):
             result = None
-    ended = process.wait()
     if result is None:
-        raise RuntimeError(f"the program's process ended before the program did, with exit code {ended}")
+        raise RuntimeError(f"the program's process ended before the program did, with exit code {process.wait()}")
+    process.kill()  # it may have threads that go on
+    process.wait()
     return json.dumps(result, ensure_ascii=False)
 
 
