@@ -113,7 +113,7 @@ def test_an_extra_that_is_broken_is_not_taken_for_one_that_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "trafilatura.py").write_text("import something_that_it_needs\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delitem(sys.modules, "trafilatura", raising=False)
     with pytest.raises(ModuleNotFoundError, match="something_that_it_needs"):
         page_text(PAGE, "http://a")
