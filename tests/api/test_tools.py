@@ -207,6 +207,17 @@ BAD: list[tuple[int, dict[str, Any], str]] = [
     (422, {"source_code": ROLL, "tags": [f"egress:allow=h{number}.example" for number in range(201)]}, "at most 200"),
     (422, {}, "source_code"),
 ]
+WRONG_ARGUMENTS: list[tuple[Any, str]] = [
+    ({"required": 5}, "required"),
+    ({"required": "a"}, "required"),
+    ({"required": [1]}, "required"),
+    ({"required": {"a": True}}, "required"),
+    ({"properties": ["a"]}, "properties"),
+    ({"properties": "a"}, "properties"),
+    ({"properties": {"a": 5}}, "'a'"),
+    ({"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": 5}, "$defs"),
+    ({"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": 5}}, "$defs"),
+]
 
 
 async def test_a_bad_tool_is_refused_with_a_sentence(served: Served) -> None:
@@ -215,6 +226,27 @@ async def test_a_bad_tool_is_refused_with_a_sentence(served: Served) -> None:
         for method in ("POST", "PUT"):
             assert fragment in await served.refused(status, method, "/v1/tools/", body), body
     assert await served.ok("GET", "/v1/tools/count") == before
+
+
+@pytest.mark.parametrize(("schema", "fragment"), WRONG_ARGUMENTS, ids=str)
+async def test_a_schema_of_arguments_that_is_none_is_refused(served: Served, schema: Any, fragment: str) -> None:
+    tool = await served.create_tool()
+    for method, path in (("POST", "/v1/tools/"), ("PUT", "/v1/tools/"), ("PATCH", f"/v1/tools/{tool['id']}")):
+        body = {"source_code": ROLL, "args_json_schema": schema}
+        assert fragment in await served.refused(400, method, path, body), method
+        named = {"source_code": ROLL, "json_schema": {"name": "roll_dice", "parameters": schema}}
+        if "$defs" not in schema:  # which are left to vendors there
+            assert fragment in await served.refused(400, method, path, named), method
+    assert await served.ok("GET", f"/v1/tools/{tool['id']}") == tool
+    ran = await served.ok(
+        "POST", "/v1/tools/run", {"source_code": ROLL, "args": {"sides": 2}, "args_json_schema": schema}
+    )
+    assert ran["tool_return"] == "2"  # what cannot be understood guides no conversion
+
+
+async def test_an_argument_of_any_kind_may_be_described_by_true(served: Served) -> None:
+    tool = await served.create_tool(args_json_schema={"properties": {"sides": True}, "required": None})
+    assert tool["json_schema"]["parameters"] == {"type": "object", "properties": {"sides": {}}, "required": []}
 
 
 async def test_a_bad_change_is_refused_and_changes_nothing(served: Served) -> None:

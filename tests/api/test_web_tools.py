@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
@@ -12,12 +13,18 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast.tools.sandbox.web import html_text
+from holdfast.tools.sandbox.web import html_text, page_text
 
 from ..served import ServedClient, served
 
 PAGE = """<html><head><title>T</title><style>p {color: red}</style></head><body><h1>Kelp &amp; rock</h1>
 <script>alert(1)</script><p>A holdfast   anchors kelp.</p><ul><li>one<li>two</ul></body></html>"""
+ARTICLE = """<html><head><title>Kelp</title></head><body>
+<nav><ul><li><a href="/">Home</a></li><li><a href="/about">About us</a></li></ul></nav><article><h1>Kelp forests</h1>
+<p>Kelp forests are areas under water with a high density of kelp, along a large part of the coasts of the world.</p>
+<p>A holdfast anchors kelp to rock; its shape depends on <a href="/kinds">the kind of kelp</a> and on the ground.</p>
+<table><tr><th>Kind</th><th>Depth</th></tr><tr><td>Giant kelp</td><td>30 m</td></tr></table></article>
+<footer>Imprint Contact Terms</footer></body></html>"""
 FOUND = {"title": "Kelp", "url": "https://kelp.example", "publishedDate": "2026-01-01", "author": None, "summary": "s"}
 
 
@@ -25,7 +32,8 @@ class Pages(BaseHTTPRequestHandler):
     asked: ClassVar[list[dict[str, Any]]] = []
 
     def do_GET(self) -> None:
-        known = {"/page": ("text/html; charset=utf-8", PAGE), "/plain": ("text/plain", "ü")}
+        html = "text/html; charset=utf-8"
+        known = {"/page": (html, PAGE), "/article": (html, ARTICLE), "/plain": ("text/plain", "ü")}
         if self.path == "/image":
             self._answer(200, "image/png", b"\x89PNG")
         elif self.path in known:
@@ -82,8 +90,37 @@ async def run(client: ServedClient, name: str, args: dict[str, Any], **agent: An
 
 async def test_a_page_is_read_as_text(client: ServedClient, web: str) -> None:
     read = await run(client, "fetch_webpage", {"url": f"{web}/page"})
-    assert read["func_return"] == "Kelp & rock\n\nA holdfast anchors kelp.\n\none\ntwo"
+    assert all(text in read["func_return"] for text in ("Kelp & rock", "A holdfast anchors kelp.", "one", "two"))
+    assert "alert" not in read["func_return"]
     assert (await run(client, "fetch_webpage", {"url": f"{web}/plain"}))["func_return"] == "ü"
+
+
+async def test_with_the_extra_only_the_article_of_a_page_is_read(client: ServedClient, web: str) -> None:
+    text = (await run(client, "fetch_webpage", {"url": f"{web}/article"}))["func_return"]
+    assert text.startswith("# Kelp forests")
+    assert f"[the kind of kelp]({web}/kinds)" in text
+    assert "| Giant kelp | 30 m |" in text
+    assert not any(word in text for word in ("About us", "Imprint"))
+
+
+def test_without_the_extra_all_of_a_page_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trafilatura", None)  # as if it were not installed
+    assert page_text(PAGE, "http://a") == "Kelp & rock\n\nA holdfast anchors kelp.\n\none\ntwo"
+    assert "About us" in page_text(ARTICLE, "http://a")
+
+
+def test_an_extra_that_is_broken_is_not_taken_for_one_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trafilatura.py").write_text("import something_that_it_needs\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "trafilatura", raising=False)
+    with pytest.raises(ModuleNotFoundError, match="something_that_it_needs"):
+        page_text(PAGE, "http://a")
+
+
+def test_a_page_in_which_the_extra_finds_nothing_is_read_whole() -> None:
+    assert page_text("<html><body><nav>Menu</nav></body></html>", "http://a") == "Menu"
 
 
 @pytest.mark.parametrize(

@@ -148,10 +148,12 @@ def test_ordinary_fractions_are_readable() -> None:
 class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
     names: list[str]
     text: str = ""
+    more: dict[str, str] = {}
 
 
 def test_arguments_of_a_tool_of_the_server_are_converted_without_nul() -> None:
-    assert converted({"names": ["a\0b"], "text": "c\0"}, _Wanted) == _Wanted(["ab"], "c")
+    given = {"names": ["a\0b"], "text": "c\0", "more": {"d": "\0e"}}
+    assert converted(given, _Wanted) == _Wanted(["ab"], "c", {"d": "e"})
 
 
 def test_arguments_that_do_not_fit_a_tool_of_the_server_are_an_error_for_the_model() -> None:

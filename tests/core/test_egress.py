@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from holdfast.core.egress import Egress, Entry, Mode, UnknownEgress, entries, is_public, of_tags, plain
+from holdfast.core.egress import Egress, Entry, Mode, UnknownEgress, entries, is_public, of_tags, plain, strictest
 from holdfast.core.records import Tool
 
 NOT_PUBLIC = """
@@ -116,3 +116,26 @@ def test_a_tool_says_its_own_policy_with_its_tags() -> None:
 
 def test_brackets_around_an_address_need_no_port() -> None:
     assert entries("[::1], [fd00::2]:80") == (Entry("::1/128"), Entry("fd00::2/128", 80))
+
+
+A, B, BOTH = (Egress("allow-list", entries(text)) for text in ("a:1", "b:2", "a:1,b:2"))
+
+
+@pytest.mark.parametrize(
+    ("policies", "together"),
+    [
+        ([], None),
+        ([None, Egress("all")], None),
+        ([None, A], A),
+        ([A, A, Egress("all")], A),
+        ([A, BOTH], A),
+        ([A, B], Egress("none")),
+        ([A, Egress("none")], Egress("none")),
+        ([A, Egress("public")], Egress("none")),
+        ([Egress("public"), None], Egress("public")),
+    ],
+)
+def test_the_strictest_of_several_policies_allows_nothing_that_one_of_them_forbids(
+    policies: list[Egress | None], together: Egress | None
+) -> None:
+    assert strictest(policies) == together

@@ -123,9 +123,15 @@ class TestCoreMemoryTools:
         text = failure("core_memory_replace", [block(value="x")], label="human", old_content="", new_content="y")
         assert "old_content is empty" in text
 
-    def test_finishing_edits_does_nothing(self) -> None:
-        change, after = run("memory_finish_edits", [block()])
+    @pytest.mark.parametrize("tool", ["memory_finish_edits", "finish_rethinking_memory"])
+    def test_finishing_edits_does_nothing(self, tool: str) -> None:
+        change, after = run(tool, [block()])
         assert (change, after) == (MemoryChange("None"), [block()])
+
+    def test_what_is_known_of_the_user_is_the_block_human(self) -> None:
+        change, after = run("rethink_user_memory", [block("persona", "x"), block(value="Ann")], new_memory="Ada")
+        assert (change.returned, values(after)) == ("Ada", {"persona": "x", "human": "Ada"})
+        assert "Block field human does not exist" in failure("rethink_user_memory", [block("a")], new_memory="Ada")
 
 
 class TestMemoryReplace:

@@ -180,3 +180,16 @@ def test_rules_follow_a_tool_that_is_renamed(name: str) -> None:
     renamed = tool_rules.with_renamed(rules, name, "new")
     assert f'"{name}"' not in msgspec.json.encode(renamed).decode()
     assert tool_rules.with_renamed(renamed, "new", name) == rules
+
+
+def test_tools_whose_calls_are_counted_or_ordered_are_bound() -> None:
+    assert tool_rules.bound_names([]) == frozenset()
+    rules = [
+        RunFirst(tool_name="first"),
+        RequiresApproval(tool_name="asking"),
+        Parent(tool_name="parent", children=("child",)),
+        Children(tool_name="before", children=("free",)),
+        Conditional(tool_name="asked", child_output_mapping={"1": "free"}),
+        MaxCount(tool_name="counted", max_count_limit=1),
+    ]
+    assert tool_rules.bound_names(rules) == {"parent", "child", "before", "asked", "counted"}

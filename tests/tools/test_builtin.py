@@ -10,7 +10,7 @@ import pytest
 from holdfast.core import memory
 from holdfast.core.messages import AnyPart, Deny, Image, Message, Reasoning, Role, Text, ToolCall, ToolReturn
 from holdfast.errors import ToolFailed
-from holdfast.tools import agents, archival, builtin, history
+from holdfast.tools import agents, archival, builtin, files, history, voice
 from holdfast.tools.history import Query, conversation_search
 
 NOW = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
@@ -24,6 +24,14 @@ _ARGUMENTS = {
     "memory_rethink": memory.MemoryRethink,
     "memory_finish_edits": memory.FinishEdits,
     "conversation_search": history.Asked,
+    "archival_memory_insert": archival.Insertion,
+    "open_files": files.Opening,
+    "grep_files": files.Grepping,
+    "semantic_search_files": files.Searching,
+    "store_memories": voice.Storing,
+    "rethink_user_memory": memory.RethinkUserMemory,
+    "finish_rethinking_memory": memory.FinishEdits,
+    "search_memory": voice.Searching,
 }
 
 
@@ -74,13 +82,22 @@ class TestTheShippedTools:
         )
 
     def test_are_all_carried_out_somewhere(self) -> None:
-        outside = {"run_code", "web_search", "fetch_webpage", *agents.NAMES}
-        others = {history.NAME, archival.INSERT, archival.SEARCH, "send_message", *outside}
+        outside = {"run_code", "run_code_with_tools", "web_search", "fetch_webpage", *agents.NAMES}
+        inside = {history.NAME, archival.INSERT, archival.SEARCH, voice.STORE, voice.SEARCH, *files.NAMES}
+        others = {"send_message", *inside, *outside}
         assert set(builtin.TOOLS) == {*memory.TOOLS, *others}
 
     def test_know_which_of_them_may_run_side_by_side(self) -> None:
         safe = [name for name, tool in builtin.TOOLS.items() if tool.parallel_safe]
-        assert safe == ["conversation_search", "archival_memory_search", "run_code", "web_search", "fetch_webpage"]
+        assert safe == [
+            "conversation_search",
+            "archival_memory_search",
+            "run_code",
+            "web_search",
+            "fetch_webpage",
+            "grep_files",
+            "semantic_search_files",
+        ]
 
 
 class TestConversationSearch:
@@ -114,9 +131,10 @@ class TestConversationSearch:
         (result,) = (await search(Rows(row("user", "x", at=at))))["results"]
         assert result["time_ago"] == expected
 
-    async def test_leaves_out_earlier_searches_before_it_counts(self) -> None:
-        searching = row("assistant", "I will look for tea", ToolCall("c", "conversation_search", "{}"))
-        found = row("tool", ToolReturn("c", "conversation_search", "success", "tea"))
+    @pytest.mark.parametrize("name", ["conversation_search", "search_memory"])
+    async def test_leaves_out_earlier_searches_before_it_counts(self, name: str) -> None:
+        searching = row("assistant", "I will look for tea", ToolCall("c", name, "{}"))
+        found = row("tool", ToolReturn("c", name, "success", "tea"))
         rows = Rows(*[searching, found] * 20, *(row("user", f"tea {number}") for number in range(4)))
         answer = await search(rows, query="tea", limit=3, roles=["user", "assistant", "tool"])
         assert answer["message"] == "Showing 3 results:"

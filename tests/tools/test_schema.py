@@ -378,7 +378,7 @@ def test_given_arguments_replace_those_of_the_signature() -> None:
 @pytest.mark.parametrize(
     ("given", "fragment"),
     [
-        ({"properties": []}, "must look like"),
+        ({"properties": []}, "must be an object"),
         ({"properties": {"a": {"$ref": "#/$defs/None"}}}, "does not contain"),
         ({"properties": {"a": {"$ref": "other.json"}}}, "does not contain"),
         ({"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"items": {"$ref": "#/$defs/A"}}}}, "itself"),

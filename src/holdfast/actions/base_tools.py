@@ -38,17 +38,15 @@ _LOOKED_AFTER_BY_SLEEPTIME: Final = frozenset(_BY_TYPE) - {
     "sleeptime_agent",
 }
 _ENDS_TURN: Final = frozenset({"send_message", "send_message_to_agent_async", "memory_finish_edits"})
+_WITHOUT_RULES: Final = frozenset({"letta_files_core", "letta_voice_sleeptime_core"})
 # Models that follow their instructions well enough to need no rules.
 _NEED_NO_RULES: Final = ("claude-4-sonnet", "claude-3-5-sonnet", "gpt-5", "gemini-2.5-pro")
 
 
 def base_tool_names(agent_type: str, enable_sleeptime: bool | None) -> tuple[str, ...]:
-    """Only those that this server has: a kind of agent may know more of them than we ship."""
     if enable_sleeptime and (agent_type in _LOOKED_AFTER_BY_SLEEPTIME or agent_type not in _BY_TYPE):
-        names = _WITH_SLEEPTIME
-    else:
-        names = _BY_TYPE.get(agent_type, _OTHERWISE)
-    return tuple(name for name in names if name in builtin.TOOLS)
+        return _WITH_SLEEPTIME
+    return _BY_TYPE.get(agent_type, _OTHERWISE)
 
 
 def is_base_tool(tool: Tool) -> bool:
@@ -114,7 +112,7 @@ def base_rules(tools: Iterable[Tool]) -> list[Rule]:
     return [
         ExitLoop(tool_name=tool.name) if tool.name in _ENDS_TURN else ContinueLoop(tool_name=tool.name)
         for tool in tools
-        if is_base_tool(tool)
+        if is_base_tool(tool) and tool.tool_type not in _WITHOUT_RULES
     ]
 
 

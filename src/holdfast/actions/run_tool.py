@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast import ids
 from holdfast.actions.base_tools import is_base_tool
-from holdfast.core.fingerprint import gets_secrets
+from holdfast.core.fingerprint import calls_others, gets_secrets
 from holdfast.core.records import Agent, Tool
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
@@ -21,6 +21,7 @@ from holdfast.tools import agents as talk
 from holdfast.tools import archival as archival_tools
 from holdfast.tools import builtin
 from holdfast.tools.base import Job, Sandbox
+from holdfast.tools.code_with_tools import with_tools
 from holdfast.wire.tools import (
     ToolExecutionResult,
     ToolRunFromSource,
@@ -61,17 +62,17 @@ async def run_attached(
     archival: ArchivalMemory,
     timeout_s: float,
 ) -> ToolExecutionResult:
-    async def load(tx: Transaction) -> tuple[Agent, Tool, list[agent_rows.SealedSecret]]:
-        agent = await agent_rows.get(tx, agent_id)
-        tool = next((tool for tool in await tool_rows.of_agent(tx, agent_id) if tool.name == tool_name), None)
-        if tool is None:
-            raise NotFound(f"The tool {tool_name!r} is not attached to the agent {agent_id}")
-        return agent, tool, (await agent_rows.secrets_of(tx, (agent_id,))).get(agent_id, [])
+    async def load(tx: Transaction) -> tuple[Agent, list[Tool], list[agent_rows.SealedSecret]]:
+        agent, attached = await agent_rows.get(tx, agent_id), await tool_rows.of_agent(tx, agent_id)
+        return agent, attached, (await agent_rows.secrets_of(tx, (agent_id,))).get(agent_id, [])
 
-    agent, tool, secrets = await database.read(load)
+    agent, attached, sealed = await database.read(load)
+    tool = next((tool for tool in attached if tool.name == tool_name), None)
+    if tool is None:
+        raise NotFound(f"The tool {tool_name!r} is not attached to the agent {agent_id}")
     if is_base_tool(tool) and tool.name in talk.NAMES:
         raise Invalid(f"The tool {tool.name!r} sends messages on behalf of a run: send the agent a message instead.")
-    source = tool.source_code or builtin.source_of(tool.name)
+    source = builtin.sandboxed_source(tool)
     if is_base_tool(tool) and not source:
         performed = await InlineTools(database, clock, archival).run_by_hand(agent, tool, arguments)
         result = execution_view(performed.status, performed.content, (), (), None)
@@ -79,6 +80,7 @@ async def run_attached(
             result["func_return"] = archival_tools.value_of(str(performed.content))
         return result
     _require_python(tool.source_type)
+    secrets = {secret.key: secretbox.open(secret.sealed) for secret in sealed}
     job = Job(
         call_id=ids.new("call"),
         tool_name=tool.name,
@@ -88,11 +90,13 @@ async def run_attached(
         tool_id=tool.id,
         agent_id=agent.id,
         agent_name=agent.name,
-        environment={secret.key: secretbox.open(secret.sealed) for secret in secrets} if gets_secrets(tool) else {},
+        environment=secrets if gets_secrets(tool) else {},
         timeout_s=timeout_s,
         return_char_limit=tool.return_char_limit,
         egress=tool.egress,
     )
+    if calls_others(tool):
+        job = with_tools(job, attached, agent.tool_rules, secrets)
     outcome = await sandbox.run(job)
     return execution_view(outcome.status, outcome.content, outcome.stdout, outcome.stderr, outcome.isolation)
 

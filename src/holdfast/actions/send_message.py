@@ -402,7 +402,8 @@ def _answer(run: Run, spec: RunSpec, scene: Scene, parsed: ParsedInput) -> _Plan
         return _Plan(run=run, spec=spec, rows=input_rows(run, again), end=scene.end)
     hold = scene.hold.hold
     asked = {held.call.name for held in hold.calls if held.asks}
-    current = {tool.name: identity_of(tool, scene.secret_names) for tool in scene.tools if tool.name in asked}
+    names, tools = scene.secret_names, scene.tools
+    current = {tool.name: identity_of(tool, names, tools) for tool in tools if tool.name in asked}
     limit = return_char_limit(spec.model.context_window)
     checked = tuple(cut_answer(each, limit) for each in check_answer(hold, decisions, current))
     answer = Message(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -19,7 +19,7 @@ from holdfast.store import agents as agent_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Database, IntegrityError, Transaction
 from holdfast.tools.sandbox.contract import MOST_EGRESS_ENTRIES
-from holdfast.tools.schema import derive_schema
+from holdfast.tools.schema import check_parameters, derive_schema
 from holdfast.wire.tools import Requirement, ToolCreate, ToolUpdate
 
 # What vendors accept as the name of a function.
@@ -211,6 +211,7 @@ def _checked_schema(schema: dict[str, Any]) -> dict[str, Any]:
         )
     if not isinstance(parameters, dict) or not isinstance(schema.get("description", ""), str | None):
         raise Invalid("json_schema must look like {name, description, parameters: {type: object, properties: {…}}}.")
+    check_parameters("json_schema.parameters", cast("dict[str, Any]", parameters))
     return {**schema, "name": name, "parameters": parameters}
 
 

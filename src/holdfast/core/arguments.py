@@ -85,6 +85,8 @@ def _storable(value: Any) -> Any:
         return value.replace("\0", "")
     if isinstance(value, list):
         return [_storable(one) for one in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {name: _storable(one) for name, one in cast("dict[str, Any]", value).items()}
     return value
 
 

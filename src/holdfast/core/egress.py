@@ -130,6 +130,20 @@ def of_tags(tags: Iterable[str]) -> Egress | None:
     return Egress("allow-list", allowed) if listed else Egress("public")
 
 
+def strictest(policies: Iterable[Egress | None]) -> Egress | None:
+    """One that allows nothing that any of them forbids; None when none of them says anything.
+
+    Where it cannot be told what two of them allow, it is nothing: the addresses of a listed name are not known here.
+    """
+    said = list(dict.fromkeys(policy for policy in policies if policy is not None and policy.mode != "all"))
+    if len(said) < 2:
+        return said[0] if said else None
+    if any(policy.mode != "allow-list" for policy in said):
+        return Egress("none")
+    common = tuple(entry for entry in said[0].allow if all(entry in policy.allow for policy in said[1:]))
+    return Egress("allow-list", common) if common else Egress("none")
+
+
 def _matches(entry: Entry, address: Address, port: int) -> bool:
     network = entry.network
     if network is None or entry.port not in (None, port):

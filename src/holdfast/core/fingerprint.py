@@ -6,7 +6,7 @@ It is worked out only where an approval is asked for, answered or carried out; o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -39,20 +39,28 @@ class ToolIdentity(msgspec.Struct, frozen=True):
     fingerprint: str | None
 
 
-def identity_of(tool: Tool, secret_names: Iterable[str]) -> ToolIdentity:
-    """`secret_names`: of the agent that the tool runs for."""
-    return ToolIdentity(tool.id, tool.version, fingerprint(tool, secret_names))
+def identity_of(tool: Tool, secret_names: Collection[str], attached: Iterable[Tool] = ()) -> ToolIdentity:
+    """`secret_names`, `attached`: the secrets and the tools of the agent that it runs for."""
+    return ToolIdentity(tool.id, tool.version, fingerprint(tool, secret_names, attached))
 
 
-def fingerprint(tool: Tool, secret_names: Iterable[str]) -> str:
+def fingerprint(tool: Tool, secret_names: Collection[str], attached: Iterable[Tool] = ()) -> str:
     parts: dict[str, Any] = {name: getattr(tool, name) for name in _HASHED}
     parts["tags"] = sorted(tool.tags)
     parts["secrets"] = sorted(secret_names) if gets_secrets(tool) else []
+    if calls_others(tool):
+        parts["calls"] = sorted(fingerprint(other, secret_names) for other in attached if not calls_others(other))
     # An empty field counts as one that is not there: adding a field changes no hash that is stored already.
     said = {name: value for name, value in parts.items() if value not in (None, [], {}, "")}
     return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
 
 
 def gets_secrets(tool: Tool) -> bool:
-    """What a model has written is given none. Of the built-in tools only `web_search` needs one."""
+    """What a model has written is given none. Of the built-in tools only `web_search` needs one; `run_code_with_tools`
+    gives each tool what is that tool's, and the code nothing."""
     return tool.tool_type == "custom" or tool.name == "web_search"
+
+
+def calls_others(tool: Tool) -> bool:
+    """Whether it runs the agent's other tools, so that a change of one of them is a change of it."""
+    return tool.tool_type != "custom" and tool.name == "run_code_with_tools"

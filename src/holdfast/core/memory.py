@@ -22,6 +22,7 @@ _LINE_NUMBER = re.compile(r"^[ \t]*\d+→", re.MULTILINE)
 _PATCH_LINE_NUMBER = re.compile(r"^[ +-]?[ \t]*\d+→", re.MULTILINE)
 _QUOTED_CHARS: Final = 200
 _NOTHING: Final = "None"
+_USER_LABEL: Final = "human"  # of the block about the person that an agent speaks with
 _T = TypeVar("_T")
 
 
@@ -116,6 +117,10 @@ class MemoryCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if value is None:
             raise ToolFailed(f"Error: {name} is required for {self.command} command")
         return value
+
+
+class RethinkUserMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    new_memory: str
 
 
 class FinishEdits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -250,6 +255,10 @@ def _memory_rethink(memory: _Memory, given: MemoryRethink) -> str:
     block = memory.editable(given.label)
     _refuse_line_numbers("new_memory", given.new_memory)
     return memory.rewrite(block, given.new_memory)
+
+
+def _rethink_user_memory(memory: _Memory, given: RethinkUserMemory) -> str:
+    return _memory_rethink(memory, MemoryRethink(_USER_LABEL, given.new_memory))
 
 
 def _memory_apply_patch(memory: _Memory, given: MemoryApplyPatch) -> str:
@@ -422,4 +431,6 @@ TOOLS: Final[dict[str, Callable[[_Memory, Mapping[str, Any]], str]]] = {
     "memory_apply_patch": _taking(MemoryApplyPatch, _memory_apply_patch),
     "memory": _taking(MemoryCommand, _memory_command),
     "memory_finish_edits": _taking(FinishEdits, _finish_edits),
+    "rethink_user_memory": _taking(RethinkUserMemory, _rethink_user_memory),
+    "finish_rethinking_memory": _taking(FinishEdits, _finish_edits),
 }

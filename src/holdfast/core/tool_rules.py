@@ -139,6 +139,20 @@ def approval_names(rules: Iterable[Rule]) -> frozenset[str]:
     return frozenset(rule.tool_name for rule in rules if isinstance(rule, RequiresApproval))
 
 
+def bound_names(rules: Iterable[Rule]) -> frozenset[str]:
+    """The tools whose calls are counted, or which have to come after or before others: each call must be known."""
+    bound: set[str] = set()
+    for rule in rules:
+        match rule:
+            case Parent():
+                bound.update((rule.tool_name, *rule.children))
+            case Children() | Conditional() | MaxCount():
+                bound.add(rule.tool_name)
+            case _:
+                pass
+    return frozenset(bound)
+
+
 def any_ends_turn(rules: Iterable[Rule], tool_names: Iterable[str]) -> bool:
     ending = {rule.tool_name for rule in rules if isinstance(rule, ExitLoop)}
     return any(name in ending for name in tool_names)

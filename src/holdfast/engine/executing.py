@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from holdfast.core.arguments import arguments_of
-from holdfast.core.fingerprint import gets_secrets, identity_of
+from holdfast.core.fingerprint import calls_others, gets_secrets, identity_of
 from holdfast.core.messages import ToolReturn
 from holdfast.core.records import Tool
 from holdfast.core.run import OpenCall
@@ -17,6 +17,7 @@ from holdfast.store import agents, tools
 from holdfast.store.transaction import Database, Transaction
 from holdfast.tools import builtin
 from holdfast.tools.base import Job, Sandbox
+from holdfast.tools.code_with_tools import with_tools
 
 _NOT_FOUND: Final = "Tool not found"
 
@@ -52,17 +53,17 @@ class SandboxExecutor:
         found = await self._database.read(lambda tx: self._look_up(tx, tool_id, spec.agent_id))
         if found is None:
             return _NOT_FOUND
-        stored, environment = found
+        stored, attached, environment = found
         # What was read here is what runs: the database is not asked again.
-        if call.approved is not None and identity_of(stored, environment) != call.approved:
+        if call.approved is not None and identity_of(stored, environment, attached) != call.approved:
             return changed_text(stored.name, again=call.status == "started")
-        return Job(
+        job = Job(
             call_id=call.call.id,
             tool_name=stored.name,
             tool_id=stored.id,
             agent_id=spec.agent_id,
             agent_name=spec.agent_name,
-            source_code=stored.source_code or builtin.source_of(stored.name),
+            source_code=builtin.sandboxed_source(stored),
             arguments=arguments_of(call.call.arguments),  # judged before: what cannot be read has been refused
             args_schema=stored.args_json_schema,
             environment=environment if gets_secrets(stored) else {},
@@ -70,14 +71,24 @@ class SandboxExecutor:
             return_char_limit=stored.return_char_limit,
             egress=stored.egress,
         )
+        if not calls_others(stored):
+            return job
+        # One that was attached since is left out: the rules of this run do not know it.
+        known = [other for other in attached if (told := spec.tool(other.name)) and told.tool_id == other.id]
+        at_client = [other.name for other in spec.tools if other.effect == "client"]
+        return with_tools(job, known, spec.rules, environment, at_client)
 
-    async def _look_up(self, tx: Transaction, tool_id: str, agent_id: str) -> tuple[Tool, dict[str, str]] | None:
+    async def _look_up(
+        self, tx: Transaction, tool_id: str, agent_id: str
+    ) -> tuple[Tool, list[Tool], dict[str, str]] | None:
+        """The tool, the agent's tools if it calls them, and the agent's secrets."""
         try:
             tool = await tools.get(tx, tool_id)
         except NotFound:
             return None
+        attached = await tools.of_agent(tx, agent_id) if calls_others(tool) else []
         secrets = (await agents.secrets_of(tx, [agent_id])).get(agent_id, [])
-        return tool, {secret.key: self._open_secret(secret.sealed) for secret in secrets}
+        return tool, attached, {secret.key: self._open_secret(secret.sealed) for secret in secrets}
 
 
 class Executors:

@@ -12,8 +12,8 @@ from holdfast import ids
 from holdfast.core import memory
 from holdfast.core.arguments import arguments_of
 from holdfast.core.memory import MemoryChange
-from holdfast.core.messages import Content, Message, Status, ToolReturn
-from holdfast.core.records import Agent, Block, Tool
+from holdfast.core.messages import Content, Message, Status, ToolReturn, text_of
+from holdfast.core.records import Agent, Block, Passage, Tool
 from holdfast.core.run import OpenCall
 from holdfast.engine.archival import ArchivalMemory, ArchiveChanged, NewPassage, PassageWrite, Search, commit
 from holdfast.engine.checkpoint import BlockChanged
@@ -26,12 +26,13 @@ from holdfast.store import agents, blocks, memory_edits, messages
 from holdfast.store.passage_search import PassageFilter
 from holdfast.store.transaction import Database, Transaction
 from holdfast.tools import archival as archival_tools
-from holdfast.tools import history
+from holdfast.tools import files, history, voice
 from holdfast.tools.base import cut_to_limit, failure_text
+from holdfast.tools.files import Files, NoFiles
 
 Effect = MemoryWrite | PassageWrite
 
-_WHOLE: Final = frozenset({history.NAME, archival_tools.SEARCH})  # never cut
+_WHOLE: Final = frozenset({history.NAME, archival_tools.SEARCH, voice.SEARCH})  # never cut
 _SEND_MESSAGE: Final = "send_message"  # the call itself is the message; clients are shown its argument
 _NO_MESSAGE: Final = "send_message() missing 1 required positional argument: 'message'"
 
@@ -47,13 +48,17 @@ class _Caller(msgspec.Struct, frozen=True, kw_only=True):
     timezone: str
     blocks: Sequence[Block]
     private_ids: Sequence[str] = ()
+    transcript: str = ""  # what it was given last
 
 
 class InlineTools:
-    def __init__(self, database: Database, clock: Clock, archival: ArchivalMemory) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, archival: ArchivalMemory, attached: Files | None = None
+    ) -> None:
         self._database = database
         self._clock = clock
         self._archival = archival
+        self._files = attached or NoFiles()
 
     async def current_blocks(self, session: Session) -> list[Block]:
         return await self._database.read(lambda tx: blocks_in_view(tx, session.thread))
@@ -66,6 +71,7 @@ class InlineTools:
             timezone=session.spec.timezone,
             blocks=session.blocks,
             private_ids=session.thread.isolated_block_ids,
+            transcript=next((text_of(row.parts) for row in reversed(session.window) if row.role == "user"), ""),
         )
         arguments = arguments_of(call.call.arguments)  # judged before: what cannot be read has been refused
         outcome = await self._run(caller, call.call.name, arguments, tool.return_char_limit if tool else None)
@@ -75,8 +81,8 @@ class InlineTools:
     async def run_by_hand(self, agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Performed:
         """Outside any run: the effect, if any, is committed before this returns."""
         while True:
-            in_view = await self._database.read(lambda tx: blocks.of_agent(tx, agent.id))
-            caller = _Caller(agent_id=agent.id, timezone=agent.timezone, blocks=in_view)
+            in_view, given = await self._database.read(lambda tx: _seen(tx, agent.id))
+            caller = _Caller(agent_id=agent.id, timezone=agent.timezone, blocks=in_view, transcript=given)
             outcome = await self._run(caller, tool.name, arguments, tool.return_char_limit)
             if outcome.write is None:
                 return outcome
@@ -101,7 +107,15 @@ class InlineTools:
         if name in memory.TOOLS:
             return await self._edit_memory(caller, name, arguments)
         if name == archival_tools.INSERT:
-            return await self._archive(caller, arguments)
+            asked = archival_tools.insertion(arguments)
+            return await self._archive(caller, [NewPassage(text=asked.content, tags=tuple(asked.tags or ()))])
+        if name == voice.STORE:
+            texts = voice.memories(arguments, caller.transcript)
+            return await self._archive(caller, [NewPassage(text=text) for text in texts])
+        if name == voice.SEARCH:
+            return await self._search_all(caller, arguments), None
+        if name in files.NAMES:
+            return await files.carry_out(name, arguments, self._files, caller.agent_id), None
         if name == archival_tools.SEARCH:
             return await self._search_archive(caller, arguments), None
         if name == history.NAME:
@@ -115,26 +129,46 @@ class InlineTools:
             return "Sent message successfully.", None
         raise ToolFailed(f"Tool not found: this server has no built-in tool {name!r}.")
 
-    async def _archive(self, caller: _Caller, arguments: Mapping[str, Any]) -> tuple[str, Effect]:
-        asked = archival_tools.insertion(arguments)
-        new = NewPassage(text=asked.content, tags=tuple(asked.tags or ()))
+    async def _archive(self, caller: _Caller, new: Sequence[NewPassage]) -> tuple[str, Effect]:
         try:
-            return "None", await self._archival.prepared_for_agent(caller.agent_id, [new])
+            return "None", await self._archival.prepared_for_agent(caller.agent_id, new)
         except Invalid as error:
             raise ToolFailed(error.message) from error
 
     async def _search_archive(self, caller: _Caller, arguments: Mapping[str, Any]) -> str:
         asked = archival_tools.search(arguments, caller.timezone)
-        archive = await self._archival.of_agent(caller.agent_id)
-        if archive is None or not asked.query.strip():
-            return archival_tools.shown([], caller.timezone)
         wanted = PassageFilter(
             tags=asked.tags, match_all_tags=asked.match_all_tags, start_us=asked.start_us, end_us=asked.end_us
         )
-        found = await self._archival.search(
-            Search(query=asked.query, archives=(archive,), filter=wanted, limit=asked.limit)
-        )
-        return archival_tools.shown([hit.passage for hit in found], caller.timezone)
+        found = await self._passages(caller.agent_id, asked.query, wanted, asked.limit)
+        return archival_tools.shown(found, caller.timezone)
+
+    async def _passages(self, agent_id: str, query: str, wanted: PassageFilter, limit: int) -> list[Passage]:
+        archive = await self._archival.of_agent(agent_id)
+        if archive is None or not query.strip():
+            return []
+        found = await self._archival.search(Search(query=query, archives=(archive,), filter=wanted, limit=limit))
+        return [hit.passage for hit in found]
+
+    async def _search_all(self, caller: _Caller, arguments: Mapping[str, Any]) -> str:
+        """What was said, for any of the keywords, and what archival memory has of them and of the user's last words."""
+        now_us = self._clock.now_us()
+        wanted = voice.search(arguments, now_us)
+        search = partial(self._search, caller.agent_id)
+        said: dict[str, tuple[Message, str]] = {}
+        for keyword in wanted.keywords or (None,):
+            query = history.Query(text=keyword, roles=history.SPOKEN, start_us=wanted.start_us, end_us=wanted.end_us)
+            said |= {row.id: (row, text) for row, text in await history.first(voice.RESULTS, query, search)}
+        newest = sorted(said.values(), key=lambda one: one[0].created_us, reverse=True)
+        times = PassageFilter(start_us=wanted.start_us, end_us=wanted.end_us)
+        about = " ".join((caller.transcript[: archival_tools.LONGEST_QUERY], *wanted.keywords))
+        stored = await self._passages(caller.agent_id, about, times, voice.RESULTS)
+        return msgspec.json.encode(
+            {
+                "conversation": history.shown(newest, caller.timezone, now_us),
+                "archival_memory": archival_tools.found(stored, caller.timezone),
+            }
+        ).decode()
 
     async def _edit_memory(
         self, caller: _Caller, name: str, arguments: Mapping[str, Any]
@@ -181,3 +215,9 @@ class InlineTools:
             await commit(tx, write)
         elif not await memory_edits.apply(tx, agent_id, write.change, write.versions, self._clock.now_us()):
             raise BlockChanged("a block changed under a memory tool")
+
+
+async def _seen(tx: Transaction, agent_id: str) -> tuple[list[Block], str]:
+    """The blocks of the agent, and what it was given last."""
+    last = await messages.search(tx, agent_id, roles=("user",), limit=1, thread_id=agent_id)
+    return await blocks.of_agent(tx, agent_id), "".join(text_of(row.parts) for row in last)

@@ -1,7 +1,8 @@
 """The built-in tools as data: what models are told of them, and how they are classed.
 
 What they do is elsewhere: memory tools in `core.memory`, `conversation_search` in `tools.history`, archival memory in
-`tools.archival`, messages to other agents in `actions.ask_agents`.
+`tools.archival`, files in `tools.files`, what listening agents keep in `tools.voice`, messages to other agents in
+`actions.ask_agents`, and what runs in the sandbox in `tools.sandbox`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.tools import agents
+from holdfast.core.records import Tool
+from holdfast.tools import agents, files, voice
 
 
 class Shipped(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,11 +149,7 @@ _MEMORY: Final = (
         "new_string), insert (path, insert_text, insert_line), delete (path), rename (old_path, new_path; or path and "
         "a new description).",
         {
-            "command": {
-                "type": "string",
-                "enum": ["create", "str_replace", "insert", "delete", "rename"],
-                "description": "What to do.",
-            },
+            "command": _text("What to do: create, str_replace, insert, delete or rename."),
             "path": _text("The memory block: /memories/<label>, or just its label."),
             "file_text": _text("create: the value of the new block."),
             "description": _text("create: what the block is for. rename: its new description."),
@@ -264,6 +262,17 @@ _CODE: Final = (
         parallel_safe=True,
         source="from holdfast.tools.sandbox.run_code import run_code\n",
     ),
+    _shipped(
+        "run_code_with_tools",
+        "letta_builtin",
+        "Run a Python program in a sandbox that can call your other tools as functions, by their names: result = "
+        "some_tool(argument=1). They take and return plain data. Tools that need approval, and those that the server "
+        "itself carries out, such as memory tools, cannot be called from it. You are told what the program printed, "
+        "the value of its last expression, and how it failed. Nothing is kept from one call to the next.",
+        {"code": _text("The whole program, in Python.")},
+        ("code",),
+        source="from holdfast.tools.sandbox.tool_host import run_code_with_tools\n",
+    ),
 )
 _DOMAINS: Final = {"type": "array", "items": {"type": "string"}}
 _WEB: Final = (
@@ -310,10 +319,131 @@ _WEB: Final = (
         source="from holdfast.tools.sandbox.web import fetch_webpage\n",
     ),
 )
-TOOLS: Final[dict[str, Shipped]] = dict((*_CORE, *_ARCHIVAL, *_MEMORY, *_EDITING, *_AGENTS, *_CODE, *_WEB))
+_FILES: Final = (
+    _shipped(
+        files.OPEN,
+        "letta_files_core",
+        "Open files of your folders, or parts of them, so that you see what is in them.",
+        {
+            "file_requests": {
+                "type": "array",
+                "description": "The files to open.",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "file_name": _text("The name of the file, with that of its folder: <folder>/<file>."),
+                        "offset": {
+                            "type": "integer",
+                            "description": "The line to begin with, counted from 0. Default: the first.",
+                        },
+                        "length": {
+                            "type": "integer",
+                            "description": "How many lines to see. Default: all that follow.",
+                        },
+                    },
+                    "required": ["file_name"],
+                },
+            },
+            "close_all_others": {"type": "boolean", "description": "Whether to close all other files. Default: false."},
+        },
+        ("file_requests",),
+    ),
+    _shipped(
+        files.GREP,
+        "letta_files_core",
+        "Search the files of your folders for lines that match a regular expression, whatever their case. Shows twenty "
+        "matches at a time.",
+        {
+            "pattern": _text("The regular expression."),
+            "include": _text("Only files whose names match this regular expression."),
+            "context_lines": {
+                "type": "integer",
+                "description": "How many lines before and after each match to show. Default: 1.",
+            },
+            "offset": {"type": "integer", "description": "How many matches to leave out, to see later ones."},
+        },
+        ("pattern",),
+        parallel_safe=True,
+    ),
+    _shipped(
+        files.SEARCH,
+        "letta_files_core",
+        "Search the files of your folders for passages that are about something, best matches first.",
+        {
+            "query": _text("What to look for, in your own words."),
+            "limit": {"type": "integer", "description": "How many passages to show at most. Default: 5."},
+        },
+        ("query",),
+        parallel_safe=True,
+    ),
+)
+_VOICE: Final = (
+    _shipped(
+        voice.STORE,
+        "letta_voice_sleeptime_core",
+        "Keep pieces of the conversation that you were given in archival memory. Lines are counted from 0.",
+        {
+            "chunks": {
+                "type": "array",
+                "description": "The pieces to keep.",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "start_index": {"type": "integer", "description": "The first line of the piece."},
+                        "end_index": {"type": "integer", "description": "The last line of the piece."},
+                        "context": _text("What the piece is about, so that it can be understood by itself."),
+                    },
+                    "required": ["start_index", "end_index", "context"],
+                },
+            }
+        },
+        ("chunks",),
+    ),
+    _shipped(
+        "rethink_user_memory",
+        "letta_voice_sleeptime_core",
+        "Rewrite what is remembered of the user: the whole memory block `human`." + _NO_LINE_NUMBERS,
+        {"new_memory": _text("The whole new value, with everything that is still true and useful.")},
+        ("new_memory",),
+    ),
+    _shipped(
+        "finish_rethinking_memory",
+        "letta_voice_sleeptime_core",
+        "Say that you have finished rewriting memory.",
+        {},
+        (),
+    ),
+    _shipped(
+        voice.SEARCH,
+        "letta_voice_sleeptime_core",
+        "Search archival memory for what the user has just spoken of, and what was said earlier for keywords. Without "
+        "keywords it shows what was said last.",
+        {
+            "convo_keyword_queries": {**_TAGS_LIST, "description": "Keywords, any of which is to be found."},
+            "start_minutes_ago": {"type": "integer", "description": "Nothing newer than so many minutes."},
+            "end_minutes_ago": {"type": "integer", "description": "Nothing older than so many minutes."},
+        },
+        (),
+    ),
+)
+TOOLS: Final[dict[str, Shipped]] = dict(
+    (
+        *_CORE,
+        *_ARCHIVAL,
+        *_MEMORY,
+        *_EDITING,
+        *_AGENTS,
+        *_CODE,
+        *_WEB,
+        *_FILES,
+        *_VOICE,
+    )
+)
 
 
-def source_of(name: str) -> str:
-    """What the sandbox is given for a shipped tool; empty for those that do not run there."""
-    shipped = TOOLS.get(name)
+def sandboxed_source(tool: Tool) -> str:
+    """What the sandbox is given for a tool; empty for those that do not run there."""
+    if tool.tool_type == "custom":
+        return tool.source_code or ""
+    shipped = TOOLS.get(tool.name)
     return (shipped.source if shipped else None) or ""

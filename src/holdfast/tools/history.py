@@ -14,9 +14,14 @@ from holdfast.core.messages import Message, content_text, text_of
 from holdfast.core.moments import moments
 from holdfast.core.spec import Speaking
 from holdfast.errors import ToolFailed
+from holdfast.tools import voice
 
 _SPEAKING: Final = Speaking()
 NAME: Final = "conversation_search"
+# A reply that waited for an approval is the assistant's all the same.
+_STORED: Final = {"assistant": ("assistant", "approval"), "user": ("user",), "tool": ("tool",)}
+SPOKEN: Final = (*_STORED["assistant"], *_STORED["user"])
+_SEARCHES: Final = frozenset({NAME, voice.SEARCH})  # which would only ever find themselves
 _MOST: Final = 100
 _LONGEST: Final = 5_000  # of a text to search for: SQLite takes patterns of 50,000 bytes, and escapes count
 
@@ -42,7 +47,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end_date: str | None = None
 
 
-class _Found(msgspec.Struct, frozen=True):
+class Found(msgspec.Struct, frozen=True):
     timestamp: str
     time_ago: str
     role: str
@@ -61,16 +66,20 @@ async def conversation_search(arguments: Mapping[str, Any], search: Search, *, t
     if len(asked.query or "") > _LONGEST:
         raise ToolFailed(f"query has {len(asked.query or '')} characters; search for at most {_LONGEST}.")
     query = _query(asked, timezone)
-    found = await _first(min(limit, _MOST), query, search)
-    results = [
-        _Found(_timestamp(row.created_us, timezone), _time_ago(now_us - row.created_us), _speaker(row), content)
-        for row, content in found
-    ]
+    results = shown(await first(min(limit, _MOST), query, search), timezone, now_us)
     heading = f"Showing {len(results)} results:" if results else "No results found."
     return msgspec.json.encode({"message": heading, "results": results}).decode()
 
 
-async def _first(limit: int, query: Query, search: Search) -> list[tuple[Message, str]]:
+def shown(found: Sequence[tuple[Message, str]], timezone: str, now_us: int) -> list[Found]:
+    return [
+        Found(_timestamp(row.created_us, timezone), _time_ago(now_us - row.created_us), _speaker(row), content)
+        for row, content in found
+    ]
+
+
+async def first(limit: int, query: Query, search: Search) -> list[tuple[Message, str]]:
+    """The newest that may be shown, and what is shown of them."""
     asked = limit
     while True:
         rows = await search(query, asked)
@@ -82,11 +91,9 @@ async def _first(limit: int, query: Query, search: Search) -> list[tuple[Message
 
 def _query(asked: Asked, timezone: str) -> Query:
     roles = set(asked.roles or ("assistant", "user"))
-    # A reply that waited for an approval is the assistant's all the same.
-    stored = {"assistant": ("assistant", "approval"), "user": ("user",), "tool": ("tool",)}
     return Query(
         text=asked.query or None,
-        roles=tuple(role for name, rows in stored.items() if name in roles for role in rows),
+        roles=tuple(role for name, rows in _STORED.items() if name in roles for role in rows),
         start_us=None if not asked.start_date else _moments(asked.start_date, timezone)[0],
         end_us=None if not asked.end_date else _moments(asked.end_date, timezone)[1],
     )
@@ -94,10 +101,10 @@ def _query(asked: Asked, timezone: str) -> Query:
 
 def _content(row: Message, text: str) -> str | None:
     """What to show of a row, or None when it is not to be shown."""
-    if any(call.name == NAME for call in row.calls):
+    if any(call.name in _SEARCHES for call in row.calls):
         return None
     words = [words_of(call, _SPEAKING) or "" for call in row.calls]
-    told = [answer for answer in row.returns if answer.name != NAME and not only_confirms(answer, _SPEAKING)]
+    told = [answer for answer in row.returns if answer.name not in _SEARCHES and not only_confirms(answer, _SPEAKING)]
     content = "\n".join(part for part in (text_of(row.parts), *words, *(content_text(a.content) for a in told)) if part)
     return content if content and text.lower() in content.lower() else None
 

@@ -107,11 +107,24 @@ def _signature(function: Function) -> Iterator[tuple[ast.arg, ast.expr | None]]:
     yield from (pair for pair in (*pairs, *by_name) if pair[0].arg not in _GIVEN_BY_THE_SERVER)
 
 
+def check_parameters(where: str, given: dict[str, Any]) -> None:
+    """Refuses what is no schema of arguments: it would fail later, in a turn of an agent."""
+    properties = given.get("properties")
+    if not isinstance(properties, dict | None):
+        raise Invalid(f"{where}.properties must be an object, with a schema for each argument.")
+    for name, about in cast("dict[str, Any]", properties or {}).items():
+        if not isinstance(about, dict) and about is not True:
+            raise Invalid(f"{where}.properties describes {name!r} by what is no schema: write an object.")
+    required = cast("list[Any] | None", given.get("required"))
+    if not isinstance(required, list | None) or not all(isinstance(name, str) for name in required or ()):
+        raise Invalid(f"{where}.required must be a list of names of arguments.")
+
+
 def _given_parameters(given: dict[str, Any]) -> Schema:
-    properties = given.get("properties", {})
-    if not isinstance(properties, dict):
-        raise Invalid("args_json_schema must look like {type: object, properties: {…}, required: […]}.")
-    expanded = _Expansion(given).expand({"properties": properties})
+    check_parameters("args_json_schema", given)
+    properties = cast("dict[str, Any]", given.get("properties") or {})
+    described: Schema = {name: {} if about is True else about for name, about in properties.items()}
+    expanded = _Expansion(given).expand({"properties": described})
     return {"type": "object", **expanded, "required": list(given.get("required") or ())}
 
 

@@ -44,18 +44,26 @@ def invoke(job: Job, explain: Callable[[BaseException], str] = str) -> Answer:
     for stream in (sys.stdout, sys.stderr):
         cast("Any", stream).reconfigure(line_buffering=True)
     try:
-        models = ArgumentModels(job.args_schema or {})
-        function = load(job, models)
-        result = function(**fit(function, job, models))
-        if inspect.isawaitable(result):
-            result = asyncio.run(_awaited(result))
-        answer = Answer("success", shape(result))
+        answer = Answer("success", shape(call(job)))
     except BaseException as problem:
         sys.stderr.write(own_traceback(problem, _filename(job)))
         answer = Answer("error", failure_text(job.tool_name, type(problem).__name__, explain(problem)))
     sys.stdout.flush()
     sys.stderr.flush()
     return answer
+
+
+def call(job: Job) -> Any:
+    """Whatever the tool returns, as it returns it."""
+    models = ArgumentModels(job.args_schema or {})
+    function = load(job, models)
+    result = function(**fit(function, job, models))
+    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+def plain(result: Any) -> Any:
+    """What a tool returned, as data that JSON has."""
+    return msgspec.json.decode(msgspec.json.encode(result, enc_hook=_to_plain))
 
 
 def load(job: Job, models: ArgumentModels) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import traceback
+from collections.abc import Mapping
 from typing import Any, Final
 
 _FILENAME: Final = "<code>"
@@ -27,28 +28,29 @@ Promise.resolve(value).then((last) => { if (last !== undefined) fs.writeFileSync
 
 def run_code(code: str, language: str) -> str:
     if language == "python":
-        return json.dumps(_run_python(code), ensure_ascii=False)
+        return json.dumps(run_python(code, {}), ensure_ascii=False)
     if language == "js":
         return json.dumps(_run_node(code), ensure_ascii=False)
     raise ValueError(f"this server runs Python and JavaScript (js), not {language!r}")
 
 
-def _run_python(code: str) -> dict[str, Any]:
+def run_python(code: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """`known`: what the program finds defined."""
     out, err = io.StringIO(), io.StringIO()
     values: list[str] = []
     error: dict[str, str] | None = None
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            value = _evaluate(code)
+            value = _evaluate(code, known)
             values = [] if value is None else [repr(value)]
         except BaseException as problem:
             error = _told(problem)
     return _result(values, out.getvalue(), err.getvalue(), error)
 
 
-def _evaluate(code: str) -> Any:
+def _evaluate(code: str, known: Mapping[str, Any]) -> Any:
     """The value of the last statement, if it is an expression."""
-    names: dict[str, Any] = {"__name__": "__main__"}
+    names: dict[str, Any] = {"__name__": "__main__", **known}
     tree = ast.parse(code, _FILENAME)
     last = tree.body[-1] if tree.body else None
     if not isinstance(last, ast.Expr):

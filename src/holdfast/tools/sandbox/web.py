@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 _TIMEOUT_S: Final = 30.0
 _MOST_BYTES: Final = 5 * 1024 * 1024
+_EXTRACTOR: Final = "trafilatura"
 _KEY: Final = "EXA_API_KEY"
 _SEARCH_URL: Final = "https://api.exa.ai"
 _MOST_RESULTS: Final = 25
@@ -36,7 +38,7 @@ def fetch_webpage(url: str) -> str:
     if not (content_type.startswith("text/") or content_type.endswith(("json", "xml", "javascript"))):
         raise ValueError(f"the page is {content_type}, which cannot be read as text")
     text = body.decode(charset, errors="replace")
-    return html_text(text) if content_type in ("text/html", "application/xhtml+xml") else text
+    return page_text(text, url) if content_type in ("text/html", "application/xhtml+xml") else text
 
 
 def web_search(
@@ -70,6 +72,19 @@ def web_search(
     _, _, answer = _read(urllib.request.Request(address, data=body, headers=headers))
     found: list[dict[str, Any]] = json.loads(answer).get("results") or []
     return json.dumps({"query": query, "results": [_result(each) for each in found]}, ensure_ascii=False)
+
+
+def page_text(source: str, url: str) -> str:
+    """What a page is about, as Markdown and without menus and the like, if the extra `web` is installed and finds it;
+    otherwise all that the page says."""
+    try:
+        extractor: Any = importlib.import_module(_EXTRACTOR)
+    except ModuleNotFoundError as missing:
+        if missing.name != _EXTRACTOR:
+            raise
+        return html_text(source)
+    found = extractor.extract(source, url=url, output_format="markdown", include_links=True, favor_recall=True)
+    return found or html_text(source)
 
 
 def html_text(source: str) -> str:
