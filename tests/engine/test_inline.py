@@ -298,6 +298,15 @@ class TestOtherBuiltInTools:
         assert (await world.run(run_id)).stop_reason == "cancelled"
         await node.die()
 
+    @pytest.mark.parametrize("name", ["conversation_search", "archival_memory_search"])
+    async def test_a_search_that_takes_too_long_is_told_and_not_repeated(self, world: World, name: str) -> None:
+        await call(world, "archival_memory_insert", content="words")
+        node = world.node()
+        node.database.long_reads_take_too_long = True
+        await node.ask(order(name, query="words"))
+        answer = (await world.window())[-2].returns[0]
+        assert (answer.status, "did not finish in time. Search for less." in str(answer.content)) == ("error", True)
+
     async def test_search_finds_what_was_said_in_any_conversation_but_not_itself(self, world: World) -> None:
         thread = await add_conversation(world, world.agent_id)
         await world.node().ask("My aunt sells marzipan [[say:How sweet]]", thread=thread)

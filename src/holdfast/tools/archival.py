@@ -12,7 +12,7 @@ import msgspec
 from holdfast.core.arguments import converted
 from holdfast.core.envelopes import zone
 from holdfast.core.moments import EPOCH, moments
-from holdfast.core.records import Passage
+from holdfast.core.records import LONGEST_NAME, MOST_TAGS, Passage
 from holdfast.errors import ToolFailed
 
 INSERT: Final = "archival_memory_insert"
@@ -53,13 +53,16 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def insertion(arguments: Mapping[str, Any]) -> Insertion:
-    return converted(arguments, Insertion)
+    asked = converted(arguments, Insertion)
+    _check_tags(asked.tags)
+    return asked
 
 
 def search(arguments: Mapping[str, Any], timezone: str) -> Asked:
     asked = converted(arguments, _Asked)
     if len(asked.query) > LONGEST_QUERY:
         raise ToolFailed(f"query has {len(asked.query)} characters; search for at most {LONGEST_QUERY}.")
+    _check_tags(asked.tags)
     if asked.top_k is not None and asked.top_k < 0:
         raise ToolFailed(f"top_k must be at least 1, not {asked.top_k}.")
     return Asked(
@@ -87,6 +90,19 @@ def shown(passages: Sequence[Passage], timezone: str) -> str:
 def value_of(text: str) -> Any:
     """What the model is shown, as the value itself."""
     return literal_eval(text)
+
+
+def _check_tags(tags: Sequence[str] | None) -> None:
+    """As requests are held to: a longer tag has no room in PostgreSQL's index."""
+    if tags is None:
+        return
+    if len(tags) > MOST_TAGS:
+        raise ToolFailed(f"tags holds {len(tags)} tags; give at most {MOST_TAGS}.")
+    longest = max(map(len, tags), default=0)
+    if longest > LONGEST_NAME:
+        raise ToolFailed(f"A tag has {longest} characters; a tag may have {LONGEST_NAME}.")
+    if "" in tags:
+        raise ToolFailed("A tag is empty: give each tag at least one character.")
 
 
 def _moment(name: str, text: str | None, timezone: str, which: Literal[0, 1]) -> int | None:
