@@ -17,6 +17,9 @@ from holdfast.core.usage import Usage
 # Of a label, a tag or a name: columns with an index hold them, of which PostgreSQL takes 2,704 bytes.
 LONGEST_NAME: Final = 512
 MOST_TAGS: Final = 1_000  # of one passage, or of one search
+# In the metadata of a run that another one has started with a tool.
+PARENT: Final = "parent_run_id"
+PARENT_WAITS: Final = "parent_waits"
 RunStatus = Literal["created", "running", "completed", "failed", "cancelled"]
 StepStatus = Literal["pending", "success", "failed", "cancelled"]
 StopReason = Literal[

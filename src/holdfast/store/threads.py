@@ -93,6 +93,9 @@ _WINDOWS = (
     .where(one_of(thread_messages.c.thread_id, "threads"), _in_window)
     .order_by(thread_messages.c.thread_id, thread_messages.c.context_position)
 )
+_WINDOWS_BEFORE_RUNS = _WINDOWS.join(messages, messages.c.id == thread_messages.c.message_id).where(
+    messages.c.run_id.is_(None)
+)
 _LAST_PLACE = select(func.max(thread_messages.c.context_position).label("place")).where(
     _here, one_of(thread_messages.c.message_id, "ids")
 )
@@ -242,10 +245,10 @@ async def window_ids(tx: Transaction, thread_id: str) -> list[str]:
     return [row["message_id"] for row in await tx.fetch_all(_WINDOW_IDS, {"thread": thread_id})]
 
 
-async def windows_ids(tx: Transaction, thread_ids: Sequence[str]) -> dict[str, list[str]]:
-    """The windows of many threads in one query, for lists."""
+async def windows_ids(tx: Transaction, thread_ids: Sequence[str], *, of_runs: bool = True) -> dict[str, list[str]]:
+    """The windows of many threads in one query, for lists; without the rows of runs unless `of_runs`."""
     found: dict[str, list[str]] = {thread_id: [] for thread_id in thread_ids}
-    for row in await tx.fetch_all(_WINDOWS, {"threads": list(thread_ids)}):
+    for row in await tx.fetch_all(_WINDOWS if of_runs else _WINDOWS_BEFORE_RUNS, {"threads": list(thread_ids)}):
         found[row["thread_id"]].append(row["message_id"])
     return found
 
