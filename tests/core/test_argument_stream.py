@@ -88,3 +88,13 @@ def test_a_value_that_is_no_string_is_told_as_written_wherever_it_is_cut() -> No
             _, pieces = read(text, first, second)
             assert "".join(piece.raw for piece in pieces if piece.name == "x") == r'["a\"]}", {"b\\": "\u00e9"}]'
             assert "".join(piece.raw for piece in pieces if piece.name == "y") == "-1.5"
+
+
+def test_a_long_name_in_many_pieces_is_read_once() -> None:
+    """Were each piece to make it read what came before, this would take hours."""
+    stream = ArgumentStream()
+    stream.feed('{"')
+    for _ in range(50_000):
+        assert stream.feed('ab\\"c') == []
+    [piece] = stream.feed('": 1}')
+    assert (piece.name, stream.is_whole) == ('ab"c' * 50_000, True)

@@ -38,8 +38,9 @@ class ArgumentStream:
 
     def __init__(self) -> None:
         self._at = _At.START
-        self._rest = ""  # the beginning of an escape, or of a name, that is not whole yet
+        self._rest = ""  # the beginning of an escape that is not whole yet
         self._name = ""
+        self._name_pieces: list[str] = []  # as they were written, of a name that is not whole yet
         self._begins = False
         self._depth = 0
         self._in_string = False  # of a value that is not a string itself
@@ -90,17 +91,22 @@ class ArgumentStream:
 
     def _read_name(self, text: str, position: int) -> int:
         end = position
-        while end < len(text) and text[end] != '"':
-            end += 2 if text[end] == "\\" else 1
-        if end >= len(text):
-            self._rest = text[position:]
-            return len(text)
+        while (found := _SPECIAL.search(text, end)) and text[found.start()] == "\\" and found.end() < len(text):
+            end = found.end() + 1
+        stop = found.start() if found else len(text)
+        self._name_pieces.append(text[position:stop])
+        if found is None:
+            return stop
+        if text[stop] == "\\":
+            self._rest = text[stop:]
+            return stop
+        written, self._name_pieces = "".join(self._name_pieces), []
         try:
-            self._name = msgspec.json.decode(f'"{text[position:end]}"', type=str)
+            self._name = msgspec.json.decode(f'"{written}"', type=str)
         except msgspec.DecodeError:
-            self._name = text[position:end]
+            self._name = written
         self._at = _At.COLON
-        return end + 1
+        return stop + 1
 
     def _string(self, text: str, position: int, pieces: list[Piece]) -> int:
         said: list[str] = []

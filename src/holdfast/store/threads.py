@@ -96,6 +96,14 @@ _WINDOWS = (
 _WINDOWS_BEFORE_RUNS = _WINDOWS.join(messages, messages.c.id == thread_messages.c.message_id).where(
     messages.c.run_id.is_(None)
 )
+_NUMBERS = (
+    select(messages.c.id, messages.c.seq)
+    .join(thread_messages, thread_messages.c.message_id == messages.c.id)
+    .where(_here, thread_messages.c.position >= bindparam("first"))
+    .order_by(thread_messages.c.position)
+)
+_NUMBER = change(messages).where(messages.c.id == bindparam("message")).values(seq=bindparam("number"))
+_NUMBERED = change(messages).where(one_of(messages.c.id, "ids")).values(seq=-messages.c.seq)
 _LAST_PLACE = select(func.max(thread_messages.c.context_position).label("place")).where(
     _here, one_of(thread_messages.c.message_id, "ids")
 )
@@ -228,6 +236,18 @@ async def place_reserved(tx: Transaction, thread_id: str, places: Sequence[tuple
     because other processes may remember the window as it was (decision 11)."""
     await place(tx, thread_id, places)
     await reserve(tx, thread_id, 1)
+    await _number_by_position(tx, thread_id, min(position for position, _ in places))
+
+
+async def _number_by_position(tx: Transaction, thread_id: str, first: int) -> None:
+    """Lists over several threads go by `seq`: what came later and stands earlier takes a number from before."""
+    rows = await tx.fetch_all(_NUMBERS, {"thread": thread_id, "first": first})
+    numbers = sorted(row["seq"] for row in rows)
+    moved = [
+        {"message": row["id"], "number": -number} for row, number in zip(rows, numbers, strict=True) if row["seq"] != number
+    ]
+    await tx.execute_many(_NUMBER, moved)  # below zero, where none is taken
+    await tx.execute(_NUMBERED, {"ids": [each["message"] for each in moved]})
 
 
 async def append(tx: Transaction, thread_id: str, message_ids: Sequence[str]) -> int:
