@@ -36,6 +36,7 @@ AGENT_TYPES: Final = frozenset(
 THINKING: Final = "thinking"
 HEARTBEAT: Final = "request_heartbeat"
 _MESSAGE: Final = Speaking().argument
+_DEFINITIONS: Final = ("$defs", "definitions")
 NO_CALL: Final = "No tool calls found in response, model must make a tool call"
 _THINKING_SCHEMA: Final = {
     "type": "string",
@@ -75,15 +76,18 @@ def with_arguments(parameters: Mapping[str, Any], *, thinking: bool, heartbeat: 
     required: list[str] = list(parameters.get("required") or ())
     if thinking:
         properties = {THINKING: _THINKING_SCHEMA, **properties}
-        required = [THINKING, *required]
+        required = [THINKING, *(name for name in required if name != THINKING)]
     if heartbeat:
         properties[HEARTBEAT] = _HEARTBEAT_SCHEMA
-        required.append(HEARTBEAT)
+        required = [*(name for name in required if name != HEARTBEAT), HEARTBEAT]
     return {**parameters, "properties": properties, "required": required}
 
 
 def with_shaped_message(parameters: Mapping[str, Any], response_format: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of the speaking tool for an agent whose answers must have a given shape."""
+    """The schema of the speaking tool for an agent whose answers must have a given shape.
+
+    What the shape refers to by `#/$defs/…` is looked for at the root, so it is moved there.
+    """
     properties: dict[str, Any] = dict(parameters.get("properties") or {})
     shape: Mapping[str, Any] = {"type": "object", "additionalProperties": True, "properties": {}}
     match response_format.get("type"):
@@ -95,7 +99,13 @@ def with_shaped_message(parameters: Mapping[str, Any], response_format: Mapping[
         case _:
             return dict(parameters)
     described = {"description": properties.get(_MESSAGE, {}).get("description", "")}
-    return {**parameters, "properties": {**properties, _MESSAGE: {**described, **shape}}}
+    moved = {
+        name: {**parameters.get(name, {}), **shape[name]}
+        for name in _DEFINITIONS
+        if isinstance(shape.get(name), Mapping)
+    }
+    kept = {name: value for name, value in shape.items() if name not in moved}
+    return {**parameters, **moved, "properties": {**properties, _MESSAGE: {**described, **kept}}}
 
 
 def asked_in(arguments: str) -> Asked:
