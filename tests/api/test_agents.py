@@ -144,6 +144,18 @@ async def test_older_kinds_begin_with_a_greeting_and_base_rules(served: Served) 
     assert (await served.create(agent_type="react_agent"))["tools"] == []
 
 
+async def test_tools_that_are_no_part_of_memory_get_no_rule_to_go_on(served: Served) -> None:
+    tools = ["send_message", "send_message_to_agent_async", "archival_memory_insert", "memory_rethink", "run_code"]
+    tools += ["send_message_to_agent_and_wait_for_reply", "web_search"]
+    made = await served.create(agent_type="memgpt_v2_agent", include_base_tools=False, tools=tools)
+    assert {(rule["type"], rule["tool_name"]) for rule in made["tool_rules"]} == {
+        ("exit_loop", "send_message"),
+        ("exit_loop", "send_message_to_agent_async"),
+        ("continue_loop", "archival_memory_insert"),
+        ("continue_loop", "memory_rethink"),
+    }
+
+
 async def test_given_messages_follow_the_system_message(served: Served) -> None:
     sequence = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": [{"type": "text", "text": "ho"}]}]
     assert len((await served.create(initial_message_sequence=sequence))["message_ids"]) == 3
