@@ -76,7 +76,7 @@ def test_escapes_are_decoded_wherever_they_are_cut(escaped: str, meant: str) -> 
 
 
 def test_what_does_not_belong_there_is_left_out() -> None:
-    assert said(read('noise {"x" "y" : "z",, "a\\q": 1}')[1], "x") == "z"
+    assert said(read(' {"x" "y" : "z",, "a\\q": 1}')[1], "x") == "z"
     _, pieces = read('{"a\\q": 1}')
     assert [piece.name for piece in pieces] == ["a\\q"], "a name that cannot be read is taken as it is written"
 
@@ -98,3 +98,9 @@ def test_a_long_name_in_many_pieces_is_read_once() -> None:
         assert stream.feed('ab\\"c') == []
     [piece] = stream.feed('": 1}')
     assert (piece.name, stream.is_whole) == ('ab"c' * 50_000, True)
+
+
+@pytest.mark.parametrize("text", ['"{\\"x\\": 1}"', "[1]", 'noise {"x": 1}'])
+def test_what_is_no_object_is_not_told_in_pieces(text: str) -> None:
+    stream, pieces = read(text, 3)
+    assert (stream.is_no_object, stream.is_whole, pieces) == (True, False, [])

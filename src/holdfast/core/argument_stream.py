@@ -31,6 +31,7 @@ class _At(Enum):
     OTHER = "other"
     COMMA = "comma"
     END = "end"
+    NOWHERE = "nowhere"  # what is written is no object
 
 
 class ArgumentStream:
@@ -49,11 +50,16 @@ class ArgumentStream:
     def is_whole(self) -> bool:
         return self._at is _At.END
 
+    @property
+    def is_no_object(self) -> bool:
+        """It may be one as a whole all the same: one that is written as a string."""
+        return self._at is _At.NOWHERE
+
     def feed(self, chunk: str) -> list[Piece]:
         pieces: list[Piece] = []
         text, self._rest = self._rest + chunk, ""
         position = 0
-        while position < len(text) and self._at is not _At.END:
+        while position < len(text) and self._at not in (_At.END, _At.NOWHERE):
             match self._at:
                 case _At.STRING:
                     position = self._string(text, position, pieces)
@@ -74,6 +80,8 @@ class ArgumentStream:
         match self._at, character:
             case _At.START, "{":
                 self._at = _At.COMMA
+            case _At.START, _:
+                self._at = _At.NOWHERE
             case _At.COMMA, '"':
                 self._at = _At.NAME
             case _At.COMMA, "}":
