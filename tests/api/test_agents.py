@@ -526,3 +526,19 @@ async def _only_message(served: Served, agent_id: str) -> str:
     from_wire = await served.ok("GET", f"/v1/agents/{agent_id}/messages")
     assert [message["message_type"] for message in from_wire] == ["system_message"]
     return from_wire[0]["content"]
+
+
+async def test_an_older_agent_can_be_told_not_to_write_its_thoughts_down(served: Served) -> None:
+    made = await served.create(agent_type="memgpt_v2_agent")
+    path = f"/v1/agents/{made['id']}"
+    config = made["llm_config"]
+    assert config["put_inner_thoughts_in_kwargs"] is True
+    without = {**config, "put_inner_thoughts_in_kwargs": False}
+    changed = (await served.ok("PATCH", path, {"llm_config": without}))["llm_config"]
+    assert changed == without
+    assert (await served.ok("PATCH", path, {"llm_config": changed}))["llm_config"] == changed
+    payload = await served.ok("POST", f"{path}/messages/preview-raw-payload", {"input": "hi"})
+    assert "thinking" not in str(payload["tools"])
+    assert (await served.ok("PATCH", path, {"llm_config": config}))["llm_config"] == config
+    described = await served.create(agent_type="memgpt_v2_agent", llm_config=without)
+    assert described["llm_config"]["put_inner_thoughts_in_kwargs"] is True

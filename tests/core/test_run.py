@@ -149,7 +149,6 @@ def test_other_calls_that_cannot_be_read_or_are_refused_are_asked_for_again() ->
     assert isinstance(plan(after(replied(whole, finish="length"), returned("finish"))), CallModel)
 
 
-
 def test_an_answer_is_not_the_end_while_a_required_tool_is_uncalled() -> None:
     assert isinstance(plan(after(replied(), given=spec(REQUIRED))), CallModel)
 

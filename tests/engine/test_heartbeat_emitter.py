@@ -174,7 +174,10 @@ def test_what_is_streamed_is_what_is_stored(
         (True, [CallDelta(0, "c0"), CallDelta(0, None, "send_message", '{"thinking": "t", "message": "hi"}')]),
         (True, [CallDelta(0, None, "note"), CallDelta(0, "c0", None, '{"thinking": "t", "x": 1}')]),
         (True, [*call_of("note", "{}", 4, index=1), *call_of("lookup", "{}", 4, index=0)]),
-        *((True, call_of(name, json.dumps('{"thinking": "t", "message": "hi"}'), 5)) for name in ("send_message", "note")),
+        *(
+            (True, call_of(name, json.dumps('{"thinking": "t", "message": "hi"}'), 5))
+            for name in ("send_message", "note")
+        ),
         (False, call_of("note", json.dumps('{"thinking": "t", "message": "hi"}'), 5)),
         (False, [TextDelta("pre "), *call_of("send_message", '{"message": "hi"}', 4), TextDelta("post")]),
         (False, [TextDelta("pre "), *call_of("guarded", "{}", 4), TextDelta("post")]),

@@ -244,7 +244,9 @@ async def _number_by_position(tx: Transaction, thread_id: str, first: int) -> No
     rows = await tx.fetch_all(_NUMBERS, {"thread": thread_id, "first": first})
     numbers = sorted(row["seq"] for row in rows)
     moved = [
-        {"message": row["id"], "number": -number} for row, number in zip(rows, numbers, strict=True) if row["seq"] != number
+        {"message": row["id"], "number": -number}
+        for row, number in zip(rows, numbers, strict=True)
+        if row["seq"] != number
     ]
     await tx.execute_many(_NUMBER, moved)  # below zero, where none is taken
     await tx.execute(_NUMBERED, {"ids": [each["message"] for each in moved]})

@@ -163,6 +163,7 @@ class LLMConfig(CallFields):
     enable_reasoner: bool | None = None
     max_reasoning_tokens: Annotated[int, Field(ge=-1)] | None = None
     reasoning_effort: Effort | None = None
+    put_inner_thoughts_in_kwargs: bool | None = None
 
     @property
     def chosen_handle(self) -> str:
