@@ -75,7 +75,7 @@ def test_thinking_comes_first_and_the_heartbeat_last_and_both_are_required() -> 
 
 
 def test_a_tool_that_has_such_arguments_itself_requires_them_once() -> None:
-    parameters: dict[str, Any] = {"type": "object", "properties": {}, "required": ["request_heartbeat", "x", "thinking"]}
+    parameters: dict[str, Any] = {"properties": {}, "required": ["request_heartbeat", "x", "thinking"]}
     shown = heartbeats.with_arguments(parameters, thinking=True, heartbeat=True)
     assert shown["required"] == ["thinking", "x", "request_heartbeat"]
 
