@@ -41,6 +41,7 @@ from holdfast.store import agents, holds, messages, runs, threads, tools
 from holdfast.store.database import Database, DatabaseError, Job, Transaction, open_database
 from holdfast.store.holds import HoldRow
 from holdfast.store.tables import agents as agent_rows
+from holdfast.store.transaction import TookTooLong
 from holdfast.wire.inputs import NewMessage, ParsedInput
 from holdfast.wire.requests import LettaRequest
 from tests.wrapping import WrappedDatabase
@@ -80,6 +81,7 @@ class FragileDatabase(WrappedDatabase):
         self.lost = 0
         self.long_reads_hang = False
         self.hanging = asyncio.Event()
+        self.long_reads_take_too_long = False
 
     def crash_at(self, write: int, when: Moment) -> None:
         """Counted from now."""
@@ -156,6 +158,8 @@ class FragileDatabase(WrappedDatabase):
         if self.long_reads_hang:
             self.hanging.set()
             await asyncio.Event().wait()  # until whoever waits for it is cancelled
+        if self.long_reads_take_too_long:
+            raise TookTooLong("The database did not finish in time.")
         return await super().read_long(job)
 
     async def write_lease(self, job: Job[T]) -> T:

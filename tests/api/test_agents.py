@@ -145,6 +145,18 @@ async def test_older_kinds_begin_with_a_greeting_and_base_rules(served: Served) 
     assert (await served.create(agent_type="react_agent"))["tools"] == []
 
 
+async def test_tools_that_are_no_part_of_memory_get_no_rule_to_go_on(served: Served) -> None:
+    tools = ["send_message", "send_message_to_agent_async", "archival_memory_insert", "memory_rethink", "run_code"]
+    tools += ["send_message_to_agent_and_wait_for_reply", "web_search"]
+    made = await served.create(agent_type="memgpt_v2_agent", include_base_tools=False, tools=tools)
+    assert {(rule["type"], rule["tool_name"]) for rule in made["tool_rules"]} == {
+        ("exit_loop", "send_message"),
+        ("exit_loop", "send_message_to_agent_async"),
+        ("continue_loop", "archival_memory_insert"),
+        ("continue_loop", "memory_rethink"),
+    }
+
+
 async def test_given_messages_follow_the_system_message(served: Served) -> None:
     sequence = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": [{"type": "text", "text": "ho"}]}]
     assert len((await served.create(initial_message_sequence=sequence))["message_ids"]) == 3
@@ -549,3 +561,19 @@ async def _only_message(served: Served, agent_id: str) -> str:
     from_wire = await served.ok("GET", f"/v1/agents/{agent_id}/messages")
     assert [message["message_type"] for message in from_wire] == ["system_message"]
     return from_wire[0]["content"]
+
+
+async def test_an_older_agent_can_be_told_not_to_write_its_thoughts_down(served: Served) -> None:
+    made = await served.create(agent_type="memgpt_v2_agent")
+    path = f"/v1/agents/{made['id']}"
+    config = made["llm_config"]
+    assert config["put_inner_thoughts_in_kwargs"] is True
+    without = {**config, "put_inner_thoughts_in_kwargs": False}
+    changed = (await served.ok("PATCH", path, {"llm_config": without}))["llm_config"]
+    assert changed == without
+    assert (await served.ok("PATCH", path, {"llm_config": changed}))["llm_config"] == changed
+    payload = await served.ok("POST", f"{path}/messages/preview-raw-payload", {"input": "hi"})
+    assert "thinking" not in str(payload["tools"])
+    assert (await served.ok("PATCH", path, {"llm_config": config}))["llm_config"] == config
+    described = await served.create(agent_type="memgpt_v2_agent", llm_config=without)
+    assert described["llm_config"]["put_inner_thoughts_in_kwargs"] is True

@@ -339,7 +339,8 @@ class TestFailingModels:
 
 
 async def test_the_tools_store_and_find(served: Served) -> None:
-    agent = await served.create(tools=["archival_memory_insert", "archival_memory_search"], timezone="Europe/Berlin")
+    names = ["archival_memory_insert", "archival_memory_search", "conversation_search"]
+    agent = await served.create(tools=names, timezone="Europe/Berlin")
     path = f"/v1/agents/{agent['id']}/tools"
     stored = await served.ok(
         "POST", f"{path}/archival_memory_insert/run", {"args": {"content": "likes tea", "tags": ["b", "a"]}}
@@ -350,6 +351,8 @@ async def test_the_tools_store_and_find(served: Served) -> None:
     assert (memory["content"], memory["tags"]) == ("likes tea", ["b", "a"])
     nothing = await served.ok("POST", f"{path}/archival_memory_search/run", {"args": {"query": "dog"}})
     assert nothing["func_return"] == []
+    found = await served.ok("POST", f"{path}/conversation_search/run", {"args": {"query": "tea"}})
+    assert found["func_return"] == {"message": "No results found.", "results": []}
     bad = {"args": {"query": "tea", "start_datetime": "bad"}}
     refused = await served.ok("POST", f"{path}/archival_memory_search/run", bad)
     assert refused["status"] == "error"

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast.actions.await_run import stopped_run
+from holdfast.actions.cancel_runs import CancelRuns
 from holdfast.core.records import Run
+from holdfast.errors import ShuttingDown
 from holdfast.store import runs
 from holdfast.store.paging import Page
 from holdfast.store.run_filters import RunFilter
@@ -190,6 +192,47 @@ async def test_a_cancel_reaches_the_runs_that_the_run_has_started(client: Served
         assert (agent_id, ended.status) == (agent_id, "cancelled")
     assert client.open_model_streams == 0
     assert (await client.say(three, "[[say:free again]]")).messages[-1].content == "free again"
+
+
+async def test_a_cancel_that_is_cut_off_is_on_record_for_all_of_them(
+    client: ServedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = await talker(client), await talker(client), await talker(client)
+    last = instruction(ASK, message="[[stall]]", other_agent_id=three)
+    text = instruction(ASK, message=last, other_agent_id=two)
+    run = await client.ask("POST", f"/v1/agents/{one}/messages/async", {"input": text})
+    await client.model_asked()
+
+    async def cut_off(*_: Any) -> None:
+        raise ShuttingDown("the process ends here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CancelRuns, "_ended", cut_off)
+        await client.refusal(503, "POST", f"/v1/agents/{one}/messages/cancel")
+    for agent_id in (one, two, three):
+        [asked] = await runs_of(client, agent_id)
+        assert asked.cancel_asked_us is not None
+    assert await client.agents.messages.cancel(agent_id=one) == {run["id"]: "cancelled"}
+
+
+async def test_a_second_cancel_reaches_what_the_first_has_left_behind(client: ServedClient) -> None:
+    one, two, three = await talker(client), await talker(client), await talker(client)
+    last = instruction(ASK, message="[[stall]]", other_agent_id=three)
+    await client.ask(
+        "POST", f"/v1/agents/{one}/messages/async", {"input": instruction(ASK, message=last, other_agent_id=two)}
+    )
+    await client.model_asked()
+    deps = client.deps
+    for agent_id in (one, two):
+        [run] = await runs_of(client, agent_id)
+        await deps.database.write(lambda tx, run_id=run.id: runs.ask_cancel(tx, run_id, deps.clock.now_us()))
+        deps.worker.cancel(run.id)
+        await stopped_run(deps.database, deps.worker, run.id)
+    [ended], [left] = await runs_of(client, one), await runs_of(client, three)
+    assert (ended.status, left.is_active) == ("cancelled", True)
+    body = {"run_ids": [ended.id]}
+    assert await client.ask("POST", f"/v1/agents/{one}/messages/cancel", body) == {ended.id: "cancelled"}
+    assert (await runs_of(client, three))[0].status == "cancelled"
 
 
 async def test_it_is_not_run_by_hand(client: ServedClient) -> None:

@@ -19,6 +19,7 @@ from holdfast.errors import Conflict
 from holdfast.wire.requests import CompactionSettingsInput
 
 from ..served import ServedClient, run_of, served
+from .resources import Served
 
 SECRET = 'def open_door() -> str:\n    """Open the door."""\n    return "opened"\n'
 
@@ -296,3 +297,21 @@ async def test_a_preview_is_what_would_be_sent_and_leaves_no_trace(client: Serve
 async def stored_system(client: ServedClient, agent_id: str) -> Any:
     rows = await client.ask("GET", f"/v1/agents/{agent_id}/messages", order="asc")
     return rows[0]["content"]
+
+
+async def test_a_message_sent_with_an_approval_follows_the_return_in_every_list(served: Served) -> None:
+    tool = await served.create_tool(default_requires_approval=True)
+    agent = await served.create(tool_ids=[tool["id"]])
+    send = f"/v1/agents/{agent['id']}/messages"
+    asked = await served.ok("POST", send, {"input": "Call roll_dice with sides 6"})
+    answer = {"type": "approval", "approve": True, "approval_request_id": asked["messages"][-1]["id"]}
+    said = [{"role": "user", "content": "and"}, {"role": "user", "content": "hello"}]
+    told = await served.ok("POST", send, {"messages": [answer, *said]})
+    expected = ["approval_response_message", "tool_return_message", "user_message", "user_message"]
+    run_id = told["messages"][0]["run_id"]
+    for path in (f"/v1/runs/{run_id}/messages", send, "/v1/messages/"):
+        listed = await served.ok("GET", path, order="asc", limit=50)
+        kinds = [message["message_type"] for message in listed]
+        first = kinds.index("approval_response_message")
+        assert kinds[first : first + 4] == expected, path
+        assert [message["content"] for message in listed[first + 2 : first + 4]] == ["and", "hello"]

@@ -80,6 +80,20 @@ async def test_a_type_that_nobody_knows_is_refused(client: ServedClient) -> None
     assert "provider_type" in await client.refusal(422, "POST", "/v1/agents/", body)
 
 
+@pytest.mark.parametrize("schema", ["string", 5, [], ""])
+async def test_a_schema_that_is_none_is_refused(client: ServedClient, schema: Any) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    body = {"model": "holdfast/offline", "response_format": wanted}
+    assert "must be an object" in await client.refusal(422, "POST", "/v1/agents/", body)
+    agent = await client.agent()
+    assert "must be an object" in await client.refusal(
+        422, "PATCH", f"/v1/agents/{agent.id}", {"response_format": wanted}
+    )
+    assert "must be an object" in await client.refusal(
+        422, "PATCH", f"/v1/agents/{agent.id}", {"model_settings": {"response_format": wanted}}
+    )
+
+
 @pytest.mark.parametrize("kept", [{"type": "text"}, {"type": "json_object"}, SCHEMA])
 async def test_a_response_format_is_kept_and_told(
     client: ServedClient, vendor: FakeVendor, kept: dict[str, Any]

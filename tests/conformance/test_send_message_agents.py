@@ -132,6 +132,7 @@ async def test_a_text_without_a_call_fails_the_run_and_keeps_the_users_message(
     agent = await make(make_agent)
     failed = await send(client, mode, agent, "[[no_call]] Just talk.")
     assert "No tool calls found in response" in failed.error_text
+    assert "NO_TOOL_CALL" not in failed.error_text
     run = await read_run(client, failed.run_id) if failed.run_id else None
     if run is not None:
         assert (run["status"], run["stop_reason"]) == ("failed", "no_tool_call")

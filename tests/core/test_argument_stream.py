@@ -76,7 +76,7 @@ def test_escapes_are_decoded_wherever_they_are_cut(escaped: str, meant: str) -> 
 
 
 def test_what_does_not_belong_there_is_left_out() -> None:
-    assert said(read('noise {"x" "y" : "z",, "a\\q": 1}')[1], "x") == "z"
+    assert said(read(' {"x" "y" : "z",, "a\\q": 1}')[1], "x") == "z"
     _, pieces = read('{"a\\q": 1}')
     assert [piece.name for piece in pieces] == ["a\\q"], "a name that cannot be read is taken as it is written"
 
@@ -88,3 +88,19 @@ def test_a_value_that_is_no_string_is_told_as_written_wherever_it_is_cut() -> No
             _, pieces = read(text, first, second)
             assert "".join(piece.raw for piece in pieces if piece.name == "x") == r'["a\"]}", {"b\\": "\u00e9"}]'
             assert "".join(piece.raw for piece in pieces if piece.name == "y") == "-1.5"
+
+
+def test_a_long_name_in_many_pieces_is_read_once() -> None:
+    """Were each piece to make it read what came before, this would take hours."""
+    stream = ArgumentStream()
+    stream.feed('{"')
+    for _ in range(50_000):
+        assert stream.feed('ab\\"c') == []
+    [piece] = stream.feed('": 1}')
+    assert (piece.name, stream.is_whole) == ('ab"c' * 50_000, True)
+
+
+@pytest.mark.parametrize("text", ['"{\\"x\\": 1}"', "[1]", 'noise {"x": 1}'])
+def test_what_is_no_object_is_not_told_in_pieces(text: str) -> None:
+    stream, pieces = read(text, 3)
+    assert (stream.is_no_object, stream.is_whole, pieces) == (True, False, [])

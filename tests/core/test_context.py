@@ -35,6 +35,31 @@ def history(*messages: Message, window: int = WINDOW, timezone: str = "UTC") -> 
     return context.history(messages, model_handle=MODEL, context_window=window, timezone=timezone)
 
 
+class TestTheRowsOfATurn:
+    def test_are_those_of_the_run_and_of_the_runs_whose_calls_it_answers(self) -> None:
+        earlier = (
+            row("user", "before", run_id="run-0"),
+            row("assistant", call("c1"), run_id="run-0"),
+            row("tool", returned("c1"), run_id="run-0"),
+        )
+        turn = (
+            row("user", "hello", run_id="run-1"),
+            row("assistant", call("c0"), run_id="run-1"),
+            row("tool", returned("c0"), run_id="run-1"),
+            row("approval", call("c1"), run_id="run-1"),
+            row("approval", Deny("c1"), run_id="run-2"),
+            row("tool", returned("c1"), run_id="run-2"),
+            row("approval", call("c2"), run_id="run-2"),
+            row("tool", returned("c2"), run_id="run-3"),
+        )
+        found = context.rows_of_turn((row("system", "Be brief."), *earlier, *turn), "run-3")
+        assert [one.run_id for one in found] == [one.run_id for one in turn]
+
+    def test_hold_nothing_of_a_call_that_no_run_made(self) -> None:
+        window = (row("assistant", call("c1")), row("tool", returned("c1"), run_id="run-1"))
+        assert context.rows_of_turn(window, "run-1") == [window[1]]
+
+
 def roles(turns: tuple[Turn, ...]) -> list[str]:
     return [turn.role for turn in turns]
 

@@ -59,7 +59,7 @@ def test_texts_and_calls_keep_their_signatures() -> None:
     assert reply.parts == (Text("a", "text"), ToolCall("call-1", "roll", "{}", "call"))
 
 
-def test_parallel_calls_are_told_apart_by_index_and_come_last_in_order() -> None:
+def test_parallel_calls_are_told_apart_by_index_and_come_last_in_the_order_they_began() -> None:
     reply = folded(
         CallDelta(1, "c2", "second"),
         CallDelta(0, "c1", "first", '{"a"'),
@@ -67,8 +67,8 @@ def test_parallel_calls_are_told_apart_by_index_and_come_last_in_order() -> None
         CallDelta(0, arguments=":1}"),
         TextDelta("calling"),
     )
-    assert reply.parts == (Text("calling"), ToolCall("c1", "first", '{"a":1}'), ToolCall("c2", "second", "{}"))
-    assert [call.name for call in reply.calls] == ["first", "second"]
+    assert reply.parts == (Text("calling"), ToolCall("c2", "second", "{}"), ToolCall("c1", "first", '{"a":1}'))
+    assert [call.name for call in reply.calls] == ["second", "first"]
     assert reply.spoken == (Text("calling"),)
 
 

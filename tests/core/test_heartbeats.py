@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.core import heartbeats
+from holdfast.core.argument_stream import ArgumentStream
 from holdfast.core.context import HistoryBuilder, HistoryKey
 from holdfast.core.deltas import Reply
 from holdfast.core.events import JudgedCall, ModelReplied, ToolReturned
@@ -73,6 +74,12 @@ def test_thinking_comes_first_and_the_heartbeat_last_and_both_are_required() -> 
     assert parameters["required"] == ["x"], "the tool's own schema stays as it is"
 
 
+def test_a_tool_that_has_such_arguments_itself_requires_them_once() -> None:
+    parameters: dict[str, Any] = {"properties": {}, "required": ["request_heartbeat", "x", "thinking"]}
+    shown = heartbeats.with_arguments(parameters, thinking=True, heartbeat=True)
+    assert shown["required"] == ["thinking", "x", "request_heartbeat"]
+
+
 def test_a_model_that_reasons_and_a_tool_that_ends_the_turn_get_neither() -> None:
     assert heartbeats.with_arguments({"type": "object"}, thinking=False, heartbeat=False) == {
         "type": "object",
@@ -94,6 +101,33 @@ def test_the_shape_of_answers_is_that_of_the_message(wanted: dict[str, Any], sha
     parameters = {"type": "object", "properties": {"message": {"type": "string", "description": "What to say."}}}
     shown = heartbeats.with_shaped_message(parameters, wanted)["properties"]["message"]
     assert shown == {"description": "What to say."} | shape
+
+
+def test_what_a_shape_refers_to_is_found_at_the_root() -> None:
+    parameters = {"type": "object", "properties": {"message": {"type": "string"}}, "$defs": {"A": {"type": "null"}}}
+    shape = {"$ref": "#/$defs/B", "$defs": {"B": {"type": "array"}}, "definitions": 5}
+    shown = heartbeats.with_shaped_message(parameters, {"type": "json_schema", "json_schema": {"schema": shape}})
+    assert shown["$defs"] == {"A": {"type": "null"}, "B": {"type": "array"}}
+    assert shown["properties"]["message"] == {"description": "", "$ref": "#/$defs/B", "definitions": 5}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [('{"a": 1}', '{"a":1}'), ("5", "5"), ("null", ""), ("[1 2]", ""), ('"so"', "so")],
+)
+def test_thoughts_are_read_while_they_are_written_or_when_they_are_whole(written: str, expected: str) -> None:
+    stream, reader = ArgumentStream(), heartbeats.ThoughtReader()
+    text = f'{{"thinking": {written}, "x": 1}}'
+    pieces = [piece for character in text for piece in stream.feed(character) if piece.name == "thinking"]
+    assert "".join(map(reader.read, pieces)) == expected
+
+
+def test_the_flag_of_the_last_step_says_that_there_is_no_other() -> None:
+    note = ToolCall("c", "note", '{"request_heartbeat": true}')
+    (going_on,) = judge(looping(), EVERYTHING, [note], parallel=False)
+    (last,) = judge(looping(), EVERYTHING, [note], parallel=False, is_last_step=True)
+    assert (going_on.call.arguments, going_on.heartbeat) == ('{"request_heartbeat":true}', True)
+    assert (last.call.arguments, last.heartbeat) == ('{"request_heartbeat":false}', True)
 
 
 def test_one_call_is_required_and_no_more_than_one() -> None:

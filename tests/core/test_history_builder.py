@@ -76,6 +76,13 @@ def test_a_return_that_comes_after_the_next_message_is_put_where_it_belongs() ->
     assert "late" in str(made_at_once(rows)[2])
 
 
+def test_a_return_after_the_last_message_is_put_where_it_belongs() -> None:
+    rows = [row("user", "go"), row("assistant", call("c1"), model=MODEL), row("user", "well?")]
+    rows.append(row("tool", returned("c1", "late")))
+    assert turns_of(HistoryBuilder(), rows, KEY) == made_at_once(rows)
+    assert "late" in str(made_at_once(rows)[2])
+
+
 def test_a_row_that_took_the_place_of_another_is_shown_though_all_before_it_is_known() -> None:
     builder, rows = HistoryBuilder(), talk(3)
     turns_of(builder, rows, KEY)

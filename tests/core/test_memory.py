@@ -322,6 +322,7 @@ class TestAPatchOfSeveralBlocks:
         [
             ("*** Add Block: human\n+x", "already exists"),
             ("*** Add Block: \n+x", "needs a label"),
+            (f"*** Add Block: {'x' * 513}\n+x", "513 characters is too long; the limit is 512"),
             ("*** Delete Block: nobody", "Block field nobody does not exist"),
             ("*** Delete Block: human\n-x", "must not be followed"),
             ("*** Update Block: human", "changes nothing"),

@@ -20,7 +20,7 @@ from holdfast.core.events import (
     ToolsStarted,
 )
 from holdfast.core.hold import Hold
-from holdfast.core.messages import Status
+from holdfast.core.messages import Status, ToolCall
 from holdfast.core.run import (
     MAX_COMPACTIONS,
     NEW,
@@ -130,6 +130,23 @@ def test_an_answer_cut_by_the_output_limit_ends_the_run_and_says_why() -> None:
 
 def test_a_call_in_a_reply_that_hit_the_output_limit_is_carried_out() -> None:
     assert isinstance(plan(after(replied(judged("note"), finish="length"))), CallTools)
+
+
+def test_a_call_that_the_output_limit_cut_short_ends_the_run_once_all_have_returned() -> None:
+    cut = JudgedCall(ToolCall("c-finish", "finish", '{"text": "half'), "refused", "unreadable")
+    state = after(replied(judged("note"), cut, finish="length"), returned("finish"))
+    assert isinstance(plan(state), CallTools)
+    state = fold(state, [started_tools("note"), returned("note")])
+    assert plan(state) == Done("max_tokens_exceeded")
+    assert state.error is not None
+    assert state.error["error_type"] == "max_tokens_exceeded"
+
+
+def test_other_calls_that_cannot_be_read_or_are_refused_are_asked_for_again() -> None:
+    garbled = JudgedCall(ToolCall("c-finish", "finish", '{"text": "half'), "refused", "unreadable")
+    assert isinstance(plan(after(replied(garbled), returned("finish"))), CallModel)
+    whole = judged("finish", "refused", note="a rule")
+    assert isinstance(plan(after(replied(whole, finish="length"), returned("finish"))), CallModel)
 
 
 def test_an_answer_is_not_the_end_while_a_required_tool_is_uncalled() -> None:

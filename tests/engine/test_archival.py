@@ -101,6 +101,8 @@ async def test_a_bad_argument_is_told_and_nothing_is_stored(world: World) -> Non
         {"query": "x", "top_k": -1},
         {"query": "x" * 5_001},
         {"limit": 1},
+        {"query": "x", "tags": ["t" * 513]},
+        {"query": "x", "tags": ["t"] * 1_001},
     ):
         await world.node().ask(order("archival_memory_search", **arguments))
         assert (await returns_of(world))[-1].status == "error"
@@ -108,6 +110,11 @@ async def test_a_bad_argument_is_told_and_nothing_is_stored(world: World) -> Non
     refused = (await returns_of(world))[-1]
     assert refused.status == "error"
     assert "8192" in str(refused.content)
+    for tags, why in ((["t" * 513], "513 characters"), (["t"] * 1_001, "at most 1000"), ([""], "is empty")):
+        await world.node().ask(order("archival_memory_insert", content="x", tags=tags))
+        refused = (await returns_of(world))[-1]
+        assert refused.status == "error"
+        assert why in str(refused.content)
     assert await stored(world) == []
 
 

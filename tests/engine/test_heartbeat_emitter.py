@@ -165,6 +165,47 @@ def test_what_is_streamed_is_what_is_stored(
         assert told == expected or (speaks and name == "send_message"), "thoughts are not told twice"
 
 
+@pytest.mark.parametrize(
+    ("thinking", "deltas"),
+    [
+        (True, call_of("send_message", '{"thinking": {"a": [1]}, "message": "hi"}', 4)),
+        (True, call_of("send_message", '{"thinking": null, "message": "hi"}', 4)),
+        (True, call_of("note", '{"thinking": 5, "message": "hi"}', 4)),
+        (True, [CallDelta(0, "c0"), CallDelta(0, None, "send_message", '{"thinking": "t", "message": "hi"}')]),
+        (True, [CallDelta(0, None, "note"), CallDelta(0, "c0", None, '{"thinking": "t", "x": 1}')]),
+        (True, [*call_of("note", "{}", 4, index=1), *call_of("lookup", "{}", 4, index=0)]),
+        *(
+            (True, call_of(name, json.dumps('{"thinking": "t", "message": "hi"}'), 5))
+            for name in ("send_message", "note")
+        ),
+        (False, call_of("note", json.dumps('{"thinking": "t", "message": "hi"}'), 5)),
+        (False, [TextDelta("pre "), *call_of("send_message", '{"message": "hi"}', 4), TextDelta("post")]),
+        (False, [TextDelta("pre "), *call_of("guarded", "{}", 4), TextDelta("post")]),
+        (True, call_of("note", '{"thinking": "t", "x": "cut o', 5)),
+        (True, call_of("note", '{"thinking": [1 2], "x": "cut o', 5)),
+        (True, call_of("note", "[1]", 5)),
+    ],
+)
+def test_unusual_replies_are_streamed_as_they_are_stored(thinking: bool, deltas: list[Delta]) -> None:
+    given = looping(thinking=thinking)
+    frames = emitted(given, deltas)
+    assert shown(frames) == listed(stored(given, deltas), given[1].speaking)
+    assert all(frame.call_id for frame in frames if isinstance(frame, CallFrame))
+
+
+def test_text_after_a_call_with_nothing_before_it_is_not_streamed() -> None:
+    """It is stored before the call, whose place is told already."""
+    frames = emitted(looping(thinking=False), [*call_of("send_message", '{"message": "hi"}', 4), TextDelta("post")])
+    assert shown(frames) == [("assistant_message", 0, "hi")]
+
+
+@pytest.mark.parametrize("size", [3, 1_000])
+def test_a_call_that_asks_and_is_written_as_a_string_is_told_whole(size: int) -> None:
+    written = json.dumps('{"thinking": "t", "x": 1}')
+    held = [frame for frame in emitted(looping(), call_of("guarded", written, size)) if isinstance(frame, CallFrame)]
+    assert json.loads("".join(frame.arguments for frame in held)) == {"x": 1}
+
+
 def test_words_are_streamed_while_they_are_written() -> None:
     arguments = '{"thinking": "I greet.", "message": "Hello \\"there\\""}'
     frames = emitted(looping(), call_of("send_message", arguments, 4))

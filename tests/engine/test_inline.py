@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from ast import literal_eval
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -298,21 +299,30 @@ class TestOtherBuiltInTools:
         assert (await world.run(run_id)).stop_reason == "cancelled"
         await node.die()
 
+    @pytest.mark.parametrize("name", ["conversation_search", "archival_memory_search"])
+    async def test_a_search_that_takes_too_long_is_told_and_not_repeated(self, world: World, name: str) -> None:
+        await call(world, "archival_memory_insert", content="words")
+        node = world.node()
+        node.database.long_reads_take_too_long = True
+        await node.ask(order(name, query="words"))
+        answer = (await world.window())[-2].returns[0]
+        assert (answer.status, "did not finish in time. Search for less." in str(answer.content)) == ("error", True)
+
     async def test_search_finds_what_was_said_in_any_conversation_but_not_itself(self, world: World) -> None:
         thread = await add_conversation(world, world.agent_id)
         await world.node().ask("My aunt sells marzipan [[say:How sweet]]", thread=thread)
         await world.node().ask("My uncle buys marzipan [[say:I see]]")
         answer = await call(world, "conversation_search", query="MARZIPAN", limit=10, roles=["user"])
-        found = [result["content"] for result in json.loads(str(answer.content))["results"]]
+        found = [result["content"] for result in literal_eval(str(answer.content))["results"]]
         assert "My aunt sells marzipan [[say:How sweet]]" in found
         assert "My uncle buys marzipan [[say:I see]]" in found
         again = await call(world, "conversation_search", query="marzipan", roles=["assistant", "tool"])
-        assert json.loads(str(again.content))["results"] == []
+        assert literal_eval(str(again.content))["results"] == []
 
     async def test_search_minds_dates(self, world: World) -> None:
         await world.node().ask("marzipan")
         answer = await call(world, "conversation_search", query="marzipan", end_date="2020-01-01")
-        assert json.loads(str(answer.content)) == {"message": "No results found.", "results": []}
+        assert literal_eval(str(answer.content)) == {"message": "No results found.", "results": []}
 
     async def test_returns_are_cut_to_their_limit_but_not_those_of_searches(self, world: World) -> None:
         async def shorten(tx: Transaction) -> None:
@@ -326,7 +336,7 @@ class TestOtherBuiltInTools:
         assert str(answer.content).startswith("a long lin... [NOTE: function output was truncated")
         assert await value_of(world, block) == text
         found = await call(world, "conversation_search", query="words")
-        assert json.loads(str(found.content))["results"]
+        assert literal_eval(str(found.content))["results"]
 
     async def test_a_message_that_was_sent_is_confirmed(self, world: World) -> None:
         assert (await call(world, "send_message", message="Hi")).content == "Sent message successfully."
@@ -386,5 +396,5 @@ class TestByHand:
         failed = await self.perform(world, "memory_insert", label="nobody", new_string="x")
         assert failed.status == "error"
         found = await self.perform(world, "conversation_search", query="nothing")
-        assert json.loads(str(found.content))["results"] == []
+        assert literal_eval(str(found.content))["results"] == []
         assert len(await world.window()) == 1

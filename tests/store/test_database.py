@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import random
 import shutil
+import sqlite3
+import string
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +19,7 @@ from sqlalchemy import bindparam, func, select, text, update
 from holdfast.errors import BugError, Invalid, NotFound
 from holdfast.store.database import Database, DatabaseError, IntegrityError, Transaction, open_database
 from holdfast.store.sqlite import SQLiteDatabase
+from holdfast.store.sqlite_connection import translate
 from holdfast.store.statements import insert_into
 from holdfast.store.tables import agent_tags, facts
 from tests.scenario import eventually
@@ -113,6 +117,20 @@ async def test_an_unforeseen_conflict_names_the_constraint(database: Database) -
     with pytest.raises(IntegrityError) as caught:
         await database.write(put("twice"))
     assert "facts" in caught.value.constraint
+
+
+async def test_a_value_that_the_index_has_no_room_for_is_nothing_to_try_again(postgres_url: str) -> None:
+    key = "".join(random.Random(1).choices(string.ascii_letters + string.digits, k=6_000))
+    database = await open_database(postgres_url)
+    with pytest.raises(BugError, match="index row size"):
+        await database.write(put(key))
+    assert await count(database) == 0
+    await database.aclose()
+
+
+def test_a_value_that_is_too_large_for_sqlite_is_nothing_to_try_again() -> None:
+    assert isinstance(translate(sqlite3.DataError("string or blob too big")), BugError)
+    assert isinstance(translate(sqlite3.OperationalError("disk I/O error")), DatabaseError)
 
 
 async def test_foreign_keys_are_enforced(database: Database) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -8,9 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.core import memory
-from holdfast.core.messages import AnyPart, Deny, Image, Message, Reasoning, Role, Text, ToolCall, ToolReturn
+from holdfast.core.messages import AnyPart, Deny, Image, Message, Reasoning, Role, Text, Thoughts, ToolCall, ToolReturn
 from holdfast.errors import ToolFailed
 from holdfast.tools import agents, archival, builtin, files, history, voice
+from holdfast.tools.base import value_of
 from holdfast.tools.history import Query, conversation_search
 
 NOW = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
@@ -57,7 +57,7 @@ class Rows:
 
 
 async def search(rows: Rows, timezone: str = "UTC", **arguments: Any) -> dict[str, Any]:
-    return json.loads(await conversation_search(arguments, rows, timezone=timezone, now_us=us(NOW)))
+    return value_of(await conversation_search(arguments, rows, timezone=timezone, now_us=us(NOW)))
 
 
 async def contents(rows: Rows, **arguments: Any) -> list[str]:
@@ -110,10 +110,27 @@ class TestConversationSearch:
                     "timestamp": "2026-03-10T12:59:48+01:00",
                     "time_ago": "12s ago",
                     "role": "user",
+                    "relevance": {"search_mode": "sql"},
                     "content": "I like tea",
                 }
             ],
         }
+
+    async def test_shows_what_was_thought_beside_what_was_said(self) -> None:
+        said = row("assistant", Thoughts("greet"), ToolCall("c", "send_message", '{"message": "hello"}'))
+        only_thought = row("assistant", Thoughts("look it up"), ToolCall("c", "lookup", "{}"))
+        first, second = (await search(Rows(said, only_thought)))["results"]
+        assert list(first) == ["timestamp", "time_ago", "role", "relevance", "thinking", "content"]
+        assert (first["thinking"], first["content"]) == ("greet", "hello")
+        assert ("thinking" in second, second["content"]) == (False, "look it up")
+
+    async def test_shows_notices_member_by_member_and_no_heartbeats(self) -> None:
+        login = row("user", '{"type": "login", "role": "x", "last_login": "Never"}')
+        heartbeat = row("user", '{"type": "heartbeat", "reason": "go on"}')
+        (result,) = (await search(Rows(heartbeat, login), limit=1))["results"]
+        assert "content" not in result
+        assert (result["type"], result["role"], result["last_login"]) == ("login", "user", "Never")
+        assert await contents(Rows(row("user", "{not json"), row("user", "[1]"))) == ["{not json", "[1]"]
 
     async def test_says_when_there_is_nothing(self) -> None:
         assert await search(Rows(), query="tea") == {"message": "No results found.", "results": []}
@@ -204,7 +221,7 @@ class TestConversationSearch:
     @pytest.mark.parametrize(
         ("arguments", "why"),
         [
-            ({"start_date": "yesterday"}, "'yesterday' is not a date: write YYYY-MM-DD"),
+            ({"start_date": "yesterday"}, "Invalid start_date format: yesterday. Use ISO 8601"),
             ({"limit": 0}, "limit must be at least 1"),
             ({"roles": ["system"]}, "do not fit"),
             ({"words": "tea"}, "unknown field `words`"),

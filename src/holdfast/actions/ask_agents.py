@@ -12,10 +12,10 @@ from typing import Any, Final, TypeVar
 
 from holdfast import ids
 from holdfast.actions.await_run import stopped_run
-from holdfast.actions.send_message import PARENT, PARENT_WAITS, Accepted, Sending, SendMessage
+from holdfast.actions.send_message import Accepted, Sending, SendMessage
 from holdfast.core.arguments import arguments_of, converted
 from holdfast.core.messages import Message, ToolReturn
-from holdfast.core.records import Run
+from holdfast.core.records import PARENT, PARENT_WAITS, Run
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec, Speaking
 from holdfast.engine.acting import Execute

@@ -38,7 +38,7 @@ _LOOKED_AFTER_BY_SLEEPTIME: Final = frozenset(_BY_TYPE) - {
     "sleeptime_agent",
 }
 _ENDS_TURN: Final = frozenset({"send_message", "send_message_to_agent_async", "memory_finish_edits"})
-_WITHOUT_RULES: Final = frozenset({"letta_files_core", "letta_voice_sleeptime_core"})
+_GO_ON: Final = frozenset({"letta_core", "letta_memory_core", "letta_sleeptime_core"})  # types of tools
 # Models that follow their instructions well enough to need no rules.
 _NEED_NO_RULES: Final = ("claude-4-sonnet", "claude-3-5-sonnet", "gpt-5", "gemini-2.5-pro")
 
@@ -112,7 +112,7 @@ def base_rules(tools: Iterable[Tool]) -> list[Rule]:
     return [
         ExitLoop(tool_name=tool.name) if tool.name in _ENDS_TURN else ContinueLoop(tool_name=tool.name)
         for tool in tools
-        if is_base_tool(tool) and tool.tool_type not in _WITHOUT_RULES
+        if is_base_tool(tool) and (tool.name in _ENDS_TURN or tool.tool_type in _GO_ON)
     ]
 
 

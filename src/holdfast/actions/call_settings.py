@@ -14,7 +14,7 @@ from holdfast.core.records import ModelChoice
 from holdfast.llm.base import ModelInfo
 from holdfast.llm.dialects import reasons
 from holdfast.llm.presets import Switch, fitted, preset, switch_of
-from holdfast.wire.model_settings import CallFields, LLMConfig, ModelSettings, is_reasoner
+from holdfast.wire.model_settings import CallFields, LLMConfig, ModelSettings, is_reasoner, writes_thoughts
 
 _PLAIN: Final = ("effort", "verbosity", "strict", "tool_call_parser")  # called the same by everybody
 
@@ -74,6 +74,11 @@ class CallSettings:
             self._put_part("thinking_config", "include_thoughts", wanted)
         elif self._in_words and not reasons(self._info):
             self._put("enable_reasoner", wanted)
+
+    def ask_for_thoughts(self, wanted: bool) -> None:
+        """A config that comes back as it was shown changes nothing."""
+        if self._in_words and not reasons(self._info) and wanted != writes_thoughts(self._settings):
+            self._put("put_inner_thoughts_in_kwargs", wanted)
 
     def limit_reasoning(self, tokens: int) -> None:
         if self._switch == "thinking" and (tokens or "budget_tokens" in self._settings.get("thinking", {})):

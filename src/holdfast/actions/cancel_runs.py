@@ -59,6 +59,8 @@ class CancelRuns:
             return "failed"
         if run.is_active:
             run = await self._stop(run)
+        elif run.status == "cancelled":
+            await self._stop_descendants(run_id)  # whoever cancelled it may not have come so far
         if run.stop_reason == "requires_approval" and await withdraw(self._database, self._clock, run_id):
             return "cancelled"
         if run.is_active:
@@ -68,13 +70,16 @@ class CancelRuns:
     async def _stop(self, run: Run) -> Run:
         """After this the run cannot complete any more: the worker's checkpoints find the wish on record.
 
-        What it has started goes with it; once it has ended, it starts no more.
+        What it has started goes with it, whatever becomes of this process: the wish is put on all of them at once.
+        What it starts until it has ended goes afterwards; then it starts no more.
         """
-        asked = await self._database.write(lambda tx: runs.ask_cancel(tx, run.id, self._clock.now_us()))
-        if asked is not None:
+        if await self._database.write(lambda tx: _ask_cancel(tx, run.id, self._clock.now_us())):
             await self._ended(run.id)
-            await self._all(await self._database.read(lambda tx: runs.active_children(tx, run.id)))
+            await self._stop_descendants(run.id)
         return await self._database.read(lambda tx: runs.get(tx, run.id))
+
+    async def _stop_descendants(self, run_id: str) -> None:
+        await self._all(await self._database.read(lambda tx: runs.active_descendants(tx, run_id)))
 
     async def _ended(self, run_id: str) -> None:
         """Returns in time also when the run has not ended: its checkpoint may be waiting for the database."""
@@ -93,6 +98,15 @@ class CancelRuns:
                 await self._worker.until_changed(watch, left_ns / 1_000_000_000)
                 if owned and not self._worker.owns(run_id):
                     return
+
+
+async def _ask_cancel(tx: Transaction, run_id: str, now_us: int) -> bool:
+    """Whether it was active."""
+    if await runs.ask_cancel(tx, run_id, now_us) is None:
+        return False
+    for descendant in await runs.active_descendants(tx, run_id):
+        await runs.ask_cancel(tx, descendant, now_us)
+    return True
 
 
 async def _stoppable_of_agent(tx: Transaction, agent_id: str) -> list[str]:

@@ -93,13 +93,18 @@ def revised_choice(
     """
     in_words = agent_type in heartbeats.AGENT_TYPES
     choice = completed(choice, in_words=in_words)
-    if info.handle != choice.handle:
+    is_same = info.handle == choice.handle
+    if not is_same:
         choice = moved(choice, info, window, in_words=in_words)
     if request.model_settings is None and "model_settings" in request.model_fields_set:
         choice = preset(info, choice.context_window, in_words=in_words)
     call = CallSettings(msgspec.structs.replace(choice, provider_category=info.provider_category), info, in_words)
     if request.llm_config is not None:
         call.read_llm_config(request.llm_config)
+        asked = request.llm_config.put_inner_thoughts_in_kwargs
+        # A new agent, or another model, is asked for its thoughts as is usual: there it is a description copied along.
+        if asked is not None and is_same and not isinstance(request, CreateAgentRequest):
+            call.ask_for_thoughts(asked)
         if request.llm_config.context_window is not None:
             # A description of the model rather than a wish, and often one copied from elsewhere: capped, not refused.
             call.set("context_window", min(request.llm_config.context_window, info.context_window))

@@ -36,11 +36,12 @@ async def _look(tx: Transaction, agent_id: str, thread_id: str, now_us: int) -> 
         previous_messages=await hidden_messages(tx, thread_id),
         archival_count=archived,
     )
+    window = await threads.window(tx, thread_id)
     return Contents(
         agent=agent,
         thread=thread,
         sections=sections,
-        window=await threads.window(tx, thread_id),
+        window=[row for row in window if row.run_id is None] if agent.message_buffer_autoclear else window,
         tools=await tools.of_agent(tx, agent_id),
         stored_messages=await messages.count_of_agent(tx, agent_id),
         archived_passages=archived,

@@ -30,7 +30,9 @@ async def agent_states(
     if not agents:
         return []
     agent_ids = [agent.id for agent in agents]
-    windows = await thread_rows.windows_ids(tx, agent_ids)
+    windows = await thread_rows.windows_ids(tx, [agent.id for agent in agents if not agent.message_buffer_autoclear])
+    if forgetful := [agent.id for agent in agents if agent.message_buffer_autoclear]:
+        windows |= await thread_rows.windows_ids(tx, forgetful, of_runs=False)
     blocks = await block_rows.of_agents(tx, agent_ids) if "agent.blocks" in include else {}
     tools = await tool_rows.of_agents(tx, agent_ids) if "agent.tools" in include else {}
     tags = await agent_rows.tags_of(tx, agent_ids) if "agent.tags" in include else {}

@@ -19,8 +19,8 @@ from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Database, Transaction
 from holdfast.tools import agents as talk
 from holdfast.tools import archival as archival_tools
-from holdfast.tools import builtin
-from holdfast.tools.base import Job, Sandbox
+from holdfast.tools import builtin, history
+from holdfast.tools.base import Job, Sandbox, value_of
 from holdfast.tools.code_with_tools import with_tools
 from holdfast.wire.tools import (
     ToolExecutionResult,
@@ -76,8 +76,8 @@ async def run_attached(
     if is_base_tool(tool) and not source:
         performed = await InlineTools(database, clock, archival).run_by_hand(agent, tool, arguments)
         result = execution_view(performed.status, performed.content, (), (), None)
-        if tool.name in (archival_tools.INSERT, archival_tools.SEARCH) and performed.status == "success":
-            result["func_return"] = archival_tools.value_of(str(performed.content))
+        if tool.name in (archival_tools.INSERT, archival_tools.SEARCH, history.NAME) and performed.status == "success":
+            result["func_return"] = value_of(str(performed.content))
         return result
     _require_python(tool.source_type)
     secrets = {secret.key: secretbox.open(secret.sealed) for secret in sealed}

@@ -21,7 +21,7 @@ from holdfast.core.fingerprint import identity_of
 from holdfast.core.hold import answers_same_calls, check_answer, cut_answer, run_names
 from holdfast.core.judgement import resume
 from holdfast.core.messages import Decision, Message, Text
-from holdfast.core.records import Agent, Block, Run, Step, Thread, Tool
+from holdfast.core.records import PARENT, PARENT_WAITS, Agent, Block, Run, Step, Thread, Tool
 from holdfast.core.run import NEW, CallModel, apply, plan
 from holdfast.core.spec import RunSpec
 from holdfast.engine.clock import Clock
@@ -44,9 +44,6 @@ from holdfast.wire.requests import LettaRequest
 KEEP_ALIVE: Final = (
     "<system-alert>Automated keep-alive ping. Ignore this message and continue from where you stopped.</system-alert>"
 )
-# In the metadata of a run that another one has started with a tool.
-PARENT: Final = "parent_run_id"
-PARENT_WAITS: Final = "parent_waits"
 _LONGEST_WINDOW: Final = 500  # messages that are read on the event loop: about 5 ms
 _KNOWN_SPECS: Final = 10_000  # of which this process remembers that they are stored: 2 MB
 _encode = msgspec.json.Encoder().encode

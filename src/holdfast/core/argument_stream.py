@@ -31,6 +31,7 @@ class _At(Enum):
     OTHER = "other"
     COMMA = "comma"
     END = "end"
+    NOWHERE = "nowhere"  # what is written is no object
 
 
 class ArgumentStream:
@@ -38,8 +39,9 @@ class ArgumentStream:
 
     def __init__(self) -> None:
         self._at = _At.START
-        self._rest = ""  # the beginning of an escape, or of a name, that is not whole yet
+        self._rest = ""  # the beginning of an escape that is not whole yet
         self._name = ""
+        self._name_pieces: list[str] = []  # as they were written, of a name that is not whole yet
         self._begins = False
         self._depth = 0
         self._in_string = False  # of a value that is not a string itself
@@ -48,11 +50,16 @@ class ArgumentStream:
     def is_whole(self) -> bool:
         return self._at is _At.END
 
+    @property
+    def is_no_object(self) -> bool:
+        """It may be one as a whole all the same: one that is written as a string."""
+        return self._at is _At.NOWHERE
+
     def feed(self, chunk: str) -> list[Piece]:
         pieces: list[Piece] = []
         text, self._rest = self._rest + chunk, ""
         position = 0
-        while position < len(text) and self._at is not _At.END:
+        while position < len(text) and self._at not in (_At.END, _At.NOWHERE):
             match self._at:
                 case _At.STRING:
                     position = self._string(text, position, pieces)
@@ -73,6 +80,8 @@ class ArgumentStream:
         match self._at, character:
             case _At.START, "{":
                 self._at = _At.COMMA
+            case _At.START, _:
+                self._at = _At.NOWHERE
             case _At.COMMA, '"':
                 self._at = _At.NAME
             case _At.COMMA, "}":
@@ -90,17 +99,22 @@ class ArgumentStream:
 
     def _read_name(self, text: str, position: int) -> int:
         end = position
-        while end < len(text) and text[end] != '"':
-            end += 2 if text[end] == "\\" else 1
-        if end >= len(text):
-            self._rest = text[position:]
-            return len(text)
+        while (found := _SPECIAL.search(text, end)) and text[found.start()] == "\\" and found.end() < len(text):
+            end = found.end() + 1
+        stop = found.start() if found else len(text)
+        self._name_pieces.append(text[position:stop])
+        if found is None:
+            return stop
+        if text[stop] == "\\":
+            self._rest = text[stop:]
+            return stop
+        written, self._name_pieces = "".join(self._name_pieces), []
         try:
-            self._name = msgspec.json.decode(f'"{text[position:end]}"', type=str)
+            self._name = msgspec.json.decode(f'"{written}"', type=str)
         except msgspec.DecodeError:
-            self._name = text[position:end]
+            self._name = written
         self._at = _At.COLON
-        return end + 1
+        return stop + 1
 
     def _string(self, text: str, position: int, pieces: list[Piece]) -> int:
         said: list[str] = []

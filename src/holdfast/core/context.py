@@ -138,6 +138,22 @@ def pending_start(messages: Sequence[Message]) -> int:
     return end - 2 if end > 1 and _are_one_reply(messages[-2], messages[-1]) else end - 1
 
 
+def rows_of_turn(messages: Sequence[Message], run_id: str) -> list[Message]:
+    """Those of the run, and of the runs that it carries on: whose calls it answers.
+
+    Ids of calls are the model's, and may come again: the last call before the answer is the one that is meant.
+    """
+    turn, answered = {run_id}, set[str]()
+    for row in reversed(messages):
+        if row.run_id in turn:
+            answered.update(part.call_id for part in (*row.returns, *row.decisions))
+        made = answered.intersection([call.id for call in row.calls])
+        if made and row.run_id is not None:
+            turn.add(row.run_id)
+        answered -= made
+    return [row for row in messages if row.run_id in turn]
+
+
 def return_char_limit(context_window: int) -> int:
     """How much of one tool return a model is shown."""
     return max(_LEAST_RETURN_CHARS, int(context_window * _RETURN_SHARE) * BYTES_PER_TOKEN)

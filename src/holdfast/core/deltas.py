@@ -75,7 +75,7 @@ NOTHING_SAID: Final = Reply((), None, None)
 
 
 class ReplyFolder:
-    """Order of parts is the order in which they began; calls come last, in index order.
+    """Order of parts is the order in which they began; calls come last, in the same order.
 
     A reply without bounds would fill the memory. One that passes them is a BadReply as a whole: the half of it that
     fits must not be taken for what the model wanted.
@@ -115,7 +115,7 @@ class ReplyFolder:
 
     def reply(self) -> Reply:
         spoken = tuple(part.whole() if isinstance(part, _Spoken) else part for part in self._spoken)
-        calls = tuple(self._calls[index].whole() for index in sorted(self._calls))
+        calls = tuple(call.whole() for call in self._calls.values())
         return Reply(spoken + calls, self._finish, self._usage)
 
     def _grow(self, text: str, signature: str | None = None) -> None:

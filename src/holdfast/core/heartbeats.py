@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast.core import tool_rules
-from holdfast.core.argument_stream import ArgumentStream
+from holdfast.core.argument_stream import ArgumentStream, Piece
 from holdfast.core.arguments import all_arguments_of
 from holdfast.core.deltas import Reply
 from holdfast.core.messages import Message, Parts, Text, Thoughts, ToolCall, ToolReturn, content_text, text_of
@@ -36,6 +36,7 @@ AGENT_TYPES: Final = frozenset(
 THINKING: Final = "thinking"
 HEARTBEAT: Final = "request_heartbeat"
 _MESSAGE: Final = Speaking().argument
+_DEFINITIONS: Final = ("$defs", "definitions")
 NO_CALL: Final = "No tool calls found in response, model must make a tool call"
 _THINKING_SCHEMA: Final = {
     "type": "string",
@@ -75,15 +76,18 @@ def with_arguments(parameters: Mapping[str, Any], *, thinking: bool, heartbeat: 
     required: list[str] = list(parameters.get("required") or ())
     if thinking:
         properties = {THINKING: _THINKING_SCHEMA, **properties}
-        required = [THINKING, *required]
+        required = [THINKING, *(name for name in required if name != THINKING)]
     if heartbeat:
         properties[HEARTBEAT] = _HEARTBEAT_SCHEMA
-        required.append(HEARTBEAT)
+        required = [*(name for name in required if name != HEARTBEAT), HEARTBEAT]
     return {**parameters, "properties": properties, "required": required}
 
 
 def with_shaped_message(parameters: Mapping[str, Any], response_format: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of the speaking tool for an agent whose answers must have a given shape."""
+    """The schema of the speaking tool for an agent whose answers must have a given shape.
+
+    What the shape refers to by `#/$defs/…` is looked for at the root, so it is moved there.
+    """
     properties: dict[str, Any] = dict(parameters.get("properties") or {})
     shape: Mapping[str, Any] = {"type": "object", "additionalProperties": True, "properties": {}}
     match response_format.get("type"):
@@ -95,18 +99,47 @@ def with_shaped_message(parameters: Mapping[str, Any], response_format: Mapping[
         case _:
             return dict(parameters)
     described = {"description": properties.get(_MESSAGE, {}).get("description", "")}
-    return {**parameters, "properties": {**properties, _MESSAGE: {**described, **shape}}}
+    moved = {
+        name: {**parameters.get(name, {}), **shape[name]}
+        for name in _DEFINITIONS
+        if isinstance(shape.get(name), Mapping)
+    }
+    kept = {name: value for name, value in shape.items() if name not in moved}
+    return {**parameters, **moved, "properties": {**properties, _MESSAGE: {**described, **kept}}}
+
+
+class ThoughtReader:
+    """Reads thoughts while they are written. Those that are no text are read when they are whole."""
+
+    def __init__(self) -> None:
+        self._raw: list[str] = []
+
+    def read(self, piece: Piece) -> str:
+        if piece.text is not None:
+            return piece.text
+        self._raw.append(piece.raw)
+        if not piece.ends:
+            return ""
+        raw, self._raw = "".join(self._raw), []
+        try:
+            return _as_text(msgspec.json.decode(raw))
+        except msgspec.DecodeError:  # the whole call is refused for it
+            return ""
+
+
+def _as_text(thoughts: Any) -> str:
+    if thoughts is None or isinstance(thoughts, str):
+        return thoughts or ""
+    return msgspec.json.encode(thoughts).decode()
 
 
 def asked_in(arguments: str) -> Asked:
     """Raises ToolFailed for what is not a JSON object. A model may write the flag as text."""
     given = all_arguments_of(arguments)
-    thoughts, heartbeat = given.get(THINKING), given.get(HEARTBEAT)
-    if thoughts is not None and not isinstance(thoughts, str):
-        thoughts = msgspec.json.encode(thoughts).decode()
+    heartbeat = given.get(HEARTBEAT)
     if isinstance(heartbeat, str):
         heartbeat = heartbeat.strip().lower() == "true"
-    return Asked(thoughts or "", bool(heartbeat))
+    return Asked(_as_text(given.get(THINKING)), bool(heartbeat))
 
 
 def stored_arguments(arguments: Mapping[str, Any], *, heartbeat: bool) -> str:
@@ -151,27 +184,34 @@ def spoken_in(loop: HeartbeatLoop, reply: Reply) -> Parts:
         return _text_as_thoughts(reply)
     try:
         thoughts = asked_in(reply.calls[0].arguments).thoughts if reply.calls else ""
-    except ToolFailed:  # the call is refused for it
-        thoughts = ""
+    except ToolFailed:  # the call is refused for it; what it was seen to think is kept
+        thoughts = _shown_of(loop, reply.calls[0])[0]
     return (*_without_text(reply), Thoughts(thoughts)) if thoughts else _without_text(reply)
 
 
 def cut_off_in(spec: RunSpec, loop: HeartbeatLoop, reply: Reply) -> Parts:
     """What was shown of a reply that was cut off: its thoughts, and the words that its call had got to. Words are shown
     once the thoughts are whole, and never of a call that asks first."""
-    thoughts, words, thoughts_due = "", "", loop.thinking
+    thoughts = words = ""
     for call in reply.calls[:1]:
-        for piece in ArgumentStream().feed(call.arguments):
-            if loop.thinking and piece.name == THINKING:
-                thoughts += piece.text or ""
-                thoughts_due = thoughts_due and not piece.ends
-            elif loop.speaking and (call.name, piece.name) == (loop.speaking.tool, loop.speaking.argument):
-                words += piece.text or ""
-        if thoughts_due or spec.may_ask(call.name):
+        thoughts, words = _shown_of(loop, call)
+        if spec.may_ask(call.name):
             words = ""
     spoken = _without_text(reply) if loop.thinking else _text_as_thoughts(reply)
     said = (Thoughts(thoughts) if thoughts else None, Text(words) if words else None)
     return (*spoken, *(part for part in said if part is not None))
+
+
+def _shown_of(loop: HeartbeatLoop, call: ToolCall) -> tuple[str, str]:
+    """The thoughts and the words of a call, as far as they were shown while it was written."""
+    thoughts, words, thoughts_due, reader = "", "", loop.thinking, ThoughtReader()
+    for piece in ArgumentStream().feed(call.arguments):
+        if loop.thinking and piece.name == THINKING:
+            thoughts += reader.read(piece)
+            thoughts_due = thoughts_due and not piece.ends
+        elif loop.speaking and (call.name, piece.name) == (loop.speaking.tool, loop.speaking.argument):
+            words += piece.text or ""
+    return thoughts, "" if thoughts_due else words
 
 
 def _without_text(reply: Reply) -> Parts:

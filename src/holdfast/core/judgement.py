@@ -17,12 +17,19 @@ from holdfast.errors import ToolFailed
 
 
 def judge(
-    spec: RunSpec, choice: Choice, calls: Sequence[ToolCall], *, parallel: bool, history: Sequence[Called] = ()
+    spec: RunSpec,
+    choice: Choice,
+    calls: Sequence[ToolCall],
+    *,
+    parallel: bool,
+    history: Sequence[Called] = (),
+    is_last_step: bool = False,
 ) -> tuple[JudgedCall, ...]:
     """Calls as they will be stored: arguments cleaned, prefilled ones merged in.
 
     Without parallel calls only the first is kept, and of calls with one id: their returns could not be told apart.
-    `history`: the calls before these, which decide with them whether a run with heartbeats goes on.
+    `history`: the calls before these, which decide with them whether a run with heartbeats goes on. It does not after
+    its last step.
     """
     distinct: dict[str, ToolCall] = {}
     for call in calls if parallel else calls[:1]:
@@ -31,7 +38,10 @@ def judge(
     judged = (_judge_one(spec, choice, call, allowed, approval) for call in distinct.values())
     if spec.heartbeats is None:
         return tuple(judged)
-    return tuple(_with_heartbeat(spec, call, one, history) for call, one in zip(distinct.values(), judged, strict=True))
+    return tuple(
+        _with_heartbeat(spec, call, one, history, is_last_step)
+        for call, one in zip(distinct.values(), judged, strict=True)
+    )
 
 
 def resume(hold: Hold, decisions: Sequence[Decision]) -> tuple[JudgedCall, ...]:
@@ -74,7 +84,9 @@ def _judge_one(
     return JudgedCall(cleaned, "held" if asks else "allowed")
 
 
-def _with_heartbeat(spec: RunSpec, made: ToolCall, judged: JudgedCall, history: Sequence[Called]) -> JudgedCall:
+def _with_heartbeat(
+    spec: RunSpec, made: ToolCall, judged: JudgedCall, history: Sequence[Called], is_last_step: bool
+) -> JudgedCall:
     """The call as a run with heartbeats keeps it. A call that waits for a decision keeps what the model asked for: what
     the loop makes of it is not known yet."""
     try:
@@ -92,7 +104,7 @@ def _with_heartbeat(spec: RunSpec, made: ToolCall, judged: JudgedCall, history: 
             asked=asked,
             outcome="ran" if judged.verdict == "allowed" else "refused",
         )
-        goes_on = following.reason is not None
+        goes_on = following.reason is not None and not is_last_step
     stored = msgspec.structs.replace(judged.call, arguments=heartbeats.stored_arguments(arguments, heartbeat=goes_on))
     return msgspec.structs.replace(judged, call=stored, heartbeat=asked)
 

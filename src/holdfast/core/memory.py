@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 
 from holdfast.core import patching
-from holdfast.core.records import Block
+from holdfast.core.records import LONGEST_NAME, Block
 from holdfast.errors import ToolFailed
 
 # A line of the banner that the system prompt shows over numbered lines.
@@ -211,6 +211,8 @@ class _Memory:
         label = _storable(label).strip()
         if not label:
             raise ToolFailed("Error: a memory block needs a label")
+        if len(label) > LONGEST_NAME:
+            raise ToolFailed(f"Error: a label of {len(label)} characters is too long; the limit is {LONGEST_NAME}")
         if self.has(label):
             raise ToolFailed(f"Error: memory block '{label}' already exists")
         return label

@@ -5,7 +5,7 @@ Times are microseconds since the epoch, UTC; durations are nanoseconds.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -14,6 +14,12 @@ from holdfast.core.egress import Egress
 from holdfast.core.tool_rules import Rule
 from holdfast.core.usage import Usage
 
+# Of a label, a tag or a name: columns with an index hold them, of which PostgreSQL takes 2,704 bytes.
+LONGEST_NAME: Final = 512
+MOST_TAGS: Final = 1_000  # of one passage, or of one search
+# In the metadata of a run that another one has started with a tool.
+PARENT: Final = "parent_run_id"
+PARENT_WAITS: Final = "parent_waits"
 RunStatus = Literal["created", "running", "completed", "failed", "cancelled"]
 StepStatus = Literal["pending", "success", "failed", "cancelled"]
 StopReason = Literal[

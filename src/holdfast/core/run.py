@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core import heartbeats, tool_rules
+from holdfast.core.arguments import all_arguments_of
 from holdfast.core.calls import Calls, CallStatus, OpenCall
 from holdfast.core.compaction import should_compact
 from holdfast.core.events import (
@@ -39,7 +40,7 @@ from holdfast.core.records import StopReason
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import Called, Choice
 from holdfast.core.usage import Usage
-from holdfast.errors import BugError, IllegalEvent
+from holdfast.errors import BugError, IllegalEvent, ToolFailed
 
 OVERFLOW: Final = "context_window_exceeded"  # why a context is compacted that did not fit
 MAX_COMPACTIONS: Final = 3  # for one model call that overflows
@@ -89,6 +90,7 @@ class RunState(msgspec.Struct, frozen=True):
     step_id: str | None = None  # the paused step that an approval resumes; None: the newest model call's own
     calls: Calls = Calls()
     fatal: bool = False  # a call of this step ends the run
+    cut_short: bool = False  # the output limit came in the middle of a call of this step
     return_position: int | None = None
     hold: Hold | None = None
     history: tuple[Called, ...] = ()
@@ -249,6 +251,7 @@ def _replied(state: RunState, event: ModelReplied) -> RunState:
         else None,
         calls=_open(event.calls),
         fatal=any(call.verdict == "fatal" for call in event.calls),
+        cut_short=event.finish == "length" and any(_is_unreadable(call) for call in event.calls),
     )
     if any(call.status == "held" for call in after.calls):
         return _change(after, phase=Phase.PARKING)
@@ -259,6 +262,16 @@ def _replied(state: RunState, event: ModelReplied) -> RunState:
     if not tool_rules.uncalled_required(spec.rules, spec.tool_names, after.history):
         return _finish(after, "end_turn")
     return _next_iteration(after)
+
+
+def _is_unreadable(judged: JudgedCall) -> bool:
+    if judged.verdict != "refused":
+        return False
+    try:
+        all_arguments_of(judged.call.arguments)
+    except ToolFailed:
+        return True
+    return False
 
 
 def _model_failed(state: RunState, event: ModelFailed) -> RunState:
@@ -312,6 +325,8 @@ def _after_calls(state: RunState, *, failed: bool) -> RunState:
         return _done(state, state.ending, state.error)
     if state.fatal:
         return _finish(_change(state, error=_invalid_call_error(state)), "invalid_tool_call")
+    if state.cut_short:  # asked again, the model would be cut short again
+        return _finish(_change(state, error=_CUT_SHORT), "max_tokens_exceeded")
     spec = state.frozen_spec
     if spec.heartbeats is not None:
         return _after_heartbeat_call(state, failed=failed)

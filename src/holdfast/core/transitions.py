@@ -125,7 +125,10 @@ class Change(msgspec.Struct, frozen=True):
 
 def replied(view: RunView, intent: CallModel, attempt: Attempt, reply: Reply, usage: Usage) -> Change:
     spec, state = view.spec, view.state
-    calls = judge(spec, intent.choice, reply.calls, parallel=intent.parallel, history=state.history)
+    is_last = state.iterations + 1 >= spec.max_steps
+    calls = judge(
+        spec, intent.choice, reply.calls, parallel=intent.parallel, history=state.history, is_last_step=is_last
+    )
     spoken = reply.spoken if spec.heartbeats is None else heartbeats.spoken_in(spec.heartbeats, reply)
     draft = _Draft(view)
     written = rows.reply_rows(draft.origin(intent.number), attempt.reply_id, attempt.held_id, spoken, calls)

@@ -17,7 +17,8 @@ def classify(exception: Exception, run_id: str) -> Failure:
     rest."""
     if isinstance(exception, ModelError):
         stop_reason = msgspec.convert(exception.stop_reason, StopReason)
-        detail = f"{_CODES.get(type(exception).__name__, 'LLM_ERROR')}: {exception.message}"
+        code = _CODES.get(type(exception).__name__, "LLM_ERROR")
+        detail = f"{code}: {exception.message}" if code else exception.message
         if exception.retry_after is not None and asks_too_much(exception.retry_after):
             detail = (
                 f"{detail.rstrip('.')}. The provider asks to wait {exception.retry_after:.0f} s before another try."
@@ -49,6 +50,6 @@ _CODES = {
     "SystemPromptTooLong": "CONTEXT_WINDOW_EXCEEDED",
     "EmptyReply": "EMPTY_RESPONSE",
     "BadReply": "INVALID_RESPONSE",
-    "NoToolCall": "NO_TOOL_CALL",
+    "NoToolCall": None,  # programs compare the whole sentence
     "ModelUnavailable": "INTERNAL_SERVER_ERROR",
 }

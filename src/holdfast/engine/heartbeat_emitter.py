@@ -37,11 +37,12 @@ class HeartbeatEmitter:
         self._kind = ""
         self._call: _Call | None = None
         self._thoughts_due = loop.thinking  # they may still come
+        self._thoughts_before_call: int | None = None  # their place, if they stand right before it
 
     def frames(self, delta: Delta) -> list[Frame]:
         match delta:
             case TextDelta(text):
-                return [] if self._loop.thinking else [self._thoughts(text)]
+                return [] if self._loop.thinking else self._text(text)
             case ReasoningDelta(text, signature):
                 index = self._part("reasoning")
                 at = self._clock.now_us()
@@ -61,54 +62,65 @@ class HeartbeatEmitter:
         if call is None:
             return []
         self._thoughts_due = False
-        frames = self._release(call)
-        if call.speaks and not call.has_spoken:
+        frames = self._written_otherwise(call) if call.stream.is_no_object else self._release(call)
+        if self._speaks(call) and not call.has_spoken:
             frames += self._whole_words(call)
-        elif call.may_ask:
+        elif self._spec.may_ask(call.name):
             frames += self._asking(call)
         return frames
 
     def _fragment(self, delta: CallDelta) -> list[Frame]:
         if self._call is None:
-            self._call = self._begin(delta)
+            self._call = _Call(delta.index)
         call = self._call
         if delta.index != call.index:
             return []  # only the first call of a reply is kept
+        call.id, call.name = call.id or delta.id or "", call.name or delta.name or ""
         call.written.append(delta.arguments)
         frames: list[Frame] = []
         for piece in call.stream.feed(delta.arguments):
             if self._loop.thinking and piece.name == heartbeats.THINKING:
-                if piece.text:
-                    frames.append(self._thoughts(piece.text))
+                if thoughts := call.thoughts.read(piece):
+                    frames.append(self._thoughts(thoughts))
                 if piece.ends:
                     self._thoughts_due = False
             else:
                 call.waiting.append(piece)
-        if not self._thoughts_due:
+        if call.id and call.name and not self._thoughts_due:
             frames += self._release(call)
         return frames
 
-    def _begin(self, delta: CallDelta) -> _Call:
-        name, speaking = delta.name or "", self._loop.speaking
-        asks = self._spec.may_ask(name)
-        speaks = speaking is not None and name == speaking.tool and not asks
-        return _Call(delta.index, delta.id or "", name, speaks=speaks, may_ask=asks)
+    def _speaks(self, call: _Call) -> bool:
+        speaking = self._loop.speaking
+        return speaking is not None and call.name == speaking.tool and not self._spec.may_ask(call.name)
 
     def _release(self, call: _Call) -> list[Frame]:
         pieces, call.waiting = call.waiting, []
-        if call.speaks:
+        if self._speaks(call):
             said = [piece.text for piece in pieces if piece.text and self._is_spoken(piece)]
             call.has_spoken = call.has_spoken or bool(said)
             return [self._words("".join(said))] if said else []
-        text = call.rebuilt(pieces)
-        if call.may_ask:
-            call.held_back += text
+        return self._arguments(call, call.rebuilt(pieces))
+
+    def _arguments(self, call: _Call, text: str) -> list[Frame]:
+        if self._spec.may_ask(call.name):
+            call.held_back.append(text)
             return []
         frames: list[Frame] = []
         if not call.is_named:
             call.is_named = True
             frames.append(self._call_frame(call, call.name, ""))
         return [*frames, self._call_frame(call, None, text)] if text else frames
+
+    def _written_otherwise(self, call: _Call) -> list[Frame]:
+        """Of arguments that are written as a string, or that nobody can read: nothing was shown of them."""
+        written = "".join(call.written)
+        try:
+            thoughts = heartbeats.asked_in(written).thoughts if self._loop.thinking else ""
+        except ToolFailed:
+            thoughts = ""
+        frames: list[Frame] = [self._thoughts(thoughts)] if thoughts else []
+        return frames if self._speaks(call) else [*frames, *self._arguments(call, self._without_thoughts(written))]
 
     def _is_spoken(self, piece: Piece) -> bool:
         return self._loop.speaking is not None and piece.name == self._loop.speaking.argument
@@ -118,7 +130,7 @@ class HeartbeatEmitter:
         words = heartbeats.words_of(ToolCall(call.id, call.name, "".join(call.written)), self._loop.speaking)
         if words is not None:
             return [self._words(words)]
-        return [self._call_frame(call, call.name, _without_thoughts("".join(call.written)))]
+        return [self._call_frame(call, call.name, self._without_thoughts("".join(call.written)))]
 
     def _asking(self, call: _Call) -> list[Frame]:
         """As the whole call is judged: one whose arguments make no sense does not ask."""
@@ -126,7 +138,7 @@ class HeartbeatEmitter:
         held = judge(self._spec, self._intent.choice, [made], parallel=False)[0].verdict == "held"
         return [
             self._call_frame(call, call.name, "", held=held),
-            self._call_frame(call, None, call.held_back, held=held),
+            self._call_frame(call, None, "".join(call.held_back), held=held),
         ]
 
     def _words(self, text: str) -> TextFrame:
@@ -135,6 +147,24 @@ class HeartbeatEmitter:
     def _thoughts(self, text: str) -> ReasoningFrame:
         index, at = self._part("thoughts"), self._clock.now_us()
         return ReasoningFrame(self._attempt.reply_id, index, self._step_id, at, text, None, native=False)
+
+    def _text(self, text: str) -> list[Frame]:
+        """Where it is stored: after a call has been shown, it can only be added to what stands right before it."""
+        if self._kind != "call":
+            return [self._thoughts(text)]
+        index, at = self._thoughts_before_call, self._clock.now_us()
+        if index is None:
+            return []
+        return [ReasoningFrame(self._attempt.reply_id, index, self._step_id, at, text, None, native=False)]
+
+    def _without_thoughts(self, arguments: str) -> str:
+        """As they were written, where thoughts are no argument or nobody can read them."""
+        try:
+            given = all_arguments_of(arguments)
+        except ToolFailed:
+            return arguments
+        taken = {heartbeats.THINKING} if self._loop.thinking else set[str]()
+        return msgspec.json.encode({name: value for name, value in given.items() if name not in taken}).decode()
 
     def _hidden(self, data: str | None) -> HiddenReasoningFrame:
         self._kind = ""
@@ -149,29 +179,22 @@ class HeartbeatEmitter:
 
     def _part(self, kind: str) -> int:
         if self._kind != kind:
+            if kind == "call":
+                self._thoughts_before_call = self._index if self._kind == "thoughts" else None
             self._kind = kind
             self._index += 1
         return self._index
 
 
-def _without_thoughts(arguments: str) -> str:
-    try:
-        given = all_arguments_of(arguments)
-    except ToolFailed:
-        return arguments
-    return msgspec.json.encode({name: value for name, value in given.items() if name != heartbeats.THINKING}).decode()
-
-
 class _Call(msgspec.Struct):
     index: int
-    id: str
-    name: str
-    speaks: bool
-    may_ask: bool
+    id: str = ""
+    name: str = ""
+    thoughts: heartbeats.ThoughtReader = msgspec.field(default_factory=heartbeats.ThoughtReader)
     stream: ArgumentStream = msgspec.field(default_factory=ArgumentStream)
     written: list[str] = []
     waiting: list[Piece] = []
-    held_back: str = ""
+    held_back: list[str] = []
     has_spoken: bool = False
     is_named: bool = False
     members: int = 0

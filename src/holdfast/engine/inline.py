@@ -24,7 +24,7 @@ from holdfast.engine.session import Session
 from holdfast.errors import Invalid, ToolFailed
 from holdfast.store import agents, blocks, memory_edits, messages
 from holdfast.store.passage_search import PassageFilter
-from holdfast.store.transaction import Database, Transaction
+from holdfast.store.transaction import Database, TookTooLong, Transaction
 from holdfast.tools import archival as archival_tools
 from holdfast.tools import files, history, voice
 from holdfast.tools.base import cut_to_limit, failure_text
@@ -32,7 +32,7 @@ from holdfast.tools.files import Files, NoFiles
 
 Effect = MemoryWrite | PassageWrite
 
-_WHOLE: Final = frozenset({history.NAME, archival_tools.SEARCH, voice.SEARCH})  # never cut
+_SEARCHES: Final = frozenset({history.NAME, archival_tools.SEARCH, voice.SEARCH})  # their returns are never cut
 _SEND_MESSAGE: Final = "send_message"  # the call itself is the message; clients are shown its argument
 _NO_MESSAGE: Final = "send_message() missing 1 required positional argument: 'message'"
 
@@ -99,7 +99,13 @@ class InlineTools:
             text, write = await self._carry_out(caller, name, arguments)
         except ToolFailed as failed:
             return Performed("error", failure_text(name, "ValueError", failed.message))
-        if return_char_limit is None or name in _WHOLE:
+        except TookTooLong as error:
+            # A search that was too much for the database once is too much for it again. All else reads little, and
+            # finds the time when the database answers again.
+            if name not in _SEARCHES:
+                raise
+            return Performed("error", failure_text(name, "TimeoutError", f"{error.message} Search for less."))
+        if return_char_limit is None or name in _SEARCHES:
             return Performed("success", text, write)
         return Performed("success", cut_to_limit(text, return_char_limit), write)
 

@@ -58,7 +58,7 @@ def _heartbeat_schema(spec: RunSpec, loop: HeartbeatLoop, tool: ToolSpec) -> Too
 def history(
     spec: RunSpec, window: list[Message], run_id: str, history_builder: context.HistoryBuilder
 ) -> context.History:
-    rows = [row for row in window if row.run_id == run_id] if spec.autoclear else window
+    rows = context.rows_of_turn(window, run_id) if spec.autoclear else window
     thinking = spec.heartbeats is not None and spec.heartbeats.thinking
     key = context.HistoryKey(spec.model.handle, spec.model.context_window, spec.timezone, thinking)
     return history_builder.build(rows, key)

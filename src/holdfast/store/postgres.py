@@ -18,7 +18,16 @@ from holdfast.errors import BugError, HoldfastError
 from holdfast.store import facts
 from holdfast.store.migrations import revision
 from holdfast.store.statements import Compiler, Statement, database_now_us
-from holdfast.store.transaction import DatabaseError, Dialect, IntegrityError, Job, Parameters, Row, Transaction
+from holdfast.store.transaction import (
+    DatabaseError,
+    Dialect,
+    IntegrityError,
+    Job,
+    Parameters,
+    Row,
+    TookTooLong,
+    Transaction,
+)
 
 T = TypeVar("T")
 
@@ -34,9 +43,13 @@ _driver: Any = asyncpg
 _log = logging.getLogger("holdfast.store")
 _DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 _CONFLICTS: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+# What the same statement with the same values meets again, however often it is tried.
 _MISUSED: Final = (
     asyncpg.SyntaxOrAccessError,
     asyncpg.DataError,
+    asyncpg.FeatureNotSupportedError,
+    asyncpg.CardinalityViolationError,
+    asyncpg.ProgramLimitExceededError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
 )
@@ -262,7 +275,7 @@ class _TimeLimit:
         self._timer.cancel()
 
     def error(self) -> DatabaseError:
-        return DatabaseError(f"PostgreSQL did not finish a transaction within {self._seconds:g} s.")
+        return TookTooLong(f"PostgreSQL did not finish a transaction within {self._seconds:g} s.")
 
     def _cut(self) -> None:
         self.passed = True

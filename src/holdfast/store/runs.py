@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy import delete as delete_from
 
 from holdfast.core.messages import Parts, ToolCall
-from holdfast.core.records import Run, RunStatus, StopReason
+from holdfast.core.records import PARENT, Run, RunStatus, StopReason
 from holdfast.core.usage import Usage
 from holdfast.errors import NotFound
 from holdfast.store.paging import Ordering, Page, fetch_page
@@ -59,7 +59,7 @@ _ACTIVE_OF_THREAD = select(*_COLUMNS).where(runs.c.thread_id == bindparam("threa
 _BY_REQUEST_KEY = select(*_COLUMNS).where(
     runs.c.thread_id == bindparam("thread"), runs.c.request_key == bindparam("key")
 )
-_ACTIVE_CHILDREN = select(runs.c.id).where(IS_ACTIVE, runs.c.metadata.like(bindparam("naming_parent")))
+_ACTIVE_WITH_PARENT = select(*_COLUMNS).where(IS_ACTIVE, runs.c.metadata.contains(f'"{PARENT}":"', autoescape=True))
 _BY_OTID = (
     select(*_COLUMNS)
     .join(run_otids, run_otids.c.run_id == runs.c.id)
@@ -233,10 +233,21 @@ async def by_request_key(tx: Transaction, thread_id: str, key: str) -> Run | Non
     return _maybe(await tx.fetch_one(_BY_REQUEST_KEY, {"thread": thread_id, "key": key}))
 
 
-async def active_children(tx: Transaction, run_id: str) -> list[str]:
-    """Runs that a tool of this one has started, and that have not ended."""
-    naming = {"naming_parent": f'%"parent_run_id":"{run_id}"%'}
-    return [row["id"] for row in await tx.fetch_all(_ACTIVE_CHILDREN, naming)]
+async def active_descendants(tx: Transaction, run_id: str) -> list[str]:
+    """Runs that have not ended, and that a tool of this one has started, or a tool of a run that it has started."""
+    active = [_run(row) for row in await tx.fetch_all(_ACTIVE_WITH_PARENT)]
+    parents: dict[str, str | None] = {run.id: run.metadata.get(PARENT) for run in active}
+    found: list[str] = []
+    for run in active:
+        above = parents[run.id]
+        while above is not None and above != run_id:
+            if above not in parents:
+                ancestor = await find(tx, above)
+                parents[above] = ancestor.metadata.get(PARENT) if ancestor is not None else None
+            above = parents[above]
+        if above == run_id:
+            found.append(run.id)
+    return found
 
 
 async def by_otid(tx: Transaction, thread_id: str, otid: str) -> Run | None:

@@ -120,7 +120,8 @@ def _sendable(values: list[Any]) -> list[Any]:
 def translate(error: sqlite3.Error) -> HoldfastError:
     if isinstance(error, sqlite3.IntegrityError):
         return IntegrityError(str(error).partition(" constraint failed: ")[2] or str(error))
-    if isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError)):
+    # DataError: a value that is too large, and stays so however often it is tried.
+    if isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)):
         return BugError(f"SQLite was used wrongly: {error}")
     return refusal(error)(f"SQLite: {error}")
 

@@ -93,6 +93,17 @@ _WINDOWS = (
     .where(one_of(thread_messages.c.thread_id, "threads"), _in_window)
     .order_by(thread_messages.c.thread_id, thread_messages.c.context_position)
 )
+_WINDOWS_BEFORE_RUNS = _WINDOWS.join(messages, messages.c.id == thread_messages.c.message_id).where(
+    messages.c.run_id.is_(None)
+)
+_NUMBERS = (
+    select(messages.c.id, messages.c.seq)
+    .join(thread_messages, thread_messages.c.message_id == messages.c.id)
+    .where(_here, thread_messages.c.position >= bindparam("first"))
+    .order_by(thread_messages.c.position)
+)
+_NUMBER = change(messages).where(messages.c.id == bindparam("message")).values(seq=bindparam("number"))
+_NUMBERED = change(messages).where(one_of(messages.c.id, "ids")).values(seq=-messages.c.seq)
 _LAST_PLACE = select(func.max(thread_messages.c.context_position).label("place")).where(
     _here, one_of(thread_messages.c.message_id, "ids")
 )
@@ -225,6 +236,20 @@ async def place_reserved(tx: Transaction, thread_id: str, places: Sequence[tuple
     because other processes may remember the window as it was (decision 11)."""
     await place(tx, thread_id, places)
     await reserve(tx, thread_id, 1)
+    await _number_by_position(tx, thread_id, min(position for position, _ in places))
+
+
+async def _number_by_position(tx: Transaction, thread_id: str, first: int) -> None:
+    """Lists over several threads go by `seq`: what came later and stands earlier takes a number from before."""
+    rows = await tx.fetch_all(_NUMBERS, {"thread": thread_id, "first": first})
+    numbers = sorted(row["seq"] for row in rows)
+    moved = [
+        {"message": row["id"], "number": -number}
+        for row, number in zip(rows, numbers, strict=True)
+        if row["seq"] != number
+    ]
+    await tx.execute_many(_NUMBER, moved)  # below zero, where none is taken
+    await tx.execute(_NUMBERED, {"ids": [each["message"] for each in moved]})
 
 
 async def append(tx: Transaction, thread_id: str, message_ids: Sequence[str]) -> int:
@@ -242,10 +267,10 @@ async def window_ids(tx: Transaction, thread_id: str) -> list[str]:
     return [row["message_id"] for row in await tx.fetch_all(_WINDOW_IDS, {"thread": thread_id})]
 
 
-async def windows_ids(tx: Transaction, thread_ids: Sequence[str]) -> dict[str, list[str]]:
-    """The windows of many threads in one query, for lists."""
+async def windows_ids(tx: Transaction, thread_ids: Sequence[str], *, of_runs: bool = True) -> dict[str, list[str]]:
+    """The windows of many threads in one query, for lists; without the rows of runs unless `of_runs`."""
     found: dict[str, list[str]] = {thread_id: [] for thread_id in thread_ids}
-    for row in await tx.fetch_all(_WINDOWS, {"threads": list(thread_ids)}):
+    for row in await tx.fetch_all(_WINDOWS if of_runs else _WINDOWS_BEFORE_RUNS, {"threads": list(thread_ids)}):
         found[row["thread_id"]].append(row["message_id"])
     return found
 

@@ -98,6 +98,10 @@ class DatabaseError(HoldfastError):
     """
 
 
+class TookTooLong(DatabaseError):
+    """The transaction passed its time limit, and was undone. A read of much may pass it each time it is tried."""
+
+
 class IntegrityError(BugError):
     """A constraint refused a row that the code thought possible. `constraint` is its name, or SQLite's column list."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -11,9 +10,10 @@ import msgspec
 
 from holdfast.core.arguments import converted
 from holdfast.core.envelopes import zone
-from holdfast.core.moments import EPOCH, moments
-from holdfast.core.records import Passage
+from holdfast.core.moments import EPOCH
+from holdfast.core.records import LONGEST_NAME, MOST_TAGS, Passage
 from holdfast.errors import ToolFailed
+from holdfast.tools.base import moment_us
 
 INSERT: Final = "archival_memory_insert"
 SEARCH: Final = "archival_memory_search"
@@ -53,13 +53,16 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def insertion(arguments: Mapping[str, Any]) -> Insertion:
-    return converted(arguments, Insertion)
+    asked = converted(arguments, Insertion)
+    _check_tags(asked.tags)
+    return asked
 
 
 def search(arguments: Mapping[str, Any], timezone: str) -> Asked:
     asked = converted(arguments, _Asked)
     if len(asked.query) > LONGEST_QUERY:
         raise ToolFailed(f"query has {len(asked.query)} characters; search for at most {LONGEST_QUERY}.")
+    _check_tags(asked.tags)
     if asked.top_k is not None and asked.top_k < 0:
         raise ToolFailed(f"top_k must be at least 1, not {asked.top_k}.")
     return Asked(
@@ -67,8 +70,8 @@ def search(arguments: Mapping[str, Any], timezone: str) -> Asked:
         tags=tuple(asked.tags or ()),
         match_all_tags=asked.tag_match_mode == "all",
         limit=min(asked.top_k or DEFAULT_RESULTS, MOST_RESULTS),
-        start_us=_moment("start_datetime", asked.start_datetime, timezone, 0),
-        end_us=_moment("end_datetime", asked.end_datetime, timezone, 1),
+        start_us=moment_us("start_datetime", asked.start_datetime, timezone, "first"),
+        end_us=moment_us("end_datetime", asked.end_datetime, timezone, "last"),
     )
 
 
@@ -84,20 +87,17 @@ def shown(passages: Sequence[Passage], timezone: str) -> str:
     return repr([msgspec.structs.asdict(one) for one in found(passages, timezone)])
 
 
-def value_of(text: str) -> Any:
-    """What the model is shown, as the value itself."""
-    return literal_eval(text)
-
-
-def _moment(name: str, text: str | None, timezone: str, which: Literal[0, 1]) -> int | None:
-    if not text:
-        return None
-    try:
-        return moments(text, timezone)[which]
-    except ValueError as error:
-        raise ToolFailed(
-            f"Invalid {name} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
-        ) from error
+def _check_tags(tags: Sequence[str] | None) -> None:
+    """As requests are held to: a longer tag has no room in PostgreSQL's index."""
+    if tags is None:
+        return
+    if len(tags) > MOST_TAGS:
+        raise ToolFailed(f"tags holds {len(tags)} tags; give at most {MOST_TAGS}.")
+    longest = max(map(len, tags), default=0)
+    if longest > LONGEST_NAME:
+        raise ToolFailed(f"A tag has {longest} characters; a tag may have {LONGEST_NAME}.")
+    if "" in tags:
+        raise ToolFailed("A tag is empty: give each tag at least one character.")
 
 
 def _timestamp(at_us: int, timezone: str) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from ast import literal_eval
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
 from holdfast.core.egress import Egress
 from holdfast.core.messages import Content, Status, Text
+from holdfast.core.moments import moments
+from holdfast.errors import ToolFailed
 
 _FAILURE_CHARS: Final = 1_000
+_DAY_OR_MOMENT: Final = "Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,3 +80,19 @@ def _cut(text: str, limit: int) -> str:
         return text
     note = f"function output was truncated since it exceeded the character limit ({len(text)} > {limit})"
     return f"{text[:limit]}... [NOTE: {note}]"
+
+
+def moment_us(name: str, text: str | None, timezone: str, end: Literal["first", "last"]) -> int | None:
+    """The first or the last moment that an argument means: a day has both. None when nothing was said."""
+    if not text:
+        return None
+    try:
+        first, last = moments(text, timezone)
+    except ValueError as error:
+        raise ToolFailed(f"Invalid {name} format: {text}. {_DAY_OR_MOMENT}") from error
+    return first if end == "first" else last
+
+
+def value_of(text: str) -> Any:
+    """What the model is shown as Python writes it, as the value itself."""
+    return literal_eval(text)

@@ -10,11 +10,11 @@ import msgspec
 
 from holdfast.core.envelopes import zone
 from holdfast.core.heartbeats import only_confirms, words_of
-from holdfast.core.messages import Message, content_text, text_of
-from holdfast.core.moments import moments
+from holdfast.core.messages import Message, Thoughts, content_text, text_of
 from holdfast.core.spec import Speaking
 from holdfast.errors import ToolFailed
 from holdfast.tools import voice
+from holdfast.tools.base import moment_us
 
 _SPEAKING: Final = Speaking()
 NAME: Final = "conversation_search"
@@ -47,13 +47,6 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end_date: str | None = None
 
 
-class Found(msgspec.Struct, frozen=True):
-    timestamp: str
-    time_ago: str
-    role: str
-    content: str
-
-
 async def conversation_search(arguments: Mapping[str, Any], search: Search, *, timezone: str, now_us: int) -> str:
     """Leaves out earlier searches and their results, before it counts: they would only ever find themselves."""
     try:
@@ -68,14 +61,11 @@ async def conversation_search(arguments: Mapping[str, Any], search: Search, *, t
     query = _query(asked, timezone)
     results = shown(await first(min(limit, _MOST), query, search), timezone, now_us)
     heading = f"Showing {len(results)} results:" if results else "No results found."
-    return msgspec.json.encode({"message": heading, "results": results}).decode()
+    return repr({"message": heading, "results": results})  # what models have always been shown
 
 
-def shown(found: Sequence[tuple[Message, str]], timezone: str, now_us: int) -> list[Found]:
-    return [
-        Found(_timestamp(row.created_us, timezone), _time_ago(now_us - row.created_us), _speaker(row), content)
-        for row, content in found
-    ]
+def shown(found: Sequence[tuple[Message, str]], timezone: str, now_us: int) -> list[dict[str, Any]]:
+    return [_result(row, content, timezone, now_us) for row, content in found]
 
 
 async def first(limit: int, query: Query, search: Search) -> list[tuple[Message, str]]:
@@ -94,19 +84,49 @@ def _query(asked: Asked, timezone: str) -> Query:
     return Query(
         text=asked.query or None,
         roles=tuple(role for name, rows in _STORED.items() if name in roles for role in rows),
-        start_us=None if not asked.start_date else _moments(asked.start_date, timezone)[0],
-        end_us=None if not asked.end_date else _moments(asked.end_date, timezone)[1],
+        start_us=moment_us("start_date", asked.start_date, timezone, "first"),
+        end_us=moment_us("end_date", asked.end_date, timezone, "last"),
     )
 
 
 def _content(row: Message, text: str) -> str | None:
     """What to show of a row, or None when it is not to be shown."""
-    if any(call.name in _SEARCHES for call in row.calls):
+    if any(call.name in _SEARCHES for call in row.calls) or _spread(row).get("type") == "heartbeat":
         return None
     words = [words_of(call, _SPEAKING) or "" for call in row.calls]
     told = [answer for answer in row.returns if answer.name not in _SEARCHES and not only_confirms(answer, _SPEAKING)]
-    content = "\n".join(part for part in (text_of(row.parts), *words, *(content_text(a.content) for a in told)) if part)
+    said = (text_of(row.parts), *words, *(content_text(a.content) for a in told))
+    content = "\n".join(part for part in said if part) or _thoughts(row)
     return content if content and text.lower() in content.lower() else None
+
+
+def _result(row: Message, content: str, timezone: str, now_us: int) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "timestamp": _timestamp(row.created_us, timezone),
+        "time_ago": _time_ago(now_us - row.created_us),
+        "role": _speaker(row),
+        "relevance": {"search_mode": "sql"},
+    }
+    if spread := _spread(row):
+        return {**found, **{name: value for name, value in spread.items() if name not in found}}
+    if (thoughts := _thoughts(row)) and thoughts != content:
+        found["thinking"] = thoughts
+    return {**found, "content": content}
+
+
+def _spread(row: Message) -> dict[str, Any]:
+    """Of a notice to the model, such as of a login, which is an object: its members stand for its content."""
+    text = text_of(row.parts)
+    if row.role != "user" or not text.startswith("{"):
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def _thoughts(row: Message) -> str:
+    return "".join(part.text for part in row.parts if isinstance(part, Thoughts))
 
 
 def _speaker(row: Message) -> str:
@@ -123,10 +143,3 @@ def _time_ago(elapsed_us: int) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit} ago"
     return f"{seconds}s ago"
-
-
-def _moments(text: str, timezone: str) -> tuple[int, int]:
-    try:
-        return moments(text, timezone)
-    except ValueError as error:
-        raise ToolFailed(f"{text!r} is not a date: write YYYY-MM-DD or YYYY-MM-DDTHH:MM.") from error

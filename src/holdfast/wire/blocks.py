@@ -9,14 +9,14 @@ from typing_extensions import TypedDict
 
 from holdfast import ids
 from holdfast.core.records import Block
-from holdfast.wire.bounds import Id, JsonObject, Many, Name
+from holdfast.wire.bounds import MAX_NAME, Id, JsonObject, Many, Name
 
 # The widest number both databases keep in an ordinary integer column.
 MAX_LIMIT = 2**31 - 1
 
-Label = Annotated[str, Field(min_length=1, max_length=512)]
+Label = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 Limit = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
-Tag = Annotated[str, Field(min_length=1, max_length=512)]
+Tag = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
 STOCK_DESCRIPTIONS = {
     "persona": "Who you are: your character, manner and purpose. Keep it current as you learn how you should behave.",

@@ -10,14 +10,16 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 
+from holdfast.core.records import LONGEST_NAME, MOST_TAGS
+
 T = TypeVar("T")
 
-MAX_ITEMS: Final = 1_000
+MAX_ITEMS: Final = MOST_TAGS
 MAX_KEYS: Final = 10_000
 MAX_PARTS: Final = 10_000  # of content, in all the messages of a request
 MAX_SOURCE: Final = 200_000  # characters of a tool's source code, which is parsed
 MAX_LINES: Final = 100_000
-MAX_NAME: Final = 512
+MAX_NAME: Final = LONGEST_NAME
 MAX_NAME_BYTES: Final = 4 * MAX_NAME  # of a name that a column with an index holds; PostgreSQL takes 2,704
 MAX_QUERY: Final = 5_000  # of a text to search for: SQLite takes patterns of 50,000 bytes, and escapes count
 

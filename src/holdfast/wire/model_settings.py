@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from holdfast.core.records import ModelChoice
 from holdfast.wire.bounds import Handle, JsonObject, Name
@@ -93,9 +93,16 @@ class JsonObjectResponseFormat(BaseModel):
     type: Literal["json_object"]
 
 
+def _named_schema(described: dict[str, Any]) -> dict[str, Any]:
+    """Clients wrap the schema in its name, or send it as it is."""
+    if not isinstance(described.get("schema", {}), dict | None):
+        raise ValueError("`schema` must be an object: the JSON schema that answers are to be valid against")
+    return described
+
+
 class JsonSchemaResponseFormat(BaseModel):
     type: Literal["json_schema"]
-    json_schema: JsonObject
+    json_schema: Annotated[JsonObject, AfterValidator(_named_schema)]
 
 
 ResponseFormat = Annotated[
@@ -156,6 +163,7 @@ class LLMConfig(CallFields):
     enable_reasoner: bool | None = None
     max_reasoning_tokens: Annotated[int, Field(ge=-1)] | None = None
     reasoning_effort: Effort | None = None
+    put_inner_thoughts_in_kwargs: bool | None = None
 
     @property
     def chosen_handle(self) -> str:
