@@ -13,7 +13,7 @@ from holdfast.actions.base_tools import sync_base_tools
 from holdfast.core.messages import ToolReturn, text_of
 from holdfast.core.records import Archive, Passage
 from holdfast.engine.archival import ArchivalMemory, NewPassage, Search
-from holdfast.errors import Refused
+from holdfast.errors import NotFound, Refused
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.store import agents, archives, passages, tools
 from holdfast.store.paging import Page
@@ -177,3 +177,47 @@ async def test_large_vectors_are_asked_for_in_small_batches(world: World) -> Non
     await world.database.write(lambda tx: archives.insert(tx, archive))
     await memory.add(archive.id, [NewPassage(text="x") for _ in range(50)])
     assert sizes == [20, 20, 10]
+
+
+@pytest.mark.parametrize("change", ["deleted", "detached"])
+async def test_an_archive_that_goes_while_a_vector_is_made_stays_gone(world: World, change: str) -> None:
+    given = Archive(id=ids.new("archive"), name="given", embedding="acme/vectors", created_us=1, updated_us=1)
+
+    async def give(tx: Transaction) -> None:
+        await archives.insert(tx, given)
+        await archives.attach(tx, world.agent_id, given.id)
+
+    async def take(tx: Transaction) -> None:
+        if change == "detached":
+            await archives.detach(tx, world.agent_id, given.id)
+        elif await archives.is_taken(tx, given.id):
+            await archives.mark_deleted(tx, given.id, 1)
+            await archives.clear(tx, given.id)
+
+    class Taking(ModelCatalog):
+        async def embed(self, handle: str, texts: Sequence[str]) -> list[list[float]]:
+            await world.database.write(take)
+            return [[1.0] for _ in texts]
+
+    await world.database.write(give)
+    memory = ArchivalMemory(world.database, Taking(), world.clock)
+    archive, [passage] = await memory.add_for_agent(world.agent_id, [NewPassage(text="tea")])
+    assert archive.id != given.id
+    assert await stored(world) == [passage]
+    assert await world.database.read(lambda tx: archives.is_taken(tx, given.id)) is (change == "detached")
+
+
+async def test_a_passage_for_an_archive_that_is_deleted_meanwhile_is_refused(world: World) -> None:
+    given = Archive(id=ids.new("archive"), name="given", embedding="acme/vectors", created_us=1, updated_us=1)
+    await world.database.write(lambda tx: archives.insert(tx, given))
+
+    class Deleting(ModelCatalog):
+        async def embed(self, handle: str, texts: Sequence[str]) -> list[list[float]]:
+            await world.database.write(lambda tx: archives.mark_deleted(tx, given.id, 1))
+            return [[1.0] for _ in texts]
+
+    memory = ArchivalMemory(world.database, Deleting(), world.clock)
+    with pytest.raises(NotFound):
+        await memory.add(given.id, [NewPassage(text="tea")])
+    await memory.clear(given.id)
+    assert not await world.database.read(lambda tx: archives.is_taken(tx, given.id))

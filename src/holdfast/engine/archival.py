@@ -58,9 +58,10 @@ class NewPassage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PassageWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """Passages ready to be stored. `for_agent`: the archive is its own, and made now if it is not there yet."""
+    """Passages ready to be stored. `for_agent`: it has this archive, or is given it now if it `is_new`."""
 
     archive: Archive
+    is_new: bool = False
     passages: tuple[Passage, ...]
     rows: PassageRows
     late: tuple[Passage, ...] = ()  # stored ones that have waited for their vectors
@@ -84,7 +85,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class ArchiveChanged(RunInterrupted):
-    """The agent was given another archive since the passages were made ready."""
+    """The agent was given another archive, or lost the one it had, since the passages were made ready."""
 
 
 class ArchivalMemory:
@@ -112,8 +113,8 @@ class ArchivalMemory:
 
     async def prepared_for_agent(self, agent_id: str, new: Sequence[NewPassage]) -> PassageWrite:
         """To be given to `commit`, which raises ArchiveChanged when it has to be made ready again."""
-        archive = await self._database.read(lambda tx: _archive_for(tx, agent_id, self._clock.now_us()))
-        return await self._prepared(archive, new, agent_id)
+        archive, is_new = await self._database.read(lambda tx: _archive_for(tx, agent_id, self._clock.now_us()))
+        return msgspec.structs.replace(await self._prepared(archive, new, agent_id), is_new=is_new)
 
     async def of_agent(self, agent_id: str) -> Archive | None:
         async def read(tx: Transaction) -> Archive | None:
@@ -132,6 +133,12 @@ class ArchivalMemory:
             return await self._oldest(scope, wanted.limit)
         vectors = {} if wanted.mode == "text" else await self._query_vectors(wanted.query, wanted.archives)
         return await self._database.read_long(lambda tx: self._find(tx, wanted, scope, vectors))
+
+    async def clear(self, archive_id: str) -> None:
+        """Of an archive that is marked as deleted. If it is cut short, the worker goes on with it."""
+        while not await self._database.write(lambda tx: archives.clear(tx, archive_id)):
+            pass
+        self.forget(archive_id)
 
     def forget(self, *archive_ids: str) -> None:
         """Passages of these archives were deleted."""
@@ -275,34 +282,34 @@ async def commit(tx: Transaction, write: PassageWrite) -> None:
     if write.for_agent is None:
         await archives.get(tx, write.archive.id, keep=True)
     else:
-        await _give_archive(tx, write.for_agent, write.archive)
+        await _give_archive(tx, write.for_agent, write.archive, is_new=write.is_new)
     await passages.insert_many(tx, write.rows)
     if write.late:
         await passages.vectors_came(tx, write.late, write.late_rows)
 
 
-async def _give_archive(tx: Transaction, agent_id: str, archive: Archive) -> None:
+async def _give_archive(tx: Transaction, agent_id: str, archive: Archive, *, is_new: bool) -> None:
     await agents.get(tx, agent_id, lock=True)
-    current = await archives.of_agent(tx, agent_id)
+    current = await archives.of_agent(tx, agent_id, keep=True)
     if current is not None and current.id == archive.id:
         return
-    if current is not None or await archives.find(tx, archive.id) is not None:
+    if current is not None or not is_new or await archives.is_taken(tx, archive.id):
         raise ArchiveChanged(f"the agent {agent_id} has another archive now")
     await archives.insert(tx, archive)
     await archives.attach(tx, agent_id, archive.id, is_owner=True)
 
 
-async def _archive_for(tx: Transaction, agent_id: str, now_us: int) -> Archive:
-    """The agent's archive, or the one to make for it. Its id follows from the agent's, so that two passages that are
-    made ready at once make the same one."""
+async def _archive_for(tx: Transaction, agent_id: str, now_us: int) -> tuple[Archive, bool]:
+    """The agent's archive, or the one to make for it: then it is new. Its id follows from the agent's, so that two
+    passages that are made ready at once make the same one."""
     agent = await agents.get(tx, agent_id)
     known = await archives.of_agent(tx, agent_id)
     if known is not None:
-        return known
+        return known, False
     number = 1
-    while await archives.find(tx, made_id := ids.derive("archive", agent_id, number)) is not None:
-        number += 1  # an earlier one was detached, and lives on
-    return Archive(
+    while await archives.is_taken(tx, made_id := ids.derive("archive", agent_id, number)):
+        number += 1  # an earlier one was detached and lives on, or is being deleted
+    made = Archive(
         id=made_id,
         name=f"{agent.name}'s Archive",
         description="Default archive created automatically",
@@ -311,6 +318,7 @@ async def _archive_for(tx: Transaction, agent_id: str, now_us: int) -> Archive:
         created_us=now_us,
         updated_us=now_us,
     )
+    return made, True
 
 
 def _model_of(agent: Agent) -> str | None:
