@@ -25,6 +25,7 @@ from holdfast.errors import (
     ContextTooLong,
     Invalid,
     ModelError,
+    ModelTimedOut,
     NotFound,
     Refused,
     RunInterrupted,
@@ -89,11 +90,20 @@ class ArchiveChanged(RunInterrupted):
 
 
 class ArchivalMemory:
-    def __init__(self, database: Database, catalog: Catalog, clock: Clock, token_limit: int = 8_192) -> None:
+    def __init__(
+        self,
+        database: Database,
+        catalog: Catalog,
+        clock: Clock,
+        token_limit: int = 8_192,
+        embedding_timeout_s: float = 10.0,
+    ) -> None:
+        """`embedding_timeout_s`: what all models may take together for a search, and each batch of an insert."""
         self._database = database
         self._catalog = catalog
         self._clock = clock
         self._token_limit = token_limit
+        self._embedding_timeout_s = embedding_timeout_s
         self._index = VectorIndex()
 
     async def add(self, archive_id: str, new: Sequence[NewPassage]) -> tuple[Archive, list[Passage]]:
@@ -177,12 +187,14 @@ class ArchivalMemory:
         for archive in among:
             if archive.embedding:
                 by_model.setdefault(archive.embedding, []).append(archive.id)
-        found: dict[tuple[str, ...], bytes] = {}
-        for handle, archive_ids in by_model.items():
-            made = await self._embedded(handle, [query])
-            if (vector := made.get(0)) is not None:
-                found[tuple(archive_ids)] = vector
-        return found
+        until = self._until(1)
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(self._embedded(handle, [query], until)) for handle in by_model]
+        made = zip(by_model.values(), (task.result().get(0) for task in asked), strict=True)
+        return {tuple(archive_ids): vector for archive_ids, vector in made if vector is not None}
+
+    def _until(self, batches: int) -> float:
+        return asyncio.get_running_loop().time() + batches * self._embedding_timeout_s
 
     async def _prepared(self, archive: Archive, new: Sequence[NewPassage], for_agent: str | None) -> PassageWrite:
         for one in new:
@@ -190,11 +202,12 @@ class ArchivalMemory:
         now_us = self._clock.now_us()
         made = tuple(_passage(archive.id, one, now_us) for one in new)
         telling = [passage for passage in made if passage.text.strip()] if archive.embedding else []
-        vectors = await self._vectors(archive, telling)
+        until = self._until(max(1, -(-len(telling) // _batch(archive))))
+        vectors = await self._vectors(archive, telling, until)
         awaiting = {passage.id for passage in telling} - vectors.keys()
         late: tuple[Passage, ...] = ()
         if archive.embedding and not awaiting:
-            late, more = await self._late_vectors(archive, works=any(vectors.values()))
+            late, more = await self._late_vectors(archive, until, works=any(vectors.values()))
             vectors = {**vectors, **more}
         known = {key: vector for key, vector in vectors.items() if vector is not None}
         return PassageWrite(
@@ -207,15 +220,15 @@ class ArchivalMemory:
         )
 
     async def _late_vectors(
-        self, archive: Archive, *, works: bool
+        self, archive: Archive, until: float, *, works: bool
     ) -> tuple[tuple[Passage, ...], dict[str, bytes | None]]:
         batch = _batch(archive)
         waiting = await self._database.read(lambda tx: passages.awaiting_vectors(tx, archive.id, batch))
-        vectors = await self._vectors(archive, waiting, works=works)
+        vectors = await self._vectors(archive, waiting, until, works=works)
         return tuple(passage for passage in waiting if passage.id in vectors), vectors
 
     async def _vectors(
-        self, archive: Archive, texts: Sequence[Passage], *, works: bool = False
+        self, archive: Archive, texts: Sequence[Passage], until: float, *, works: bool = False
     ) -> dict[str, bytes | None]:
         """By passage id; without those that must wait. None: it has no vector, and will never have one. `works`: the
         model has just taken another text."""
@@ -223,27 +236,31 @@ class ArchivalMemory:
         batch = _batch(archive)
         for first in range(0, len(texts), batch):
             part = texts[first : first + batch]
-            made = await self._embedded(archive.embedding or "", [passage.text for passage in part], works=works)
+            made = await self._embedded(archive.embedding or "", [passage.text for passage in part], until, works=works)
             found |= {part[at].id: vector for at, vector in made.items()}
             if len(made) < len(part):
                 break
         return found
 
-    async def _embedded(self, handle: str, texts: Sequence[str], *, works: bool = False) -> dict[int, bytes | None]:
+    async def _embedded(
+        self, handle: str, texts: Sequence[str], until: float, *, works: bool = False
+    ) -> dict[int, bytes | None]:
         """By place; without those that must wait, which are all when the model cannot be had now."""
         try:
-            return await self._asked(handle, texts)
+            return await self._asked(handle, texts, until)
         except (Refused, ContextTooLong) as error:
             if isinstance(error, AddressRefused):
                 log.warning("no vectors from the embedding model %s, words must do: %s", handle, error)
                 return {}
             log.warning("the embedding model %s refuses a text, which is found by its words: %s", handle, error)
-            return await self._embedded_alone(handle, texts, works=works)
+            return await self._embedded_alone(handle, texts, until, works=works)
         except (ModelError, NotFound, Unsupported) as error:
             log.warning("no vectors from the embedding model %s, words must do: %s", handle, error)
             return {}
 
-    async def _embedded_alone(self, handle: str, texts: Sequence[str], *, works: bool) -> dict[int, bytes | None]:
+    async def _embedded_alone(
+        self, handle: str, texts: Sequence[str], until: float, *, works: bool
+    ) -> dict[int, bytes | None]:
         """A refusal may be the text's fault or the provider's. It is the text's if the text is too long, or if the
         model takes another; otherwise the text waits. Two refusals in a row end it: all may be refused now."""
         found: dict[int, bytes | None] = {}
@@ -251,7 +268,7 @@ class ArchivalMemory:
         in_a_row = 0
         for at, text in enumerate(texts):
             try:
-                found[at] = (await self._asked(handle, [text]))[0]
+                found[at] = (await self._asked(handle, [text], until))[0]
                 works, in_a_row = True, 0
             except ContextTooLong:
                 found[at] = None
@@ -265,8 +282,15 @@ class ArchivalMemory:
                 break
         return found | dict.fromkeys(refused if works else ())
 
-    async def _asked(self, handle: str, texts: Sequence[str]) -> dict[int, bytes | None]:
-        made = await self._catalog.embed(handle, texts)
+    async def _asked(self, handle: str, texts: Sequence[str], until: float) -> dict[int, bytes | None]:
+        """`until`: the time of the event loop at which the passage or the search goes on without."""
+        try:
+            async with asyncio.timeout_at(until):
+                made = await self._catalog.embed(handle, texts)
+        except TimeoutError as error:
+            raise ModelTimedOut(
+                f"no answer within HOLDFAST_EMBEDDING_TIMEOUT_S ({self._embedding_timeout_s:g})"
+            ) from error
         return dict(enumerate(await asyncio.to_thread(lambda: [normalised(vector) for vector in made])))
 
     def _check_length(self, text: str) -> None:
