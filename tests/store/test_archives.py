@@ -117,11 +117,40 @@ async def test_an_archive_that_is_attached_while_its_owner_is_deleted_stays(post
     await database.aclose()
 
 
-async def _until_somebody_waits(url: str, deleting: asyncio.Task[object]) -> None:
-    """For a lock of a transaction, or the deletion has ended without."""
+@pytest.mark.parametrize("by", ["its owner", "itself"])
+async def test_an_archive_that_is_being_deleted_is_given_to_nobody(postgres_url: str, by: str) -> None:
+    """The other way round: whoever attaches it waits for the deletion, and finds nothing."""
+    database = await open_database(postgres_url)
+    ann, bob = await add_agent(database), await add_agent(database)
+    archive = await an_archive(database, ann, texts=1)
+    marked, waited = asyncio.Event(), asyncio.Event()
+
+    async def delete(tx: Transaction) -> None:
+        if by == "its owner":
+            await agents.delete_agent(tx, ann, NOW)
+        else:
+            await archives.mark_deleted(tx, archive.id, NOW)
+        marked.set()
+        await waited.wait()
+
+    deleting = asyncio.create_task(database.write(delete))
+    await marked.wait()
+    attaching = asyncio.create_task(call(database, archives.get, archive.id, keep=True))
+    await _until_somebody_waits(postgres_url, attaching)
+    waited.set()
+    await deleting
+    with pytest.raises(NotFound):
+        await attaching
+    assert await call(database, archives.clear, archive.id)
+    assert await look(database, archives.of_agent, bob) is None
+    await database.aclose()
+
+
+async def _until_somebody_waits(url: str, write: asyncio.Task[object]) -> None:
+    """For a lock, or the write has ended without."""
     connection = await _driver.connect(url)
     try:
-        while not deleting.done():
+        while not write.done():
             if await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
                 return
             await asyncio.sleep(0.01)
