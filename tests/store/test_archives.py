@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-import asyncpg
 import pytest
 
 from holdfast import ids
@@ -16,9 +14,7 @@ from holdfast.store.database import Database, Transaction, open_database
 from holdfast.store.paging import Page
 from holdfast.store.passage_search import PassageFilter
 
-from .world import NOW, add_agent, call, look
-
-_driver: Any = asyncpg
+from .world import NOW, add_agent, call, look, until_somebody_waits
 
 
 async def an_archive(database: Database, owner: str | None = None, texts: int = 0) -> Archive:
@@ -108,7 +104,7 @@ async def test_an_archive_that_is_attached_while_its_owner_is_deleted_stays(post
     attaching = asyncio.create_task(database.write(attach))
     await attached.wait()
     deleting = asyncio.create_task(call(database, agents.delete_agent, ann, NOW))
-    await _until_somebody_waits(postgres_url, deleting)
+    await until_somebody_waits(postgres_url, deleting)
     waited.set()
     await attaching
     assert await deleting is None
@@ -136,7 +132,7 @@ async def test_an_archive_that_is_being_deleted_is_given_to_nobody(postgres_url:
     deleting = asyncio.create_task(database.write(delete))
     await marked.wait()
     attaching = asyncio.create_task(call(database, archives.get, archive.id, keep=True))
-    await _until_somebody_waits(postgres_url, attaching)
+    await until_somebody_waits(postgres_url, attaching)
     waited.set()
     await deleting
     with pytest.raises(NotFound):
@@ -144,15 +140,3 @@ async def test_an_archive_that_is_being_deleted_is_given_to_nobody(postgres_url:
     assert await call(database, archives.clear, archive.id)
     assert await look(database, archives.of_agent, bob) is None
     await database.aclose()
-
-
-async def _until_somebody_waits(url: str, write: asyncio.Task[object]) -> None:
-    """For a lock, or the write has ended without."""
-    connection = await _driver.connect(url)
-    try:
-        while not write.done():
-            if await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
-                return
-            await asyncio.sleep(0.01)
-    finally:
-        await connection.close()
