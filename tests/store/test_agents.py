@@ -86,9 +86,11 @@ async def test_an_agent_comes_back_as_it_went_in(database: Database) -> None:
 
 async def test_an_unknown_agent_is_not_found(database: Database) -> None:
     stranger = ids.new("agent")
-    for function in (agents.get, agents.require, agents.delete_agent):
+    for function in (agents.get, agents.require):
         with pytest.raises(NotFound, match=r"^Agent not found$"):
             await call(database, function, stranger)
+    with pytest.raises(NotFound, match=r"^Agent not found$"):
+        await call(database, agents.delete_agent, stranger, NOW)
 
 
 async def test_an_edit_does_not_undo_the_end_of_a_run(database: Database) -> None:
@@ -198,7 +200,7 @@ async def test_a_deleted_agent_takes_its_threads_along(database: Database) -> No
     agent = await add(database)
     await call(database, threads.insert, Thread(id=agent.id, agent_id=agent.id, created_us=NOW, updated_us=NOW))
     await say(database, agent.id, agent.id, [a_message()])
-    await call(database, agents.delete_agent, agent.id)
+    await call(database, agents.delete_agent, agent.id, NOW)
     assert await look(database, threads.find, agent.id) is None
     assert await listed(database) == set()
 

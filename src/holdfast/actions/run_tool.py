@@ -69,7 +69,7 @@ async def run_attached(
     agent, attached, sealed = await database.read(load)
     tool = next((tool for tool in attached if tool.name == tool_name), None)
     if tool is None:
-        raise NotFound(f"The tool {tool_name!r} is not attached to the agent {agent_id}")
+        raise NotFound(f"Tool {tool_name!r} not found or not attached to agent {agent_id!r}")
     if is_base_tool(tool) and tool.name in talk.NAMES:
         raise Invalid(f"The tool {tool.name!r} sends messages on behalf of a run: send the agent a message instead.")
     source = builtin.sandboxed_source(tool)

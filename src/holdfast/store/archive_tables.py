@@ -2,7 +2,7 @@
 
 A passage is found by its words and by its vector. `words` holds what the text is searched by, as `core.words` writes
 it, so that both databases find the same; the index over it is each database's own: see `ONLY_SQLITE` here and revision
-0007. A vector is 32-bit floats of length one; its code, a bit for the sign of each number, is compared first.
+0008. A vector is 32-bit floats of length one; its code, a bit for the sign of each number, is compared first.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ archives = Table(
     Column("embedding_config", Text),
     Column("created_us", BigInteger, nullable=False),
     Column("updated_us", BigInteger, nullable=False),
+    Column("deleted_us", BigInteger),  # from then on nobody sees it; it goes once its passages are gone
     Index("archives_by_age", "created_us", "id"),
     Index("archives_by_name", "name"),
+    Index("deleted_archives", "id", sqlite_where=text("deleted_us IS NOT NULL")),
 )
 
 # An agent has at most one archive; an archive may serve many agents.
