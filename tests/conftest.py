@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +20,7 @@ from .postgres import PostgresServer
 from .properties.effort import EFFORT
 from .surroundings import calm
 
+_POSTGRES = "holdfast_postgres"  # among what a run tells its processes
 _calm = calm(os.environ)  # before any test and any of its processes look
 os.environ.clear()
 os.environ.update(_calm)
@@ -32,17 +35,41 @@ settings.register_profile(
 settings.load_profile("steady")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """One PostgreSQL for all processes of a run. It belongs to this one, which outlives the others."""
+    node.workerinput[_POSTGRES] = str(_place_of_the_run())
+
+
+@cache
+def _place_of_the_run() -> Path:
+    return postgres.place_for_server()
+
+
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """One for all suites of a test process. Databases made from its template are migrated and empty."""
-    with postgres.running_server() as server:
-        asyncio.run(postgres.make_template(server.uri))
-        yield server
+def postgres_server(request: pytest.FixtureRequest) -> PostgresServer:
+    told: dict[str, str] = getattr(request.config, "workerinput", {})
+    return postgres.join_server(Path(told[_POSTGRES]) if told else _place_of_the_run())
+
+
+@pytest.fixture(scope="session")
+def kept_database(postgres_server: PostgresServer) -> tuple[str, str]:
+    """Its address, and the shape of its schema. Migrated, and empty whenever a test begins."""
+    url = asyncio.run(postgres.create_database(postgres_server.uri))
+    return url, asyncio.run(postgres.shape_of(url))
 
 
 @pytest.fixture
-async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
+async def postgres_url(kept_database: tuple[str, str]) -> AsyncIterator[str]:
     """A migrated, empty database for one test."""
+    url, shape = kept_database
+    yield url
+    await postgres.empty(url, shape)
+
+
+@pytest.fixture
+async def new_postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
+    """A migrated, empty database for one test that changes more than rows."""
     url = await postgres.create_database(postgres_server.uri)
     yield url
     await postgres.drop_database(postgres_server.uri, url)

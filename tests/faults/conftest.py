@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -22,12 +22,21 @@ def on_postgres(postgres_server: PostgresServer) -> PostgresTemplate:
     return asyncio.run(postgres_template(asyncio.run(postgres.create_database(postgres_server.uri))))
 
 
+@pytest.fixture(scope="session")
+def own_postgres() -> Iterator[PostgresServer]:
+    """For tests that restart it, stop it or have it hang, which no other test of the run may notice."""
+    with postgres.running_server() as server:
+        yield server
+
+
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer, postgres_url: str) -> Iterator[str]:
-    """PostgreSQL runs again after the test, whatever the test did to it."""
-    yield postgres_url
-    postgres_server.resume()
-    postgres_server.start()
+async def own_postgres_url(own_postgres: PostgresServer) -> AsyncIterator[str]:
+    """A migrated, empty database in it. PostgreSQL runs again after the test, whatever the test did to it."""
+    url = await postgres.create_database(own_postgres.uri)
+    yield url
+    own_postgres.resume()
+    own_postgres.start()
+    await postgres.drop_database(own_postgres.uri, url)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
