@@ -28,7 +28,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found. Install it, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@if command -v uv >/dev/null 2>&1; then \
 		test -x $(BIN)/python || uv venv --quiet --python "$(PYTHON)" $(VENV); \
-		uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'; \
+		uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'; \
 	else \
 		test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { \
 			rm -rf $(VENV); \

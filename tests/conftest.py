@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ _POSTGRES = "holdfast_postgres"  # among what a run tells its processes
 _calm = calm(os.environ)  # before any test and any of its processes look
 os.environ.clear()
 os.environ.update(_calm)
+sys.dont_write_bytecode = False  # what tests import is compiled once, not in every process of every run
 
 settings.register_profile(
     "steady",

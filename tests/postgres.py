@@ -1,5 +1,5 @@
-"""A real PostgreSQL for tests: one server for a whole run, in it one database for each test process, emptied after every
-test. To copy a database takes twenty times as long as to delete the few rows that a test has written.
+"""A real PostgreSQL for tests: one server for a whole run, in it one database for each test process, emptied after
+each test. To copy a database takes twenty times as long as to delete the few rows that a test has written.
 
 The server ends with the run, however that ends. Suites of faults have servers of their own, which they can restart and
 stop.
