@@ -19,6 +19,7 @@ from . import postgres
 from .names import Names
 from .postgres import PostgresServer
 from .properties.effort import EFFORT
+from .sqlite import new_database
 from .surroundings import calm
 
 _POSTGRES = "holdfast_postgres"  # among what a run tells its processes
@@ -87,7 +88,8 @@ async def empty_postgres_url(postgres_server: PostgresServer) -> AsyncIterator[s
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/holdfast.db"
+    """A migrated, empty database for one test."""
+    return new_database(tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
