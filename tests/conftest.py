@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from . import postgres
+from .effort import EFFORT
 from .names import Names
 from .postgres import PostgresServer
-from .properties.effort import EFFORT
 from .sqlite import new_database
 from .surroundings import calm
 

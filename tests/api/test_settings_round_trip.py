@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.llm.base import ModelInfo
 from holdfast.llm.catalog import ModelCatalog
-from tests.properties.effort import examples
+from tests.effort import examples
 from tests.properties.settings_cases import MODELS, addressed, changes
 
 from .resources import Served, serving

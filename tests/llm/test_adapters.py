@@ -42,7 +42,7 @@ from holdfast.errors import BadReply, ModelError, ModelTimedOut, ModelUnavailabl
 from holdfast.llm.base import Model, ModelRequest
 from holdfast.llm.http import Http
 
-from ..properties.effort import examples
+from ..effort import examples
 from .adapters import ADAPTERS, Adapter, info, opened
 from .conversations import DICE, PRINT, calls_in, request, said_in
 from .fakes.script import ERRORS, Failure, FailureKind, Script

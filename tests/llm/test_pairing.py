@@ -27,7 +27,7 @@ from holdfast.llm.http import Http
 
 from ..core.rows import MODEL, row
 from ..core.strategies import any_row
-from ..properties.effort import examples
+from ..effort import examples
 from .adapters import Adapter, info
 from .conversations import DICE, PRINT
 from .test_adapters import those_with

@@ -33,7 +33,7 @@ from holdfast.llm.base import ModelRequest, NamedTool
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.pydantic_ai import BridgedModel
 
-from ..properties.effort import examples
+from ..effort import examples
 from .adapters import ADAPTERS, Adapter, as_if_not_installed, bridge_to, info, opened
 from .conversations import DICE, calls_in, said_in, tool
 from .fakes import gemini_rules

@@ -10,7 +10,7 @@ from holdfast.errors import BadReply
 from holdfast.llm import sse
 from holdfast.llm.sse import Event, SseReader
 
-from ..properties.effort import examples
+from ..effort import examples
 
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 LINES = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=12).map(str.encode)

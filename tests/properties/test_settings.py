@@ -21,7 +21,7 @@ from holdfast.llm.presets import completed, fitted, preset
 from holdfast.wire.agent_requests import CreateAgentRequest, UpdateAgent
 from holdfast.wire.model_settings import LLMConfig, ModelSettings, llm_config_view, settings_view
 
-from .effort import examples
+from ..effort import examples
 from .settings_cases import MODELS, addressed, changes
 
 WINDOW = 128_000

@@ -13,8 +13,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from holdfast.store.sqlite import migrate
 
 from .. import postgres
+from ..effort import examples
 from ..postgres import PostgresServer
-from .effort import examples
 from .simulation import Simulation
 
 
