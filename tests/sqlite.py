@@ -12,6 +12,7 @@ from holdfast.store.sqlite import migrate
 
 def new_database(directory: Path) -> str:
     """Its address. It is where a server with this data directory looks for it, and as private as one that it makes."""
+    directory.mkdir(parents=True, exist_ok=True)
     path = directory / "holdfast.db"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(_empty())
