@@ -50,4 +50,10 @@ def _all_but(names: Container[str], item: pytest.Item) -> str:
 
 
 def _parameters(item: pytest.Item) -> dict[str, object]:
-    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    """Those that are no words or numbers by their place, as they may look different in every process."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return {}
+    given = item.callspec
+    return {
+        name: value if isinstance(value, str | int) else given.indices[name] for name, value in given.params.items()
+    }
