@@ -1,8 +1,8 @@
 """Real servers under load are killed with SIGKILL, many times, at any moment. Nothing accepted may be lost.
 
-On SQLite forty-eight kills, spread over four servers so that they run in parallel, and two hundred with more effort. On
-PostgreSQL fewer, with one, two and three servers on one database: any may be killed, and the others carry on. Each trial
-has its own seed.
+On SQLite forty-eight kills, spread over four servers so that they run in parallel, and two hundred with more effort.
+On PostgreSQL fewer, with one, two and three servers on one database: any may be killed, and the others carry on. Each
+trial has its own seed.
 """
 
 from __future__ import annotations
