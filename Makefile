@@ -17,7 +17,7 @@ PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.1
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test faults coverage test-newest test-0x test-npm test-programs test-cgroups test-local-model check types format bench docs clean
+.PHONY: help setup run test quick faults coverage test-newest test-0x test-npm test-programs test-cgroups test-local-model check types format bench docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ run: $(READY) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a pro
 
 test: $(READY) ## Run every test that needs no network, PostgreSQL included (TESTS=path for some)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+
+quick: $(READY) ## Run the tests that take a minute together: no PostgreSQL, no adapters again, nothing slow
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not postgres and not adapter and not slow" $(TESTS)
 
 faults: $(READY) ## Faults at random against real servers (MINUTES=5, SEED=number, DATABASE=sqlite|postgresql|both, SERVERS=number)
 	$(BIN)/python -m tests.faults.loop --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \

@@ -22,6 +22,7 @@ from .postgres import PostgresServer
 from .sqlite import new_database
 from .surroundings import calm
 
+_POSTGRES_NAMES = {"postgres", "postgresql", "new_postgres"}  # as parameters have them
 _POSTGRES = "holdfast_postgres"  # among what a run tells its processes
 _calm = calm(os.environ)  # before any test and any of its processes look
 os.environ.clear()
@@ -36,6 +37,20 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("steady")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _needs_postgres(item):
+            item.add_marker(pytest.mark.postgres)
+
+
+def _needs_postgres(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function):
+        return False
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    databases = (str(value).partition(" ")[0] for value in given)  # followed by what is special about it
+    return any("postgres" in name for name in item.fixturenames) or not _POSTGRES_NAMES.isdisjoint(databases)
 
 
 @pytest.hookimpl(optionalhook=True)

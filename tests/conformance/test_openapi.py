@@ -28,8 +28,11 @@ from holdfast.asgi_transport import AsgiTransport
 from holdfast.settings import Settings
 from holdfast.wiring import build
 from tests.clients import AS_1X
+from tests.effort import EFFORT
 
-EXAMPLES = 20
+pytestmark = pytest.mark.slow
+
+EXAMPLES = 8 if EFFORT == 1 else 20
 LIMIT_S = 60
 SOURCE = 'def greet(name: str) -> str:\n    """Greets.\n\n    Args:\n        name: whom\n    """\n    return name\n'
 T = TypeVar("T")

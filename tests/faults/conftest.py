@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from .. import postgres
 from ..postgres import PostgresServer
 from . import clocks
 from .templates import PostgresTemplate, SqliteTemplate, Template, postgres_template, sqlite_template
+
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +56,12 @@ def template(request: pytest.FixtureRequest) -> Template:
 
 # Skewed clocks are tried in process everywhere, and with real servers where libfaketime is. CI must have it.
 collect_ignore = [] if clocks.library() or "CI" in os.environ else ["test_clock_skew.py"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -19,6 +19,7 @@ import pytest
 from tests.tools.as_user import ROOT
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user; others are unprivileged already"),
     pytest.mark.timeout(900),
 ]
