@@ -43,6 +43,7 @@ def test_a_test_and_its_processes_do_not_see_them() -> None:
     assert shown.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_a_server_that_a_test_starts_knows_no_vendor_of_the_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +55,7 @@ def test_a_server_that_a_test_starts_knows_no_vendor_of_the_shell(
     assert not [vendor for vendor in ("openai", "anthropic") if vendor in shown]
 
 
+@pytest.mark.slow
 def test_a_package_that_nobody_has_compiled_yet_fails_no_test(tmp_path: Path) -> None:
     """Installers may leave it to the first who imports a package, and Python warns of careless strings only then."""
     (tmp_path / "careless.py").write_text('PATTERN = "\\/"\n')

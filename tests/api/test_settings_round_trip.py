@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,8 @@ from tests.effort import examples
 from tests.properties.settings_cases import MODELS, addressed, changes
 
 from .resources import Served, serving
+
+pytestmark = pytest.mark.slow
 
 
 class EveryProvider(ModelCatalog):

@@ -24,7 +24,8 @@ MakeAgent = Callable[..., Awaitable[str]]
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`messages.stream` is what people use, and the client calls it deprecated at every turn.
 
-    Tests of adapters come vendor by vendor, so that hardly any vendor has to be started in more than one process.
+    What is sent in several modes has one of them that is not slow. Tests of adapters come vendor by vendor, so that
+    hardly any vendor has to be started in more than one process.
     """
     ours = [item for item in items if item.path.is_relative_to(HERE)]
     for item in ours:
@@ -35,6 +36,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = sorted(_chosen(through_adapters), key=lambda item: list(VENDORS).index(vendor_of(item)))
     if len(kept) < len(through_adapters):
         config.hook.pytest_deselected(items=[item for item in through_adapters if item not in kept])
+    offline = [item for item in ours if vendor_of(item) == OFFLINE.name]
+    in_one_mode = set(sampled(offline, ("mode",)))
+    for item in offline:
+        if item not in in_one_mode:
+            item.add_marker(pytest.mark.slow)
     aside = set(through_adapters)
     items[:] = [item for item in items if item not in aside] + kept
 

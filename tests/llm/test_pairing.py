@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -77,6 +78,7 @@ def asked_of(adapter: Adapter, rows: Sequence[Message], with_tools: bool) -> Mod
     return ModelRequest(handle=handle, system="Be kind.", turns=turns, tools=(DICE, PRINT) if with_tools else ())
 
 
+@pytest.mark.slow
 @those_with(lambda one: one.shows_payload)
 @examples(200)
 @given(rows=ROWS, with_tools=st.booleans())

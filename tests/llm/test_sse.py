@@ -91,6 +91,7 @@ def test_an_event_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
         reader.feed(b"x" * 600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_an_event_of_very_many_lines_takes_no_longer_than_its_length(end: bytes) -> None:
     """Joined anew with every line, it would take longer than any test may."""

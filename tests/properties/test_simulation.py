@@ -17,6 +17,8 @@ from ..effort import examples
 from ..postgres import PostgresServer
 from .simulation import Simulation
 
+pytestmark = pytest.mark.slow
+
 
 def life_on(fresh: Callable[[], Awaitable[str]], *, with_send_message: bool = False) -> type[Simulation]:
     class Life(Simulation):
