@@ -29,18 +29,13 @@ def examples(count: int, *, steps: int = 50) -> settings:
     )
 
 
-def sampled(items: Sequence[pytest.Item], names: Container[str], always: Container[object] = ()) -> list[pytest.Item]:
-    """Of tests that differ in nothing but the parameters with these names: one, and those that have a value of
-    `always`. Which one follows from what the tests are called, so that all values have their share."""
+def sampled(items: Sequence[pytest.Item], names: Container[str]) -> list[pytest.Item]:
+    """One of the tests that differ in nothing but the parameters with these names. Which one follows from what they are
+    called, so that all values have their share."""
     groups: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         groups[_all_but(names, item)].append(item)
-    kept: list[pytest.Item] = []
-    for key, group in groups.items():
-        fixed = [item for item in group if any(value in always for value in _parameters(item).values())]
-        others = [item for item in group if item not in fixed]
-        kept += fixed + others[crc32(key.encode()) % len(others) :][:1] if others else fixed
-    chosen = set(kept)
+    chosen = {group[crc32(key.encode()) % len(group)] for key, group in groups.items()}
     return [item for item in items if item in chosen]
 
 
