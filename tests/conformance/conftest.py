@@ -18,13 +18,14 @@ from tests.serving import ServerProcess
 
 HERE = Path(__file__).parent
 MODEL = OFFLINE.model
+QUICK = ("test_acceptance_turns.py", "test_acceptance_approvals.py")
 MakeAgent = Callable[..., Awaitable[str]]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`messages.stream` is what people use, and the client calls it deprecated at every turn.
 
-    What is sent in several modes has one of them that is not slow. Tests of adapters come vendor by vendor, so that
+    Of what is sent in several modes, at most one is not slow. Tests of adapters come vendor by vendor, so that
     hardly any vendor has to be started in more than one process.
     """
     ours = [item for item in items if item.path.is_relative_to(HERE)]
@@ -37,9 +38,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if len(kept) < len(through_adapters):
         config.hook.pytest_deselected(items=[item for item in through_adapters if item not in kept])
     offline = [item for item in ours if vendor_of(item) == OFFLINE.name]
-    in_one_mode = set(sampled(offline, ("mode",)))
+    quick = sampled([item for item in offline if item.path.name in QUICK], ("mode",))
     for item in offline:
-        if item not in in_one_mode:
+        if item not in quick:
             item.add_marker(pytest.mark.slow)
     aside = set(through_adapters)
     items[:] = [item for item in items if item not in aside] + kept
