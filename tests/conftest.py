@@ -4,23 +4,31 @@ a shell nor a busy machine fails a test."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator
+import sys
+from collections.abc import AsyncIterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from . import postgres
+from .effort import EFFORT
 from .names import Names
 from .postgres import PostgresServer
-from .properties.effort import EFFORT
+from .sqlite import new_database
 from .surroundings import calm
 
+_POSTGRES_NAMES = {"postgres", "postgresql", "new_postgres"}  # as parameters have them
+_POSTGRES = "holdfast_postgres"  # among what a run tells its processes
 _calm = calm(os.environ)  # before any test and any of its processes look
 os.environ.clear()
 os.environ.update(_calm)
+sys.dont_write_bytecode = False  # what tests import is compiled once, not in every process of every run
 
 settings.register_profile(
     "steady",
@@ -32,17 +40,60 @@ settings.register_profile(
 settings.load_profile("steady")
 
 
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: a million objects, which the garbage collector need not look through again."""
+    gc.freeze()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _needs_postgres(item):
+            item.add_marker(pytest.mark.postgres)
+
+
+def _needs_postgres(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function):
+        return False
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    databases = (str(value).partition(" ")[0] for value in given)  # followed by what is special about it
+    return any("postgres" in name for name in item.fixturenames) or not _POSTGRES_NAMES.isdisjoint(databases)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """One PostgreSQL for all processes of a run. It belongs to this one, which outlives the others."""
+    node.workerinput[_POSTGRES] = str(_place_of_the_run())
+
+
+@cache
+def _place_of_the_run() -> Path:
+    return postgres.place_for_server()
+
+
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """One for all suites of a test process. Databases made from its template are migrated and empty."""
-    with postgres.running_server() as server:
-        asyncio.run(postgres.make_template(server.uri))
-        yield server
+def postgres_server(request: pytest.FixtureRequest) -> PostgresServer:
+    told: dict[str, str] = getattr(request.config, "workerinput", {})
+    return postgres.join_server(Path(told[_POSTGRES]) if told else _place_of_the_run())
+
+
+@pytest.fixture(scope="session")
+def kept_database(postgres_server: PostgresServer) -> tuple[str, str]:
+    """Its address, and the shape of its schema. Migrated, and empty whenever a test begins."""
+    url = asyncio.run(postgres.create_database(postgres_server.uri))
+    return url, asyncio.run(postgres.shape_of(url))
 
 
 @pytest.fixture
-async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
+async def postgres_url(kept_database: tuple[str, str]) -> AsyncIterator[str]:
     """A migrated, empty database for one test."""
+    url, shape = kept_database
+    yield url
+    await postgres.empty(url, shape)
+
+
+@pytest.fixture
+async def new_postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
+    """A migrated, empty database for one test that changes more than rows."""
     url = await postgres.create_database(postgres_server.uri)
     yield url
     await postgres.drop_database(postgres_server.uri, url)
@@ -58,7 +109,8 @@ async def empty_postgres_url(postgres_server: PostgresServer) -> AsyncIterator[s
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/holdfast.db"
+    """A migrated, empty database for one test."""
+    return new_database(tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

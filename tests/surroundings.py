@@ -12,7 +12,8 @@ from holdfast.settings import ENABLING_VARIABLES, PROVIDER_VARIABLES
 _OURS = ("HOLDFAST_EFFORT",)  # speaks to the tests, not to a server
 _VENDORS = tuple(sorted({f"{name.partition('_')[0]}_" for name in ENABLING_VARIABLES}))
 _LIBPQ = "PG"  # no underscore: PGHOST, PGSSLMODE
-_STRANGERS = ("HOLDFAST_", "LETTA_", "OTEL_", "LC_", _LIBPQ, *_VENDORS)
+_SLOW = "PYTHONDONTWRITEBYTECODE"  # every process would compile everything anew
+_STRANGERS = ("HOLDFAST_", "LETTA_", "OTEL_", "LC_", _LIBPQ, _SLOW, *_VENDORS)
 
 
 def calm(environment: Mapping[str, str]) -> dict[str, str]:

@@ -26,6 +26,8 @@ from tests.postgres import PostgresServer
 from tests.serving import ServerProcess
 from tests.surroundings import calm
 
+pytestmark = pytest.mark.slow
+
 REFUSED = 2
 _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH, _PR_CAPBSET_DROP = 1, 2, 24
 _driver: Any = asyncpg

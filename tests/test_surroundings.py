@@ -27,6 +27,7 @@ SHELL = dict.fromkeys(PROVIDER_VARIABLES, NOWHERE) | {
     "HTTP_PROXY": NOWHERE,
     "https_proxy": NOWHERE,
     "no_proxy": "example.com",
+    "PYTHONDONTWRITEBYTECODE": "1",
 }
 
 
@@ -42,6 +43,7 @@ def test_a_test_and_its_processes_do_not_see_them() -> None:
     assert shown.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_a_server_that_a_test_starts_knows_no_vendor_of_the_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,3 +53,23 @@ def test_a_server_that_a_test_starts_knows_no_vendor_of_the_shell(
         shown = server.read_log()
     assert "holdfast/offline" in shown
     assert not [vendor for vendor in ("openai", "anthropic") if vendor in shown]
+
+
+@pytest.mark.slow
+def test_a_package_that_nobody_has_compiled_yet_fails_no_test(tmp_path: Path) -> None:
+    """Installers may leave it to the first who imports a package, and Python warns of careless strings only then."""
+    (tmp_path / "careless.py").write_text('PATTERN = "\\/"\n')
+    (tmp_path / "test_import.py").write_text("def test_it():\n    assert __import__('careless').PATTERN\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n0",
+        "-c",
+        REPOSITORY / "pyproject.toml",
+        "--rootdir",
+        tmp_path,
+        tmp_path,
+    ]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout

@@ -17,6 +17,8 @@ import pytest
 from holdfast import telemetry
 from holdfast.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 SEND_ONE = """
 import logging, sys
 from pathlib import Path

@@ -50,8 +50,11 @@ from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 
 
 @asynccontextmanager
-async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
-    """Opens everything, carries on what an earlier process left, and lets go of it all in order at the end."""
+async def build(settings: Settings, *, warm_tools: bool = True) -> AsyncGenerator[Holdfast]:
+    """Opens everything, carries on what an earlier process left, and lets go of it all in order at the end.
+
+    Without `warm_tools` the fork server starts with the first call of a tool, not before it.
+    """
     settings.make_data_dir()
     endpoints = environment.endpoints(settings.providers)
     sandbox = _sandbox(settings)
@@ -68,7 +71,7 @@ async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
             await database.write(lambda tx: sync_base_tools(tx, now_us))
             if _is_alone(settings):
                 await deps.worker.expire_other_leases()
-            async with _side_tasks(deps, sandbox):
+            async with _side_tasks(deps, sandbox if warm_tools else None):
                 yield deps
 
 
@@ -166,13 +169,14 @@ def _catalog(settings: Settings, endpoints: list[Endpoint], database: Database, 
 
 
 @asynccontextmanager
-async def _side_tasks(deps: Holdfast, sandbox: ForkServerSandbox) -> AsyncGenerator[None]:
+async def _side_tasks(deps: Holdfast, sandbox: ForkServerSandbox | None) -> AsyncGenerator[None]:
     """Whatever runs beside requests. A side task that dies takes the server with it: better loud than limping."""
     callbacks = Callbacks(deps.database, deps.clock, deps.settings.reachable_hosts)
     deps.worker.on_end = callbacks.wake
     async with asyncio.TaskGroup() as group:
         forever = [group.create_task(deps.worker.run_forever()), group.create_task(callbacks.run_forever())]
-        group.create_task(_warm(sandbox))
+        if sandbox is not None:
+            group.create_task(_warm(sandbox))
         try:
             yield
         finally:

@@ -95,6 +95,7 @@ async def send(client: ServedClient, agent_id: str) -> Any:
 # --- a name that leads elsewhere after its provider was stored -----------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vendor", VENDORS)
 async def test_a_chat_call_is_not_led_to_a_private_address_by_a_name_that_was_public_when_it_was_stored(
     tmp_path: Path, names: Names, vendor: Vendor

@@ -7,15 +7,18 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.llm.base import ModelInfo
 from holdfast.llm.catalog import ModelCatalog
-from tests.properties.effort import examples
+from tests.effort import examples
 from tests.properties.settings_cases import MODELS, addressed, changes
 
 from .resources import Served, serving
+
+pytestmark = pytest.mark.slow
 
 
 class EveryProvider(ModelCatalog):

@@ -177,6 +177,7 @@ async def told(client: ServedClient, vendor: FakeVendor, agent_id: str, case: Ca
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 async def test_the_vendor_is_sent_what_the_agent_shows(case: Case, tmp_path: Path) -> None:
     async with FakeVendor(case.protocol()).serving() as vendor:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import subprocess
-from collections.abc import Iterator
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from typing import TypeVar, cast
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "holdfast"
+Node = TypeVar("Node", bound=ast.AST)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -29,8 +31,30 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
-def functions(tree: ast.Module) -> Iterator[FunctionNode]:
-    return (node for node in ast.walk(tree) if isinstance(node, FunctionNode))
+def functions(tree: ast.Module) -> list[FunctionNode]:
+    return [*nodes(tree, ast.FunctionDef), *nodes(tree, ast.AsyncFunctionDef)]
+
+
+def nodes(tree: ast.Module, kind: type[Node]) -> list[Node]:
+    return cast("list[Node]", _by_kind(tree)[kind])
+
+
+@cache
+def _by_kind(tree: ast.Module) -> dict[type[ast.AST], list[ast.AST]]:
+    """To walk through all of our files takes seconds: it is done once."""
+    found: defaultdict[type[ast.AST], list[ast.AST]] = defaultdict(list)
+    for node in ast.walk(tree):
+        found[type(node)].append(node)
+    return found
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c`, or what follows the last thing that is not just a name. `ast.unparse` takes a hundred times as long."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join(reversed([*names, node.id if isinstance(node, ast.Name) else ""]))
 
 
 def lines_of(node: FunctionNode) -> int:

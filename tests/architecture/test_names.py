@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from .sources import functions, modules, tracked_files
+from .sources import functions, modules, nodes, parsed, tracked_files
 
 BANNED = re.compile(r"(?i:managers?|services?|helpers?|utils?|handlers?|v2)")
 # Names given by others, which we implement or override.
@@ -29,10 +29,7 @@ def test_the_check_knows_a_bad_name_when_it_sees_one() -> None:
 def test_no_two_tests_share_a_name_in_one_file() -> None:
     from_files = [path for path in tracked_files() if path.name.startswith("test_") and path.suffix == ".py"]
     repeated = [
-        f"{path.name}: {name}"
-        for path in from_files
-        for name, count in _counted(ast.parse(path.read_text())).items()
-        if count > 1
+        f"{path.name}: {name}" for path in from_files for name, count in _counted(parsed(path)).items() if count > 1
     ]
     assert from_files
     assert not repeated
@@ -40,7 +37,7 @@ def test_no_two_tests_share_a_name_in_one_file() -> None:
 
 def _names(path: str, tree: ast.Module) -> Iterator[str]:
     yield from path.removesuffix(".py").split("/")
-    yield from (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    yield from (node.name for node in nodes(tree, ast.ClassDef))
     yield from (node.name for node in functions(tree) if node.name not in GIVEN)
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from ..serving import ServerProcess
 
+pytestmark = pytest.mark.slow
+
 AGENT = b'{"model": "holdfast/offline", "include_base_tools": false}'
 PATIENCE_S = 30.0  # far above any timeout below: it is only reached when the server does not do its part
 

@@ -16,6 +16,8 @@ import pytest
 from holdfast.commands.serving import listen
 from holdfast.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).with_name("stub_server.py")
 
 

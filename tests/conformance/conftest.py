@@ -12,30 +12,61 @@ from letta_client import AsyncLetta
 
 from tests.conformance.modes import Recording
 from tests.conformance.receiver import Receiver, open_receiver
-from tests.conformance.vendors import OFFLINE, VENDORS, Site, Sites, Vendor, reason_against
+from tests.conformance.vendors import NATIVE, OFFLINE, VENDORS, Site, Sites, Vendor, reason_against
+from tests.effort import EFFORT, sampled
 from tests.serving import ServerProcess
 
 HERE = Path(__file__).parent
 MODEL = OFFLINE.model
+QUICK = ("test_acceptance_turns.py", "test_acceptance_approvals.py")
 MakeAgent = Callable[..., Awaitable[str]]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`messages.stream` is what people use, and the client calls it deprecated at every turn. What a vendor's protocol
-    has no words for is not a test of its adapter."""
-    unsayable: list[pytest.Item] = []
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"))
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and "vendor" in item.callspec.params:
-            given = item.callspec.params
-            if given["vendor"] != OFFLINE.name:
-                item.add_marker(pytest.mark.adapter)
-            if reason_against(item.originalname, str(given["vendor"]), given.values()) is not None:
-                unsayable.append(item)
-    if unsayable:
-        config.hook.pytest_deselected(items=unsayable)
-        items[:] = [item for item in items if item not in unsayable]
+    """`messages.stream` is what people use, and the client calls it deprecated at every turn.
+
+    Of what is sent in several modes, at most one is not slow. Tests of adapters come vendor by vendor, so that
+    hardly any vendor has to be started in more than one process.
+    """
+    ours = [item for item in items if item.path.is_relative_to(HERE)]
+    for item in ours:
+        item.add_marker(pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"))
+    through_adapters = [item for item in ours if vendor_of(item) != OFFLINE.name]
+    for item in through_adapters:
+        item.add_marker(pytest.mark.adapter)
+    kept = sorted(_chosen(through_adapters), key=lambda item: list(VENDORS).index(vendor_of(item)))
+    if len(kept) < len(through_adapters):
+        config.hook.pytest_deselected(items=[item for item in through_adapters if item not in kept])
+    offline = [item for item in ours if vendor_of(item) == OFFLINE.name]
+    quick = sampled([item for item in offline if item.path.name in QUICK], ("mode",))
+    for item in offline:
+        if item not in quick:
+            item.add_marker(pytest.mark.slow)
+    aside = set(through_adapters)
+    items[:] = [item for item in items if item not in aside] + kept
+
+
+def vendor_of(item: pytest.Item) -> str:
+    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return str(given.get("vendor", OFFLINE.name))
+
+
+def _chosen(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Without what a vendor's protocol has no words for, which is no test of its adapter. What is not about adapters
+    has one of ours and one that speaks through a vendor's library, unless more effort is asked for."""
+    sayable = [item for item in items if not _is_unsayable(item)]
+    if EFFORT > 1:
+        return sayable
+    about_adapters = [item for item in sayable if item.path.name == "test_acceptance_adapters.py"]
+    others = [item for item in sayable if item.path.name != "test_acceptance_adapters.py"]
+    native = sampled([item for item in others if vendor_of(item) in NATIVE], ("vendor",))
+    through_libraries = sampled([item for item in others if vendor_of(item) not in NATIVE], ("vendor",))
+    return [*about_adapters, *native, *through_libraries]
+
+
+def _is_unsayable(item: pytest.Item) -> bool:
+    assert isinstance(item, pytest.Function)
+    return reason_against(item.originalname, vendor_of(item), item.callspec.params.values()) is not None
 
 
 @pytest.fixture(scope="session")

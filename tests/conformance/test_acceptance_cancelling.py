@@ -395,6 +395,7 @@ RACES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # twenty-five turns, each looked at from all sides: a busy machine needs a while
 @pytest.mark.parametrize(("vendor", "part"), RACES, indirect=["vendor"])
 async def test_a14_a_cancel_that_races_the_end_and_everybody_agrees_who_won(

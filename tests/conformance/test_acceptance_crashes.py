@@ -19,6 +19,8 @@ from tests.conformance.receiver import Receiver
 from tests.conformance.vendors import Site, Standing, VendorProcess, with_native_adapters
 from tests.serving import ServerProcess
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.serving import ServerProcess
+
+pytestmark = pytest.mark.slow
 
 TOOLS = ["archival_memory_insert", "archival_memory_search"]
 

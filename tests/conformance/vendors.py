@@ -97,7 +97,8 @@ def _with(*names: str) -> pytest.MarkDecorator:
 
 with_every_vendor = _with(OFFLINE.name, *(vendor.name for vendor in ADAPTERS))
 # The adapters whose sockets are our own; the others speak through libraries of their vendors.
-with_native_adapters = _with(OFFLINE.name, "chat", "anthropic")
+NATIVE = ("chat", "anthropic")
+with_native_adapters = _with(OFFLINE.name, *NATIVE)
 with_every_adapter = _with(*(vendor.name for vendor in (*ADAPTERS, *FURTHER)))
 
 

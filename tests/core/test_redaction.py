@@ -65,6 +65,7 @@ def test_a_value_that_is_named_like_a_secret_is_hidden_within_a_text(text: str, 
     assert PLAIN.hide(text) == shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "begun", ["eyJhbGciOiJI-", "eyJ-", "sk-", "-----BEGIN " + "PRIVATE KEY", "token ", "bearer ", "data:a/", "://a:"]
 )

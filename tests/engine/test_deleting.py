@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from holdfast.store import holds
 from holdfast.store.paging import Page
 
@@ -12,6 +14,7 @@ from ..scenario import Node, World
 MANY = 150  # more than the runs of one page
 
 
+@pytest.mark.slow
 async def test_deleting_an_agent_stops_all_its_runs_when_there_are_more_than_a_page_of_them(
     world: World, node: Node
 ) -> None:
@@ -24,6 +27,7 @@ async def test_deleting_an_agent_stops_all_its_runs_when_there_are_more_than_a_p
     assert not any(node.worker.owns(run_id) for run_id in begun)
 
 
+@pytest.mark.slow
 async def test_deleting_an_agent_withdraws_the_holds_of_its_conversations(world: World, node: Node) -> None:
     threads = [world.agent_id, *[await world.add_thread() for _ in range(MANY)]]
     parked = [(await node.ask("call the guarded tool", thread=thread)).id for thread in threads]
@@ -35,6 +39,7 @@ async def test_deleting_an_agent_withdraws_the_holds_of_its_conversations(world:
     assert {(await world.run(run_id)).status for run_id in parked} == {"cancelled"}
 
 
+@pytest.mark.slow
 async def test_cancelling_the_runs_of_an_agent_stops_those_beyond_a_page_too(world: World, node: Node) -> None:
     threads = [await world.add_thread() for _ in range(MANY)]
     begun = [(await node.send("[[stall]] hello", thread=thread)).run.id for thread in threads]

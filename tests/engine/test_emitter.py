@@ -30,7 +30,7 @@ from holdfast.engine.clock import SystemClock
 from holdfast.engine.emitter import Emitter
 
 from ..core.machine import EFFECTS, spec
-from ..properties.effort import examples
+from ..effort import examples
 
 SPEC = spec()
 ATTEMPT = Attempt("message-r", "message-h")

@@ -36,7 +36,7 @@ from holdfast.engine.heartbeat_emitter import HeartbeatEmitter
 from holdfast.wire.messages import WireMessage, to_wire
 
 from ..core.machine import EFFECTS, spec
-from ..properties.effort import examples
+from ..effort import examples
 
 ATTEMPT = Attempt("message-00000000-0000-4000-8000-000000000100", "message-00000000-0000-4000-8000-000000000200")
 ORIGIN = rows.Origin("run-1", "step-1", "holdfast/offline", 0)

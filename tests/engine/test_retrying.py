@@ -170,7 +170,9 @@ async def test_a_server_that_stops_hands_a_waiting_run_over(world: World, node: 
         await node.worker.drain()
     run = await world.run(accepted.run.id)
     assert (run.status, run.lease_owner) == ("running", None)
-    assert await node.cancel.one(accepted.run.id)
+    after = world.node()
+    assert await after.cancel.one(accepted.run.id) == "cancelled"
+    await after.die()
 
 
 async def test_a_run_whose_worker_died_while_it_waited_goes_on_with_the_same_try(world: World, node: Node) -> None:

@@ -233,10 +233,10 @@ async def test_a_message_that_comes_while_its_spec_is_being_deleted_is_accepted(
 
 
 async def one_waits_for_a_lock(world: World) -> None:
-    waiting = text("SELECT count(*) AS n FROM pg_locks WHERE NOT granted")
+    waiting = text(postgres.WAITING_FOR_LOCKS)
     for _ in range(2_000):
         row = await world.database.read(lambda tx: tx.fetch_one(waiting))
-        if row is not None and row["n"]:
+        if row is not None and row["waiting"]:
             return
         await asyncio.sleep(0.005)
     raise AssertionError("nobody waited for a lock")

@@ -170,8 +170,6 @@ def main(arguments: Sequence[str]) -> int:
     played, failed = 0, list[int]()
     with ExitStack() as stack:
         server = stack.enter_context(postgres.running_server()) if "postgresql" in databases else None
-        if server is not None:
-            asyncio.run(postgres.make_template(server.uri))
         while time.monotonic() < end and played != options.rounds and (options.keep_going or not failed):
             seed = options.seed + played
             plan = disturbing.plan(seed, databases, options.servers, ROUND_S, means)

@@ -15,6 +15,7 @@ import pytest
 from holdfast.actions.send_message import Accepted
 from holdfast.core.hold import Hold
 from holdfast.core.messages import Approve, ClientReturn, Decision, Deny
+from tests.effort import EFFORT
 from tests.scenario import NO_ARGUMENTS, Node, World
 
 Answer = Callable[[Hold], tuple[Decision, ...]]
@@ -151,11 +152,17 @@ on_both_databases = pytest.mark.parametrize("template", ["sqlite", "postgres"], 
 
 
 def played(modes: Sequence[Mode], on_postgres: Collection[tuple[str, Mode]]) -> pytest.MarkDecorator:
-    """Every scene in these modes on SQLite, and a few besides on PostgreSQL, where a trial takes many times as long."""
-    everything = [("sqlite", scene, mode) for scene in SCENES for mode in modes]
+    """Every scene on SQLite, in one of these modes or, with more effort, in each of them; and a few besides on
+    PostgreSQL, where a trial takes many times as long."""
+    everything = [("sqlite", scene, mode) for number, scene in enumerate(SCENES) for mode in _some(modes, number)]
     few = [("postgres", BY_NAME[name], mode) for name, mode in on_postgres]
     return pytest.mark.parametrize(
         ("template", "scene", "mode"),
         [pytest.param(*each, id=f"{each[0]}-{each[1].name}-{each[2]}") for each in (*everything, *few)],
         indirect=["template"],
     )
+
+
+def _some(modes: Sequence[Mode], number: int) -> Sequence[Mode]:
+    """One after the other, so that each has its share of the scenes."""
+    return modes if EFFORT > 1 else [modes[number % len(modes)]]

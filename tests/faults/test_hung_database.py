@@ -23,10 +23,10 @@ pytestmark = pytest.mark.timeout(300)
 
 
 async def test_ready_is_503_while_the_database_hangs_without_waiting_for_its_deadline(
-    tmp_path: Path, postgres_server: PostgresServer, postgres_url: str
+    tmp_path: Path, own_postgres: PostgresServer, own_postgres_url: str
 ) -> None:
-    async with fleet.running(tmp_path, postgres_url) as servers:
-        with postgres_server.paused():
+    async with fleet.running(tmp_path, own_postgres_url) as servers:
+        with own_postgres.paused():
             async with httpx.AsyncClient(base_url=servers.urls[0], timeout=60) as http:
                 begun = time.monotonic()
                 answers = [await http.get("/v1/ready/") for _ in range(2)]
@@ -47,17 +47,17 @@ async def begin_run(url: str, model: PaidModel) -> str:
 
 
 async def test_requests_fail_within_their_deadline_while_the_database_hangs_and_runs_go_on_afterwards(
-    tmp_path: Path, postgres_server: PostgresServer, postgres_url: str
+    tmp_path: Path, own_postgres: PostgresServer, own_postgres_url: str
 ) -> None:
     model = PaidModel()
     async with (
         model.listening(),
-        fleet.running(tmp_path, postgres_url, 1, [model.environment], HOLDFAST_LEASE_TTL_S="2") as servers,
+        fleet.running(tmp_path, own_postgres_url, 1, [model.environment], HOLDFAST_LEASE_TTL_S="2") as servers,
     ):
         url = servers.urls[0]
         other_id = await fleet.make_agent(url)
         run_id = await begin_run(url, model)
-        with postgres_server.paused():
+        with own_postgres.paused():
             model.let_go.set()
             async with httpx.AsyncClient(base_url=url, timeout=ANSWER_WITHIN_S) as http:
                 answers = await asyncio.gather(
@@ -76,16 +76,16 @@ async def test_requests_fail_within_their_deadline_while_the_database_hangs_and_
 
 
 async def test_sigterm_ends_the_server_while_the_database_hangs_and_its_run_goes_on_after_a_restart(
-    tmp_path: Path, postgres_server: PostgresServer, postgres_url: str
+    tmp_path: Path, own_postgres: PostgresServer, own_postgres_url: str
 ) -> None:
     model, settings = PaidModel(), {"HOLDFAST_DRAIN_S": str(DRAIN_S), "HOLDFAST_LEASE_TTL_S": "2"}
     async with (
         model.listening(),
-        fleet.running(tmp_path, postgres_url, 1, [model.environment], **settings) as servers,
+        fleet.running(tmp_path, own_postgres_url, 1, [model.environment], **settings) as servers,
     ):
         url = servers.urls[0]
         run_id = await begin_run(url, model)
-        with postgres_server.paused():
+        with own_postgres.paused():
             model.let_go.set()
             async with httpx.AsyncClient(base_url=url, timeout=60) as http:
                 waiting = asyncio.create_task(http.get("/v1/agents/"))

@@ -1,7 +1,8 @@
 """Real servers under load are killed with SIGKILL, many times, at any moment. Nothing accepted may be lost.
 
-On SQLite two hundred kills, spread over four servers so that they run in parallel. On PostgreSQL fewer, with
-one, two and three servers on one database: any may be killed, and the others carry on. Each trial has its own seed.
+On SQLite thirty-two kills, spread over four servers so that they run in parallel, and two hundred with more effort.
+On PostgreSQL fewer, with one, two and three servers on one database: any may be killed, and the others carry on. Each
+trial has its own seed.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from ..effort import EFFORT
 from . import fleet
 from .fleet import Fleet
 from .load import Tally
 
-KILLS = 50
-KILLS_ON_POSTGRES = 10
+KILLS = 8 if EFFORT == 1 else 50
+KILLS_ON_POSTGRES = 3 if EFFORT == 1 else 10
 SEEDS = range(4)
-LOOK_EVERY = 10  # kills: the database is read as the dead server left it
+LOOK_EVERY = 2  # kills: the database is read as the dead server left it
 LONGEST_LIVES_S = (0.1, 0.4, 1.0)  # while it starts, just after, and at work
 LEASE_S = "1"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -24,6 +25,12 @@ with running_server() as server:
     server.pause()  # as a test may have left it
     print(server.data_dir, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
+"""
+_USING_IT = """
+import asyncio, pathlib
+async def test_that_is_killed(postgres_server, postgres_url):
+    (pathlib.Path(__file__).parent / "told").write_text(str(postgres_server.data_dir))
+    await asyncio.Event().wait()
 """
 
 
@@ -47,11 +54,30 @@ def test_faults_that_this_machine_cannot_have_are_in_no_round() -> None:
 
 
 @pytest.mark.timeout(240)
-def test_a_test_run_that_is_killed_leaves_no_postgresql_behind() -> None:
+def test_a_process_that_is_killed_leaves_no_postgresql_behind() -> None:
     command = [sys.executable, "-c", _CHILD]
     child = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     assert child.stdout.strip(), child.stderr
-    home, deadline = Path(child.stdout.strip()), time.monotonic() + 120
+    check_nothing_is_left_of(Path(child.stdout.strip()))
+
+
+@pytest.mark.timeout(240)
+def test_a_test_run_that_is_killed_leaves_no_postgresql_behind(tmp_path: Path) -> None:
+    """The one PostgreSQL of a run with several processes, while one of them uses it."""
+    (tmp_path / "test_killed.py").write_text(_USING_IT)
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "tests.conftest", "-c", str(_ROOT / "pyproject.toml")]
+    run = subprocess.Popen([*command, "--rootdir", str(tmp_path), str(tmp_path)], cwd=_ROOT, stdout=subprocess.PIPE)
+    home = Path(told.read_text())  # waits until the test is under way
+    assert any(str(home) in line for line in _command_lines())
+    run.kill()
+    run.communicate()
+    check_nothing_is_left_of(home)
+
+
+def check_nothing_is_left_of(home: Path) -> None:
+    deadline = time.monotonic() + 120
     while left := [*home.parent.glob(home.name), *(line for line in _command_lines() if str(home) in line)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)  # the watchdog is another process, and tells nobody when it is done

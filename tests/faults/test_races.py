@@ -22,6 +22,7 @@ from holdfast.errors import Conflict, NothingToCancel
 from holdfast.store.database import Job, Transaction
 from holdfast.wire.requests import CompactionSettingsInput
 from tests.invariants import assert_invariants, stream_violations
+from tests.postgres import WAITING_FOR_LOCKS
 from tests.scenario import Node, World
 from tests.served import ServedClient, served
 
@@ -232,5 +233,5 @@ async def test_a_summary_waits_for_a_message_that_is_being_accepted_and_gives_wa
 
 
 async def _somebody_waits(tx: Transaction) -> bool:
-    row = await tx.fetch_one(text("SELECT count(*) AS waiting FROM pg_locks WHERE NOT granted"))
+    row = await tx.fetch_one(text(WAITING_FOR_LOCKS))
     return row is not None and row["waiting"] > 0

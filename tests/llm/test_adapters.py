@@ -42,7 +42,7 @@ from holdfast.errors import BadReply, ModelError, ModelTimedOut, ModelUnavailabl
 from holdfast.llm.base import Model, ModelRequest
 from holdfast.llm.http import Http
 
-from ..properties.effort import examples
+from ..effort import examples
 from .adapters import ADAPTERS, Adapter, info, opened
 from .conversations import DICE, PRINT, calls_in, request, said_in
 from .fakes.script import ERRORS, Failure, FailureKind, Script
@@ -451,6 +451,7 @@ async def test_a_failure_within_the_stream_becomes_the_right_error(adapter: Adap
         assert seen == "Well, "
 
 
+@pytest.mark.slow
 @every_adapter
 @pytest.mark.parametrize("hangs", HANGS)
 async def test_a_vendor_that_falls_silent_is_given_up(adapter: Adapter, hangs: Hang) -> None:
@@ -577,6 +578,7 @@ async def test_an_event_nested_too_deeply_is_a_bad_reply_or_is_read(adapter: Ada
     assert said_in(reply) == "Hi"
 
 
+@pytest.mark.slow
 @every_adapter
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 async def test_a_reply_cut_into_equal_pieces_is_the_same_reply(adapter: Adapter, size: int) -> None:
@@ -587,6 +589,7 @@ async def test_a_reply_cut_into_equal_pieces_is_the_same_reply(adapter: Adapter,
     assert reply.finish == "tool_calls"
 
 
+@pytest.mark.slow
 @every_adapter
 @examples(20)
 @given(

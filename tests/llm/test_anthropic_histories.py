@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,11 +14,11 @@ from holdfast.core.messages import Message
 from holdfast.llm.anthropic_payload import messages_payload
 from holdfast.llm.base import ModelRequest, NamedTool
 from tests.core.rows import MODEL
+from tests.effort import examples
 from tests.llm.claude import ADAPTIVE, BOUND, BUDGETED, OLD, claude
 from tests.llm.conversations import DICE, PRINT
 from tests.llm.fakes.anthropic import AnthropicProtocol
 from tests.llm.test_pairing import odd_row
-from tests.properties.effort import examples
 
 MODELS = [BUDGETED, ADAPTIVE, BOUND, OLD, "claude-opus-4-6", "claude-haiku-5-5", "claude-sonnet-5-5", "another"]
 SETTINGS: list[dict[str, Any]] = [
@@ -28,6 +29,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @examples(200)
 @given(
     rows=st.lists(odd_row(), max_size=8),

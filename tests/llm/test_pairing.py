@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ from holdfast.llm.http import Http
 
 from ..core.rows import MODEL, row
 from ..core.strategies import any_row
-from ..properties.effort import examples
+from ..effort import examples
 from .adapters import Adapter, info
 from .conversations import DICE, PRINT
 from .test_adapters import those_with
@@ -77,6 +78,7 @@ def asked_of(adapter: Adapter, rows: Sequence[Message], with_tools: bool) -> Mod
     return ModelRequest(handle=handle, system="Be kind.", turns=turns, tools=(DICE, PRINT) if with_tools else ())
 
 
+@pytest.mark.slow
 @those_with(lambda one: one.shows_payload)
 @examples(200)
 @given(rows=ROWS, with_tools=st.booleans())

@@ -33,7 +33,7 @@ from holdfast.llm.base import ModelRequest, NamedTool
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.pydantic_ai import BridgedModel
 
-from ..properties.effort import examples
+from ..effort import examples
 from .adapters import ADAPTERS, Adapter, as_if_not_installed, bridge_to, info, opened
 from .conversations import DICE, calls_in, said_in, tool
 from .fakes import gemini_rules
@@ -260,6 +260,7 @@ async def test_a_reply_that_is_left_is_hung_up_even_if_the_library_does_not(adap
 # Histories
 
 
+@pytest.mark.slow
 @those_with(lambda one: not one.shows_payload and one.name != "bridged_chat")  # whose rules its other adapter keeps
 def test_no_history_that_the_core_gives_is_refused(adapter: Adapter) -> None:
     """As in test_pairing, but over the wire, and through one connection: opening a model takes longer than asking."""

@@ -10,7 +10,7 @@ from holdfast.errors import BadReply
 from holdfast.llm import sse
 from holdfast.llm.sse import Event, SseReader
 
-from ..properties.effort import examples
+from ..effort import examples
 
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 LINES = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=12).map(str.encode)
@@ -91,6 +91,7 @@ def test_an_event_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
         reader.feed(b"x" * 600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_an_event_of_very_many_lines_takes_no_longer_than_its_length(end: bytes) -> None:
     """Joined anew with every line, it would take longer than any test may."""

@@ -67,7 +67,9 @@ from holdfast.errors import IllegalEvent
 
 from ..core.machine import EFFECTS, EVENTS, FAILURE, WINDOW, spec
 from ..core.rows import MODEL, assert_well_formed
-from .effort import examples
+from ..effort import examples
+
+pytestmark = pytest.mark.slow
 
 RULES: tuple[Rule, ...] = (
     ExitLoop(tool_name="finish"),

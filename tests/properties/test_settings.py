@@ -21,7 +21,7 @@ from holdfast.llm.presets import completed, fitted, preset
 from holdfast.wire.agent_requests import CreateAgentRequest, UpdateAgent
 from holdfast.wire.model_settings import LLMConfig, ModelSettings, llm_config_view, settings_view
 
-from .effort import examples
+from ..effort import examples
 from .settings_cases import MODELS, addressed, changes
 
 WINDOW = 128_000
@@ -56,6 +56,7 @@ def null_filled(view: dict[str, Any], shape: type[ModelSettings] | type[LLMConfi
     return dict.fromkeys(shape.model_fields) | view
 
 
+@pytest.mark.slow
 @examples(400)
 @given(history=histories(), data=st.data())
 def test_writing_back_what_was_shown_changes_nothing(
@@ -84,6 +85,7 @@ def test_writing_back_what_was_shown_changes_nothing(
         assert updated(choice, info, agent_type, **fields) == choice, way
 
 
+@pytest.mark.slow
 @examples(200)
 @given(history=histories())
 def test_another_agent_made_of_what_was_shown_is_called_the_same(
@@ -104,6 +106,7 @@ def test_another_agent_made_of_what_was_shown_is_called_the_same(
             assert llm_config_view(made) == config
 
 
+@pytest.mark.slow
 @examples(200)
 @given(history=histories())
 def test_both_ways_of_showing_it_agree_and_have_numbers(history: tuple[ModelChoice, ModelInfo, str]) -> None:
@@ -127,6 +130,7 @@ def test_both_ways_of_showing_it_agree_and_have_numbers(history: tuple[ModelChoi
     assert fitted(choice, info) == choice == completed(choice)
 
 
+@pytest.mark.slow
 @examples(400)
 @given(history=histories().filter(lambda history: history[1].provider_type not in BRIDGED))
 def test_what_is_sent_is_what_is_shown(history: tuple[ModelChoice, ModelInfo, str]) -> None:

@@ -13,9 +13,11 @@ from hypothesis.stateful import run_state_machine_as_test
 from holdfast.store.sqlite import migrate
 
 from .. import postgres
+from ..effort import examples
 from ..postgres import PostgresServer
-from .effort import examples
 from .simulation import Simulation
+
+pytestmark = pytest.mark.slow
 
 
 def life_on(fresh: Callable[[], Awaitable[str]], *, with_send_message: bool = False) -> type[Simulation]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+import pytest
 
 from holdfast.core.events import (
     AnyEvent,
@@ -37,6 +38,8 @@ from holdfast.core.run import (
 from holdfast.core.usage import Usage
 
 from ..core.machine import spec
+
+pytestmark = pytest.mark.slow
 
 SPEC = spec(max_steps=2)
 REPLIES = ((), ("note",), ("lookup",), ("guarded",), ("note", "lookup"), ("note", "guarded"), ("lookup", "guarded"))

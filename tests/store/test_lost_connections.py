@@ -13,6 +13,7 @@ from holdfast.store import facts, tables
 from holdfast.store.database import DatabaseError, Transaction, open_database
 from holdfast.store.postgres import PostgresDatabase
 from holdfast.store.statements import insert_into
+from tests.postgres import WAITING_FOR_LOCKS
 
 _driver: Any = asyncpg
 
@@ -35,7 +36,7 @@ async def wait_for_blocked_statement(admin: Any) -> None:
     """Returns when a session of this database waits for a lock of another one."""
     async with asyncio.timeout(60):
         while True:
-            if await admin.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+            if await admin.fetchval(WAITING_FOR_LOCKS):
                 return
             await asyncio.sleep(0.01)  # PostgreSQL sends no event
 

@@ -124,11 +124,11 @@ async def test_a_migrated_postgresql_database_equals_the_tables(postgres_url: st
     await migrated.close()
 
 
-async def test_starting_twice_at_once_migrates_once(sqlite_url: str, empty_postgres_url: str) -> None:
+async def test_starting_twice_at_once_migrates_once(tmp_path: Path, empty_postgres_url: str) -> None:
     databases = await asyncio.gather(*(open_database(empty_postgres_url) for _ in range(4)))
     for database in databases:
         await database.aclose()
-    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    path = tmp_path / "holdfast.db"
     await asyncio.gather(*(asyncio.to_thread(upgrade.upgrade_sqlite, path) for _ in range(4)))
     with closing(sqlite3.connect(path)) as connection:
         assert revision.of_sqlite(connection) == revision.HEAD
@@ -176,9 +176,9 @@ def test_migrations_that_are_cut_short_between_two_revisions_leave_nothing_behin
 
 
 async def test_a_migration_that_is_cut_short_leaves_nothing_behind(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    path = tmp_path / "holdfast.db"
 
     def cut_short(*_: object) -> None:
         with closing(sqlite3.connect(path)) as connection:
@@ -189,22 +189,26 @@ async def test_a_migration_that_is_cut_short_leaves_nothing_behind(
         patched.setattr(upgrade.command, "upgrade", cut_short)
         with pytest.raises(KeyboardInterrupt):
             upgrade.upgrade_sqlite(path)
-    database = await open_database(sqlite_url)
+    database = await open_database(f"sqlite:///{path}")
     await database.aclose()
 
 
-async def test_a_database_from_a_newer_release_is_left_alone(database_url: str) -> None:
-    await (await open_database(database_url)).aclose()
-    if database_url.startswith("sqlite"):
-        with closing(sqlite3.connect(database_url.removeprefix("sqlite:///"))) as connection:
+@pytest.fixture(params=["sqlite", "new_postgres"])
+def own_url(request: pytest.FixtureRequest) -> str:
+    return request.getfixturevalue(f"{request.param}_url")
+
+
+async def test_a_database_from_a_newer_release_is_left_alone(own_url: str) -> None:
+    if own_url.startswith("sqlite"):
+        with closing(sqlite3.connect(own_url.removeprefix("sqlite:///"))) as connection:
             connection.execute("UPDATE alembic_version SET version_num = '9999'")
             connection.commit()
     else:
-        connection = await _driver.connect(database_url)
+        connection = await _driver.connect(own_url)
         await connection.execute("UPDATE alembic_version SET version_num = '9999'")
         await connection.close()
     with pytest.raises(DatabaseError, match="newer release"):
-        await open_database(database_url)
+        await open_database(own_url)
 
 
 async def test_passages_that_postgresql_had_indexed_by_its_own_words_are_indexed_by_ours(

@@ -25,7 +25,8 @@ _driver: Any = asyncpg
 
 @pytest.fixture(params=["sqlite", "postgres", "postgres without pgvector"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    return request.getfixturevalue(f"{request.param.partition(' ')[0]}_url")
+    named = {"postgres without pgvector": "new_postgres"}.get(request.param, request.param)
+    return request.getfixturevalue(f"{named}_url")
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from holdfast.tools.sandbox import limiting
 from holdfast.tools.sandbox.contract import EgressConfig, Limits
 from tests.tools.modes import MODES, job, opened, text_of
 
+pytestmark = pytest.mark.slow
+
 MB = 1 << 20
 SMALL = Limits(memory_bytes=512 * MB, file_bytes=64 * MB, scratch_bytes=64 * MB, scratch_files=500, processes=120)
 IN_EVERY_MODE = pytest.mark.parametrize("mode", list(MODES))

@@ -20,6 +20,8 @@ from holdfast.tools.sandbox.contract import EgressConfig, Walls
 from holdfast.tools.sandbox.destinations import Judge
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 
+pytestmark = pytest.mark.slow
+
 MODES = {
     "bubblewrap": Walls(),
     "namespaces": Walls(bubblewrap=False),

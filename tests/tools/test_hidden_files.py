@@ -17,6 +17,8 @@ from holdfast.tools.sandbox.contract import Walls
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 from tests.tools.modes import MODES, job, opened, text_of
 
+pytestmark = pytest.mark.slow
+
 IN_EVERY_MODE = pytest.mark.parametrize("mode", list(MODES))
 SECRET = "a row of the database"
 SPELLINGS = ("absolute", "symbolic link", "relative", "with dots")

@@ -1,7 +1,7 @@
 """The sandbox of a server that is not root, and the one of root with a user for each call.
 
 The suite is often run by root, whose interpreter other users cannot read. Then neither can be tested in its process, so
-a child runs the tests of the sandbox again.
+a child runs the tests of the sandbox again: each in one mode, and in all of them with HOLDFAST_EFFORT=2.
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ import pytest
 from tests.tools.as_user import ROOT
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user; others are unprivileged already"),
     pytest.mark.timeout(900),
 ]
-# The kernel counts processes by user, and the files below may run at the same time.
-FIRST_UID = 64_100
-UNPRIVILEGED = {
-    "test_sandbox.py": "",
-    "test_egress.py": "",
-    "test_call_limits.py": "process] or (bubblewrap and only)",  # where calls have no user namespace of their own
-}
+# The kernel counts processes by user. Limits of calls are tried where calls have no user namespace of their own.
+UID, OTHER_UID = 64_100, 64_101
+LIMITED = "process] or (bubblewrap and only)"
 
 
 @pytest.fixture
@@ -41,7 +38,7 @@ def directory() -> Iterator[Path]:
 
 def run_tests_as(uid: int, directory: Path, *arguments: str) -> None:
     os.chown(directory, uid, uid)
-    options = ["-n0", "-p", "no:cacheprovider", "--basetemp", str(directory / "tests")]
+    options = ["-n0", "-p", "tests.tools.one_mode", "-p", "no:cacheprovider", "--basetemp", str(directory / "tests")]
     known = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
     ended = subprocess.run(
         [sys.executable, "-m", "tests.tools.as_user", str(uid), *options, *arguments],
@@ -55,9 +52,12 @@ def run_tests_as(uid: int, directory: Path, *arguments: str) -> None:
     assert ended.returncode == 0, ended.stdout[-20_000:]
 
 
-@pytest.mark.parametrize(("number", "name"), list(enumerate(UNPRIVILEGED)), ids=list(UNPRIVILEGED))
-def test_the_sandbox_of_an_unprivileged_server_passes_its_tests(number: int, name: str, directory: Path) -> None:
-    run_tests_as(FIRST_UID + number, directory, f"tests/tools/{name}", "-k", UNPRIVILEGED[name])
+def test_the_sandbox_of_an_unprivileged_server_passes_its_tests(directory: Path) -> None:
+    run_tests_as(UID, directory, "tests/tools/test_sandbox.py", "tests/tools/test_egress.py")
+
+
+def test_limits_of_calls_of_an_unprivileged_server_pass_their_tests(directory: Path) -> None:
+    run_tests_as(OTHER_UID, directory, "tests/tools/test_call_limits.py", "-k", LIMITED)
 
 
 def test_the_sandbox_of_root_with_a_user_for_each_call_passes_its_tests(directory: Path) -> None:

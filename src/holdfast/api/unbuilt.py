@@ -5,7 +5,8 @@ They answer 501 with a sentence rather than 404, so that nobody mistakes a missi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -354,13 +355,14 @@ UNBUILT: Final[tuple[Family, ...]] = (
 )
 
 
-def unbuilt_routes() -> Iterator[Route]:
-    """Come after every real route, which therefore wins."""
-    for family in UNBUILT:
-        for operation in family.operations:
-            yield _refusing(operation, Unsupported(family.sentence(operation)))
-    for operation, sentence in REFUSED.items():
-        yield _refusing(operation, NotAllowed(sentence))
+@cache
+def unbuilt_routes() -> tuple[Route, ...]:
+    """Come after every real route, which therefore wins. All applications of a process share them."""
+    unsupported = ((operation, family) for family in UNBUILT for operation in family.operations)
+    return (
+        *(_refusing(operation, Unsupported(family.sentence(operation))) for operation, family in unsupported),
+        *(_refusing(operation, NotAllowed(sentence)) for operation, sentence in REFUSED.items()),
+    )
 
 
 def _refusing(operation: str, error: RequestError) -> Route:
