@@ -81,7 +81,7 @@ def _has_environment() -> bool:
 def _install(project: str) -> bool:
     print(f"Installing {project} into .venv …", file=sys.stderr)
     if uv := shutil.which("uv"):
-        installer = (uv, "pip", "install", "--python", str(PYTHON))
+        installer = (uv, "pip", "install", "--compile-bytecode", "--python", str(PYTHON))
     else:
         installer = (str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check")
     return _run(*installer, "--quiet", "--constraint", "constraints.txt", "--editable", project)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from typing import Any
 
 import pytest
 from sqlalchemy import BigInteger, func, literal, select
@@ -11,7 +13,8 @@ from holdfast.core.messages import Message
 from holdfast.errors import HoldfastError
 from holdfast.store import facts, messages
 from holdfast.store.database import Database, DatabaseError, Row, Transaction, open_database
-from holdfast.store.sqlite import LONG_READERS
+from holdfast.store.sqlite import LONG_READERS, _LongRead
+from holdfast.store.sqlite_connection import SQLiteTransaction
 
 from .world import a_message, add_agent, look, say
 
@@ -35,6 +38,32 @@ async def test_a_long_read_that_nobody_waits_for_any_more_is_interrupted(databas
         with pytest.raises(asyncio.CancelledError):
             await reading
     assert await asyncio.wait_for(database.read_long(one), 60) == 1
+
+
+async def test_a_long_read_that_is_called_off_just_before_its_statement_begins_ends(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = await open_database(sqlite_url)
+    loop, about_to_begin, called_off = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    begin, call_off = SQLiteTransaction._run, _LongRead.call_off
+
+    def begin_late(self: SQLiteTransaction, *given: Any) -> Any:
+        if threading.current_thread().name.startswith("holdfast-reader"):
+            loop.call_soon_threadsafe(about_to_begin.set)
+            called_off.wait(60)
+        return begin(self, *given)
+
+    def call_off_and_tell(self: _LongRead) -> None:
+        call_off(self)
+        called_off.set()
+
+    monkeypatch.setattr(SQLiteTransaction, "_run", begin_late)
+    monkeypatch.setattr(_LongRead, "call_off", call_off_and_tell)
+    reading = asyncio.create_task(database.read_long(count_for_ever))
+    await about_to_begin.wait()
+    reading.cancel()
+    await asyncio.wait([reading])
+    await asyncio.wait_for(database.aclose(), 60)  # waits for its readers
 
 
 async def test_the_event_loop_goes_on_during_a_long_read(database: Database) -> None:

@@ -22,7 +22,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from contextvars import Context, copy_context
@@ -46,13 +46,13 @@ from holdfast.store.sqlite_connection import (
     refusal,
 )
 from holdfast.store.sqlite_log import Room, keep_a_log
-from holdfast.store.statements import Statement
 from holdfast.store.transaction import DatabaseError, Job
 
 T = TypeVar("T")
 
 LARGEST_GROUP: Final = 256
 CHECK_EVERY_S: Final = 1.0  # anybody may ask whether the server is ready, and each answer costs a sync
+_INSTRUCTIONS_BETWEEN_LOOKS: Final = 10_000  # of SQLite's virtual machine: less than a millisecond
 LONG_READERS: Final = 2  # at once; more would only compete for the interpreter
 
 _log = logging.getLogger("holdfast.store")
@@ -255,30 +255,12 @@ class _LongRead:
 
     def __init__(self) -> None:
         self.called_off = False
-        self._connection: sqlite3.Connection | None = None
-        self._lock = threading.Lock()
-
-    def use(self, connection: sqlite3.Connection | None) -> None:
-        with self._lock:
-            self._connection = connection
 
     def call_off(self) -> None:
         self.called_off = True
-        with self._lock:  # the connection may be another read's in a moment
-            if self._connection is not None:
-                self._connection.interrupt()
 
-
-class _LongView(SQLiteView):
-    def __init__(self, connection: sqlite3.Connection, reading: _LongRead) -> None:
-        super().__init__(connection)
-        self._reading = reading
-
-    def _run(self, statement: Statement, parameters: Mapping[str, Any] | None) -> sqlite3.Cursor:
-        # An interrupt ends only the statement that is running, and none may be.
-        if self._reading.called_off:
-            raise DatabaseError("The read was called off")
-        return super()._run(statement, parameters)
+    def is_called_off(self) -> bool:
+        return self.called_off
 
 
 class _LongReads:
@@ -314,11 +296,14 @@ class _LongReads:
             connection = self._idle.get_nowait()
         except queue.Empty:
             connection = connect(self._path, read_only=True)
-        reading.use(connection)
+        # SQLite asks while a statement runs. `interrupt` would be lost on one that is only about to.
+        connection.set_progress_handler(reading.is_called_off, _INSTRUCTIONS_BETWEEN_LOOKS)
         try:
-            return _LongView(connection, reading).show(job)
+            return SQLiteView(connection).show(job)
         finally:
-            reading.use(None)
+            connection.set_progress_handler(None, 0)
+            if connection.in_transaction:
+                connection.rollback()
             self._idle.put(connection)
 
 
