@@ -105,6 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     openai_responses: Literal["auto", "always", "never"] = "auto"
     model_timeout_s: float = 60.0
     model_stream_timeout_s: float = 600.0
+    embedding_timeout_s: float = 10.0
     model_retries: int = 3
     model_retry_s: float = 0.5
     keepalive_s: float = 20.0

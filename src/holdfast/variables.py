@@ -265,6 +265,12 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "How long a whole reply may take.",
     ),
     Variable(
+        "embedding_timeout_s",
+        ("HOLDFAST_EMBEDDING_TIMEOUT_S",),
+        _seconds(0.1, 1800),
+        "How long a search waits for embedding models, and an insert for each batch; then words must do.",
+    ),
+    Variable(
         "model_retries",
         ("HOLDFAST_MODEL_RETRIES", "ANTHROPIC_MAX_RETRIES"),
         _whole(0, 20),

@@ -100,7 +100,9 @@ def assemble(
     executors = Executors(SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s))
     patience = Patience(settings.model_retries, settings.model_retry_s)
     observers = Observers(Spans(), _traces(settings, database, box, clock) if settings.trace_provider else None)
-    archival = ArchivalMemory(database, catalog, clock, settings.archival_token_limit)
+    archival = ArchivalMemory(
+        database, catalog, clock, settings.archival_token_limit, embedding_timeout_s=settings.embedding_timeout_s
+    )
     compactor = Compactor(catalog, clock, TokenRatios(database), patience, observers.spans)
     runner = Runner(
         database,

@@ -236,7 +236,11 @@ BAD: list[tuple[int, dict[str, Any], str]] = [
     (422, {"context_window_limit": 0}, "context_window_limit"),
     (400, {"embedding": "openai/text-embedding-3-small"}, "Leave embedding out"),
     (422, {"embedding": "small"}, "provider/model"),
-    (400, {"max_reasoning_tokens": 10, "max_tokens": 9}, "must not exceed"),
+    (
+        400,
+        {"max_reasoning_tokens": 10, "max_tokens": 10},
+        "Max reasoning tokens (10) must be less than max tokens (10)",
+    ),
     (422, {"model_settings": {"provider_type": "nobody"}}, "provider_type"),
     (422, {"model_settings": {"temperature": 9}}, "temperature"),
     (409, {"memory_blocks": [{"label": "a", "value": ""}, {"label": "a", "value": ""}]}, "'a'"),

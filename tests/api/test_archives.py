@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from letta_client import APIStatusError
 
 from tests.api.resources import Catalog, Served
+from tests.served import served as served_at
 
 UNKNOWN = "archive-123e4567-e89b-42d3-8456-426614174000"
 UNKNOWN_PASSAGE = "passage-123e4567-e89b-42d3-8456-426614174000"
@@ -382,3 +384,35 @@ async def test_moments_at_the_ends_of_time_are_refused_or_shown(served: Served) 
         assert last["count"] >= 1
     hits = await served.ok("POST", "/v1/passages/search", {"query": "tea", "end_date": "9999-12-31"})
     assert len(hits) == 2
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("manner", ["silent", "dripping"])
+async def test_a_vendor_that_never_ends_its_answer_holds_up_nobody(tmp_path: Path, manner: str) -> None:
+    asked: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        if manner == "dripping":
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
+            while not writer.is_closing():
+                writer.write(b"1\r\n \r\n")
+                await asyncio.sleep(0.02)  # the manner itself
+        else:
+            while await reader.read(1_000):  # until the other side has gone
+                pass
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    described = {"embedding_endpoint_type": "openai", "embedding_model": "m", "embedding_dim": 8, "handle": "slow/m"}
+    async with server, served_at(tmp_path, embedding_timeout_s=2) as client:
+        provider = {"name": "slow", "provider_type": "openai", "api_key": "k", "base_url": address}
+        await client.ask("POST", "/v1/providers/", provider)
+        archive = await client.ask("POST", "/v1/archives/", {"name": "x", "embedding_config": described})
+        asked.clear()
+        await client.ask("POST", f"/v1/archives/{archive['id']}/passages", {"text": "green tea"})
+        assert len(asked) == 1
+        hits = await client.ask("POST", "/v1/passages/search", {"query": "tea", "archive_id": archive["id"]})
+        assert texts(hits) == ["green tea"]
+        assert len(asked) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -174,6 +175,39 @@ async def test_a_busy_agent_is_waited_for_and_not_for_ever(client: ServedClient)
     await client.agents.messages.cancel(agent_id=other)
     await stopped_run(client.deps.database, client.deps.worker, asking["id"])
     assert "now" in str((await heard(client, other))[-1].content)
+
+
+@pytest.mark.parametrize("tool", [ASK, TELL])
+async def test_of_two_agents_that_send_each_other_messages_at_once_one_is_refused_at_once(
+    database_url: str, tmp_path: Path, tool: str
+) -> None:
+    async with served(tmp_path, database_url=database_url, queue_wait_s=600) as client:
+        agents = [await talker(client), await talker(client)]
+
+        async def ask(own: str, other: str) -> tuple[str, str]:
+            return await told(client, own, "[[ttft:1.5]] " + instruction(tool, message="hi", other_agent_id=other))
+
+        asked = asyncio.gather(ask(*agents), ask(*reversed(agents)))
+        await eventually(lambda: client.open_model_streams == 2)
+        refused, answered = sorted(await asyncio.wait_for(asked, 60))
+        assert (refused[0], answered[0]) == ("error", "success")
+        assert "it waits for this agent" in refused[1]
+
+
+async def test_a_ring_of_three_that_wait_is_noticed_by_the_one_that_closes_it(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with served(tmp_path, database_url=database_url, queue_wait_s=600) as client:
+        agents = [await talker(client) for _ in range(3)]
+        asked = [
+            told(client, own, "[[ttft:2]] " + instruction(ASK, message="hi", other_agent_id=agents[at - 1]))
+            for at, own in enumerate(agents)
+        ]
+        waiting = asyncio.gather(*asked)
+        await eventually(lambda: client.open_model_streams == 3)
+        outcomes = sorted(await asyncio.wait_for(waiting, 60))
+        assert [status for status, _ in outcomes] == ["error", "success", "success"]
+        assert "it waits for this agent" in outcomes[0][1]
 
 
 async def test_a_cancel_reaches_the_runs_that_the_run_has_started(client: ServedClient) -> None:

@@ -72,3 +72,17 @@ async def test_a_program_sees_no_secret_of_the_agent(client: ServedClient) -> No
 
 async def test_other_languages_are_refused_in_words(client: ServedClient) -> None:
     assert "Python and JavaScript" in await run(client, "1", "java")
+
+
+async def test_what_other_programs_print_is_in_the_logs_in_its_order(client: ServedClient) -> None:
+    code = (
+        "import os, subprocess, sys\nprint('one')\nsubprocess.run(['echo', 'two'])\nos.system('echo three >&2')\n"
+        "sys.__stdout__.write('four')\nsys.__stdout__.flush()\nsys.stdout.close()"
+    )
+    assert await run(client, code) == {"results": [], "logs": {"stdout": ["one\ntwo\nfour"], "stderr": ["three\n"]}}
+
+
+async def test_half_a_character_is_no_reason_to_die(client: ServedClient) -> None:
+    assert (await run(client, "'\\ud800'"))["results"] == ["'\\ud800'"]
+    assert (await run(client, "print('a\\ud800')"))["logs"]["stdout"] == ["a\\ud800\n"]
+    assert (await run(client, "raise ValueError('a\\ud800')"))["error"]["value"] == "a\ufffd"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
-from collections.abc import AsyncIterator, Generator, Iterator
+import zlib
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast.tools.sandbox.web import html_text
+from holdfast.tools.sandbox.pages import charset_of, html_text, unpacked
 
 from ..served import ServedClient, served
 
@@ -26,7 +28,9 @@ class Pages(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         known = {"/page": ("text/html; charset=utf-8", PAGE), "/plain": ("text/plain", "ü")}
-        if self.path == "/image":
+        if self.path == "/packed":
+            self._answer(200, "text/html; charset=utf8mb4", gzip.compress(PAGE.encode()), {"Content-Encoding": "gzip"})
+        elif self.path == "/image":
             self._answer(200, "image/png", b"\x89PNG")
         elif self.path in known:
             content_type, text = known[self.path]
@@ -42,8 +46,10 @@ class Pages(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
-    def _answer(self, status: int, content_type: str, body: bytes) -> None:
+    def _answer(self, status: int, content_type: str, body: bytes, more: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
+        for name, value in (more or {}).items():
+            self.send_header(name, value)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -120,5 +126,85 @@ async def test_a_search_with_a_key_tells_what_was_found(client: ServedClient, we
     assert Pages.asked[-1]["numResults"] == 25
 
 
-def test_unclosed_tags_do_not_swallow_a_page() -> None:
-    assert html_text("<p>one<p>two<b> three") == "one\ntwo three"
+async def test_a_page_that_is_packed_unasked_and_names_a_charset_of_its_own_is_read(
+    client: ServedClient, web: str
+) -> None:
+    read = await run(client, "fetch_webpage", {"url": f"{web}/packed"})
+    assert "Kelp & rock" in str(read["func_return"])
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("<p>one<p>two<b> three", "one\ntwo three"),
+        ("<!doctype html><html><head><title>T</title><body><p>Hello <b>world</b></p></body></html>", "Hello world"),
+        ("<head><title>T</title><p>no body tag", "no body tag"),
+        ("<!doctype html><title>T</title><p>Hello", "Hello"),
+        ("<p>a<svg><p>b</p>c", "a\nb\nc"),
+        ("<p>a<svg><title>t</title><text>x</text></svg>c</p>", "ac"),
+        ("<p>x</p><noscript><p>y</p>", "x\n\ny"),
+        ("<p>before<template><p>in</p><p>after", "before\nin\n\nafter"),
+        ("<head/><p>x</p>", "x"),
+        ("<p>a<template><svg>b</template>c</svg>d", "acd"),
+        ("<p>1 < 2 & <3 and a<", "1 < 2 & <3 and a<"),
+        ("<script>if (a<b) s = '<!--';</script><p>x<style>p {}</style>y", "xy"),
+        ("<p>x<!-- <p>hidden --><?php echo 1 ?>y<![CDATA[z]]>", "xy"),
+        ("<p>x<!-- no end <p>y", "x"),
+        ("<p>x<script>no end <p>y", "x"),
+    ],
+)
+def test_what_a_page_says_is_read_however_it_is_written(source: str, text: str) -> None:
+    assert html_text(source) == text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "<" * 1_000_000,
+        "<!" * 500_000,
+        "<![CDATA[" * 200_000,
+        "<!--" * 300_000,
+        "<a " + "b='" * 300_000,
+        "<a " + "b='" * 300_000 + ">",
+        "<a" * 500_000,
+        "</" * 500_000 + ">",
+        "&" * 1_000_000,
+        "<script>" + "</" * 500_000,
+        "<script></" * 100_000,
+        "<svg>" * 200_000,
+        "<svg>" * 100_000 + "</title></p>" * 100_000,
+    ],
+)
+@pytest.mark.timeout(20)  # far more than it takes, far less than a time that grows with the square
+def test_no_page_takes_long(source: str) -> None:
+    html_text(source)
+
+
+@pytest.mark.parametrize(
+    ("body", "named", "charset"),
+    [
+        (b"<p>hello", None, "utf-8"),
+        (b"<p>hello", "latin-1", "latin-1"),
+        (b"<p>hello", "utf8mb4", "utf-8"),
+        (b"<p>hello", "zlib", "utf-8"),
+        (b"<p>hello", "a\0b", "utf-8"),
+        (b"\xef\xbb\xbfhello", "latin-1", "utf-8-sig"),
+        ("<p>hello".encode("utf-16"), None, "utf-16"),
+        (b'<head><meta charset="shift_jis">', None, "shift_jis"),
+        (b'<meta http-equiv="Content-Type" content="text/html; charset=koi8-r">', None, "koi8-r"),
+        (b'<meta charset="shift_jis">', "utf-8", "utf-8"),
+        (b'<meta charset="nonsense">', "nonsense", "utf-8"),
+    ],
+)
+def test_the_charset_is_found(body: bytes, named: str | None, charset: str) -> None:
+    assert charset_of(body, named) == charset
+
+
+def test_a_packed_answer_is_unpacked_up_to_the_limit() -> None:
+    assert unpacked(b"x", "", 10) == unpacked(b"x", "identity", 10) == b"x"
+    assert unpacked(zlib.compress(b"hello"), "deflate", 10) == b"hello"
+    assert unpacked(gzip.compress(b"x" * 1_000_000), "gzip", 10) == b"x" * 11
+    with pytest.raises(ValueError, match="packed as 'br'"):
+        unpacked(b"x", "br", 10)
+    with pytest.raises(ValueError, match="not gzip"):
+        unpacked(b"no such thing", "gzip", 10)

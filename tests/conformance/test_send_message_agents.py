@@ -10,7 +10,7 @@ import pytest
 from letta_client import AsyncLetta
 
 from tests.conformance.answers import approve, asked_ids, deny
-from tests.conformance.checks import check_at_rest, check_told_is_stored, history, read_run, rows, steps_of
+from tests.conformance.checks import check_at_rest, check_told_is_stored, history, read_agent, read_run, rows, steps_of
 from tests.conformance.conftest import MakeAgent
 from tests.conformance.modes import Json, Mode, begin, in_modes, send
 
@@ -265,3 +265,38 @@ async def test_an_answer_with_a_given_shape_is_shown_as_json(client: AsyncLetta,
     for mode in ("blocking", "token"):
         told = await send(client, mode, agent, f"Go. {shaped}")
         assert json.loads(told.text) == {"answer": [1, "two"]}
+
+
+@in_modes("BT")
+@pytest.mark.parametrize("agent_type", TYPES)
+async def test_a_window_nearly_full_is_compacted_and_the_agent_still_answers(
+    client: AsyncLetta, make_agent: MakeAgent, mode: Mode, agent_type: str
+) -> None:
+    agent = await make(make_agent, agent_type=agent_type)
+    for number in range(6):
+        await send(client, "blocking", agent, f"Turn {number}: {'lorem ipsum dolor sit amet ' * 40}")
+    before = (await read_agent(client, agent))["message_ids"]
+
+    told = await send(client, mode, agent, "Hello [[usage:120000,10]]", include_compaction_messages=True)
+
+    assert (told.text, told.stop_reason) == ("You said: Hello", "end_turn")
+    summary = told.only("summary_message")
+    after = (await read_agent(client, agent))["message_ids"]
+    assert after[:2] == [before[0], summary["id"]]
+    assert len(after) < len(before)
+    await check_at_rest(client, agent, compacted=True)
+    again = await send(client, mode, agent, "Still there?")
+    assert again.text == "You said: Still there?"
+
+
+async def test_a_compaction_on_request_leaves_calls_with_their_returns(
+    client: AsyncLetta, make_agent: MakeAgent
+) -> None:
+    agent = await make(make_agent, "print_tool")
+    for number in range(4):
+        await send(client, "blocking", agent, f"Call print_tool with message 'ahoy {number}'")
+    shrunk = (await client.agents.messages.compact(agent_id=agent)).to_dict()
+    assert shrunk["num_messages_after"] < shrunk["num_messages_before"]
+    await check_at_rest(client, agent, compacted=True)
+    told = await send(client, "blocking", agent, "Call print_tool with message 'again'")
+    assert told.text == "print_tool returned again."

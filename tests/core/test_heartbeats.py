@@ -73,6 +73,16 @@ def test_thinking_comes_first_and_the_heartbeat_last_and_both_are_required() -> 
     assert parameters["required"] == ["x"], "the tool's own schema stays as it is"
 
 
+@pytest.mark.parametrize("heartbeat", [True, False])
+def test_a_tool_that_brings_such_arguments_itself_is_asked_for_them_once(heartbeat: bool) -> None:
+    names = ["request_heartbeat", "x", "thinking"]
+    parameters = {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names}
+    shown = heartbeats.with_arguments(parameters, thinking=True, heartbeat=heartbeat)
+    expected = ["thinking", "x", *(["request_heartbeat"] if heartbeat else [])]
+    assert list(shown["properties"]) == expected
+    assert shown["required"] == expected
+
+
 def test_a_model_that_reasons_and_a_tool_that_ends_the_turn_get_neither() -> None:
     assert heartbeats.with_arguments({"type": "object"}, thinking=False, heartbeat=False) == {
         "type": "object",

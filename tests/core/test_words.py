@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.words import MOST_ASKED, MOST_WORDS, asked_words, words_of
+from holdfast.core.words import MOST_ASKED, MOST_BYTES, MOST_WORDS, asked_words, words_of
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,9 @@ from holdfast.core.words import MOST_ASKED, MOST_WORDS, asked_words, words_of
         ("東京都", ["東京", "京都"]),
         ("東京tower5", ["東京", "tower5"]),
         ("茶", ["茶"]),
+        ("Ο ουρανός, ΟΥΡΑΝΟΣ", ["ο", "ουρανοσ", "ουρανοσ"]),
+        ("हिन्दी भाषा", ["हनद", "भष"]),
+        ("soft\u00adhyphen क्\u200dष می\u200cخواهم", ["softhyphen", "कष", "میخواهم"]),
     ],
 )
 def test_words_are_plain_lower_case_and_singular(text: str, words: list[str]) -> None:
@@ -41,6 +44,7 @@ def test_a_word_is_one_word_again_and_cannot_break_a_query(text: str) -> None:
 
 def test_only_the_beginning_of_a_very_long_text_is_indexed() -> None:
     assert len(words_of("word " * (MOST_WORDS + 10))) == MOST_WORDS
+    assert sum(len(word.encode()) for word in words_of(f"{'ж' * 64} " * 20_000)) <= MOST_BYTES
 
 
 def test_a_word_of_two_scripts_is_taken_apart() -> None:

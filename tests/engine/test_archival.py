@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from holdfast.actions.base_tools import sync_base_tools
 from holdfast.core.messages import ToolReturn, text_of
 from holdfast.core.records import Archive, Passage
 from holdfast.engine.archival import ArchivalMemory, NewPassage, Search
-from holdfast.errors import Refused
+from holdfast.errors import NotFound, Refused
 from holdfast.llm.catalog import ModelCatalog
 from holdfast.store import agents, archives, passages, tools
 from holdfast.store.paging import Page
@@ -177,3 +178,99 @@ async def test_large_vectors_are_asked_for_in_small_batches(world: World) -> Non
     await world.database.write(lambda tx: archives.insert(tx, archive))
     await memory.add(archive.id, [NewPassage(text="x") for _ in range(50)])
     assert sizes == [20, 20, 10]
+
+
+@pytest.mark.parametrize("change", ["deleted", "detached"])
+async def test_an_archive_that_goes_while_a_vector_is_made_stays_gone(world: World, change: str) -> None:
+    given = Archive(id=ids.new("archive"), name="given", embedding="acme/vectors", created_us=1, updated_us=1)
+
+    async def give(tx: Transaction) -> None:
+        await archives.insert(tx, given)
+        await archives.attach(tx, world.agent_id, given.id)
+
+    async def take(tx: Transaction) -> None:
+        if change == "detached":
+            await archives.detach(tx, world.agent_id, given.id)
+        elif await archives.is_taken(tx, given.id):
+            await archives.mark_deleted(tx, given.id, 1)
+            await archives.clear(tx, given.id)
+
+    class Taking(ModelCatalog):
+        async def embed(self, handle: str, texts: Sequence[str]) -> list[list[float]]:
+            await world.database.write(take)
+            return [[1.0] for _ in texts]
+
+    await world.database.write(give)
+    memory = ArchivalMemory(world.database, Taking(), world.clock)
+    archive, [passage] = await memory.add_for_agent(world.agent_id, [NewPassage(text="tea")])
+    assert archive.id != given.id
+    assert await stored(world) == [passage]
+    assert await world.database.read(lambda tx: archives.is_taken(tx, given.id)) is (change == "detached")
+
+
+async def test_a_passage_for_an_archive_that_is_deleted_meanwhile_is_refused(world: World) -> None:
+    given = Archive(id=ids.new("archive"), name="given", embedding="acme/vectors", created_us=1, updated_us=1)
+    await world.database.write(lambda tx: archives.insert(tx, given))
+
+    class Deleting(ModelCatalog):
+        async def embed(self, handle: str, texts: Sequence[str]) -> list[list[float]]:
+            await world.database.write(lambda tx: archives.mark_deleted(tx, given.id, 1))
+            return [[1.0] for _ in texts]
+
+    memory = ArchivalMemory(world.database, Deleting(), world.clock)
+    with pytest.raises(NotFound):
+        await memory.add(given.id, [NewPassage(text="tea")])
+    await memory.clear(given.id)
+    assert not await world.database.read(lambda tx: archives.is_taken(tx, given.id))
+
+
+@pytest.mark.timeout(30)
+async def test_models_that_do_not_answer_are_waited_for_together_and_not_for_long(world: World) -> None:
+    """Both have to be asked at once, or the first would never answer."""
+    asked: set[str] = set()
+    both = asyncio.Event()
+
+    class Silent(ModelCatalog):
+        async def embed(self, handle: str, texts: Sequence[str]) -> list[list[float]]:
+            asked.add(handle)
+            if len(asked) == 2:
+                both.set()
+            await both.wait()
+            if handle == "acme/silent":
+                await asyncio.Event().wait()
+            return [[1.0] for _ in texts]
+
+    made = [Archive(id=ids.new("archive"), name=name, embedding=f"acme/{name}") for name in ("silent", "good")]
+    for archive in made:
+        await world.database.write(lambda tx, archive=archive: archives.insert(tx, archive))
+    quick = ArchivalMemory(world.database, ModelCatalog(), world.clock)
+    for archive in made:
+        await quick.add(archive.id, [NewPassage(text="green tea")])
+    memory = ArchivalMemory(world.database, Silent(), world.clock, embedding_timeout_s=1)
+    hits = await memory.search(Search(query="tea", archives=tuple(made)))
+    assert {hit.passage.archive_id for hit in hits} == {archive.id for archive in made}
+    assert asked == {"acme/silent", "acme/good"}
+
+
+@pytest.mark.timeout(30)
+async def test_a_passage_does_not_wait_for_a_model_that_hangs(world: World) -> None:
+    class Hanging(ModelCatalog):
+        """From the second request on, as when the first batch is taken."""
+
+        asked = 0
+
+        async def embed(self, handle: str, texts: Sequence[str]) -> list[list[float]]:
+            self.asked += 1
+            if self.asked > 1:
+                await asyncio.Event().wait()
+            return [[1.0] for _ in texts]
+
+    archive = Archive(
+        id=ids.new("archive"), name="x", embedding="acme/x", embedding_config={"batch_size": 2, "embedding_dim": 1}
+    )
+    await world.database.write(lambda tx: archives.insert(tx, archive))
+    memory = ArchivalMemory(world.database, Hanging(), world.clock, embedding_timeout_s=0.1)
+    _, added = await memory.add(archive.id, [NewPassage(text=f"tea {n}") for n in range(6)])
+    assert len(added) == 6
+    waiting = await world.database.read(lambda tx: passages.awaiting_vectors(tx, archive.id, 10))
+    assert [passage.text for passage in waiting] == ["tea 2", "tea 3", "tea 4", "tea 5"]

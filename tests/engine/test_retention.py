@@ -1,10 +1,12 @@
-"""Frames are kept for a while after a run has ended, then they make room."""
+"""Frames are kept for a while after a run has ended, then they make room. So do archives that are deleted."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.store import frames, journal
+import pytest
+
+from holdfast.store import archives, frames, journal, passages
 
 from ..served import ServedClient, served
 
@@ -56,3 +58,21 @@ async def test_without_a_retention_journals_are_kept(tmp_path: Path) -> None:
         run_id = await stream_in_background(client)
         await client.deps.worker.forget_old_journals()
         assert await client.deps.database.read(lambda tx: journal.load(tx, run_id))
+
+
+async def test_an_archive_whose_deletion_was_cut_short_is_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "PASSAGES_AT_ONCE", 1)
+    async with served(tmp_path) as client:
+        agent = await client.agent()
+        for text in ("one", "two", "three"):
+            [passage] = await client.agents.passages.create(agent.id, text=text)
+        archive_id = str(passage.archive_id)
+        await client.deps.database.write(lambda tx: archives.mark_deleted(tx, archive_id, 1))
+        assert "not found" in await client.refusal(404, "GET", f"/v1/archives/{archive_id}")
+
+        await client.deps.worker.clear_deleted_archives()
+
+        assert not await client.deps.database.read(lambda tx: archives.is_taken(tx, archive_id))
+        assert await client.deps.database.read(lambda tx: passages.find(tx, str(passage.id))) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 import sqlite3
 from contextlib import closing
@@ -11,7 +12,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from alembic import op
+from alembic import command, op
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -19,9 +20,11 @@ from sqlalchemy import create_engine
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from holdfast.store import sqlite
+from holdfast.core.words import asked_words
+from holdfast.store import passage_search, sqlite
 from holdfast.store.database import DatabaseError, open_database
 from holdfast.store.migrations import revision, upgrade
+from holdfast.store.passage_search import PassageFilter
 from holdfast.store.schema import metadata
 from holdfast.store.sqlite_log import keep_a_log
 
@@ -202,3 +205,25 @@ async def test_a_database_from_a_newer_release_is_left_alone(database_url: str) 
         await connection.close()
     with pytest.raises(DatabaseError, match="newer release"):
         await open_database(database_url)
+
+
+async def test_passages_that_postgresql_had_indexed_by_its_own_words_are_indexed_by_ours(
+    empty_postgres_url: str,
+) -> None:
+    config = upgrade.configuration()
+    config.output_buffer = io.StringIO()
+    config.attributes["dialect"] = "postgresql"
+    command.upgrade(config, "base:0007", sql=True)
+    connection = await _driver.connect(empty_postgres_url)
+    await connection.execute(config.output_buffer.getvalue())
+    await connection.execute("INSERT INTO archives (id, name, created_us, updated_us) VALUES ('archive-1', 'a', 1, 1)")
+    await connection.execute(
+        "INSERT INTO passages (id, archive_id, text, words, tags, metadata, awaits_vector, created_us, updated_us) "
+        "VALUES ('passage-1', 'archive-1', '03e2d', '03e2d ουρανος', '[]', '{}', false, 1, 1)"
+    )
+    await connection.close()
+    database = await open_database(empty_postgres_url)
+    for word in asked_words("03e2d ΟΥΡΑΝΟΣ"):
+        found = await database.read_long(lambda tx, word=word: passage_search.by_words(tx, [word], PassageFilter(), 1))
+        assert found == ["passage-1"]
+    await database.aclose()

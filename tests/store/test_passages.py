@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import ids
 from holdfast.core.records import Archive, Passage
+from holdfast.core.words import asked_words
 from holdfast.errors import Conflict, NotFound
 from holdfast.store import archives, passage_search, passages
 from holdfast.store.database import Database, Transaction, open_database
@@ -125,7 +126,8 @@ async def test_words_are_found_in_their_archive_and_go_with_it(database: Databas
     assert (await with_words(database, ["green", "tea"]))[0] == "Ann likes green tea"
     assert await with_words(database, ["nothing"]) == []
     assert await with_words(database, []) == []
-    await call(database, archives.delete_archive, second.id)
+    await call(database, archives.mark_deleted, second.id, 1)
+    assert await call(database, archives.clear, second.id)
     assert await with_words(database, ["tea"]) == ["Ann likes green tea"]
 
 
@@ -238,3 +240,39 @@ async def test_a_list_of_numbers_is_one_parameter(database: Database) -> None:
     await add(database, archive, "tea", a_vector(1, 0))
     found = await look(database, passage_search._compared, range(1, 40_000), a_vector(1, 0), 1)
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("the build 03e2d failed", "03e2d"),
+        ("paid 1e5x in all", "1e5x"),
+        ("Ο ουρανός είναι μπλε", "ΟΥΡΑΝΟΣ"),
+        ("नदी का पानी मीठा है", "मीठा"),
+        ("தமிழ் மொழி", "மொழி"),
+    ],
+)
+async def test_a_word_is_found_whatever_the_database_would_make_of_it(
+    database: Database, text: str, query: str
+) -> None:
+    archive = await an_archive(database)
+    await add(database, archive, "nothing of the kind: 2d, 5x")
+    await add(database, archive, text)
+    assert await with_words(database, asked_words(query)) == [text]
+
+
+async def test_a_word_that_is_there_often_counts_more(database: Database) -> None:
+    archive = await an_archive(database)
+    await add(database, archive, "tea and coffee and water and juice")
+    await add(database, archive, "tea and more tea and still more tea")
+    assert (await with_words(database, ["tea"]))[0] == "tea and more tea and still more tea"
+
+
+async def test_the_longest_list_of_words_can_be_stored(database: Database) -> None:
+    archive = await an_archive(database)
+    text = " ".join(f"{number:0>64}" for number in range(20_000))
+    await add(database, archive, text)
+    assert len(await with_words(database, [f"{7:0>64}"])) == 1
+    short = " ".join(f"w{number}" for number in range(60_000))
+    await add(database, archive, short)
+    assert len(await with_words(database, ["w7"])) == 1

@@ -204,11 +204,21 @@ def who(agent_state, agent_id: str) -> list:
         ("Point(x=1)", '{"x":1}'),
         ("{'when': datetime.date(2026, 1, 2), 'odd': object}", '{"when":"2026-01-02","odd":"<class \'object\'>"}'),
         ("(1, 2)", "(1, 2)"),
+        (r"'a\ud800b'", "a\ufffdb"),
+        (r"'\ud83d\ude00'", "😀"),
+        (r"{'a': '\ud800'}", r'{"a":"\ud800"}'),
+        (r"('\ud800',)", r"('\ud800',)"),
+        (r"type('T', (), {'__str__': lambda self: '\ud800'})()", "\ufffd"),
     ],
 )
 async def test_return_values_become_text(sandbox: ForkServerSandbox, expression: str, shown: str) -> None:
     head = "import datetime\nfrom pydantic import BaseModel\nclass Point(BaseModel):\n    x: int\n"
     assert (await sandbox.run(job(f"{head}def f():\n    return {expression}\n"))).content == shown
+
+
+async def test_half_a_character_in_a_part_is_marked(sandbox: ForkServerSandbox) -> None:
+    source = "def f():\n    return [{'type': 'text', 'text': 'a\\ud800b'}]\n"
+    assert (await sandbox.run(job(source))).content == (Text("a\ufffdb"),)
 
 
 async def test_images_in_a_return_become_parts(sandbox: ForkServerSandbox) -> None:
@@ -253,6 +263,7 @@ async def test_a_long_error_is_cut_at_a_thousand_characters(sandbox: ForkServerS
         ("import os\ndef f():\n    os._exit(3)\n", "exit code 3"),
         ("import ctypes\ndef f():\n    ctypes.string_at(0)\n", "SIGSEGV"),
         ("def f():\n    return len(bytearray(3 << 30))\n", "MemoryError"),
+        ("def f():\n    raise ValueError('a\\ud800b')\n", "a\ufffdb"),
     ],
 )
 async def test_every_way_to_die_becomes_an_error(sandbox: ForkServerSandbox, source: str, fragment: str) -> None:

@@ -1,13 +1,16 @@
 """Messages that an agent sends to others with a tool: accepted like any other message, by this server itself.
 
 Each starts a run of its own, which names the run that started it; so a cancel finds what is to be cancelled with it.
-An agent that waits for an answer is never asked for one by those who are to give it: nobody would ever answer.
+An agent that waits for an answer is never asked for one by those who are to give it: nobody would ever answer. Nor
+does one wait for a busy agent that, by way of others or not, waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections import Counter
+from collections.abc import Coroutine, Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from holdfast import ids
@@ -46,6 +49,7 @@ class AskAgents:
         self._send = send
         self._worker = worker
         self._wait_s = wait_s
+        self._awaited: dict[str, Counter[str]] = {}  # by thread: those whose answer or whose end it waits for
 
     async def prepare(self, spec: RunSpec, call: OpenCall) -> Execute:
         """The run that makes the call is the one that is active on its thread: there is only one."""
@@ -79,7 +83,8 @@ class AskAgents:
             raise _no_agent(one.other_agent_id)
         if name == talk.ASK:
             return repr(await self._ask(asking, one.other_agent_id, one.message))
-        await self._deliver(asking, one.other_agent_id, one.message, waits=False)
+        with self._waiting(asking.thread_id, one.other_agent_id):  # in line, if it is busy
+            await self._deliver(asking, one.other_agent_id, one.message, waits=False)
         return talk.SENT
 
     async def _ask_all(self, asking: Run, agent_ids: list[str], message: str) -> list[dict[str, Any]]:
@@ -100,6 +105,10 @@ class AskAgents:
         return [task.result() for task in asked]
 
     async def _ask(self, asking: Run, agent_id: str, message: str) -> dict[str, Any]:
+        with self._waiting(asking.thread_id, agent_id):
+            return await self._answer(asking, agent_id, message)
+
+    async def _answer(self, asking: Run, agent_id: str, message: str) -> dict[str, Any]:
         """Once the message is sent, a database that does not answer is waited for: the message cannot be sent again."""
         child = (await self._deliver(asking, agent_id, message, waits=True)).run.id
         run = await until_database_answers(lambda: stopped_run(self._database, self._worker, child), f"run {child}")
@@ -128,9 +137,9 @@ class AskAgents:
             parent_run_id=asking.id,
             parent_waits=waits,
         )
-        return await self._accepted(sending)
+        return await self._accepted(asking, sending)
 
-    async def _accepted(self, sending: Sending) -> Accepted:
+    async def _accepted(self, asking: Run, sending: Sending) -> Accepted:
         """Waits for a busy agent here, not within the acceptance, which must not be left half way."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait_s
@@ -143,7 +152,35 @@ class AskAgents:
                 left_s = deadline - loop.time()
                 if left_s <= 0:
                     raise
+                if asking.thread_id in self._awaited_by(sending.thread_id):
+                    raise ToolFailed(
+                        f"Agent {sending.thread_id} cannot be sent a message now: it waits for this agent, which it "
+                        "has sent a message itself. End this turn, and it will come."
+                    ) from busy
                 await self._until_free(busy.run_id, left_s)
+
+    @contextmanager
+    def _waiting(self, thread_id: str, agent_id: str) -> Generator[None]:
+        """Whoever closes a ring of waiting is the last to come here, and sees the others."""
+        awaited = self._awaited.setdefault(thread_id, Counter())
+        awaited[agent_id] += 1
+        try:
+            yield
+        finally:
+            awaited[agent_id] -= 1
+            if not +awaited:
+                del self._awaited[thread_id]
+
+    def _awaited_by(self, thread_id: str) -> set[str]:
+        """The threads that it waits for, and those that they wait for. Only those of this server are known."""
+        found: set[str] = set()
+        following = [thread_id]
+        while following:
+            for each in +self._awaited.get(following.pop(), Counter[str]()):
+                if each not in found:
+                    found.add(each)
+                    following.append(each)
+        return found
 
     async def _until_free(self, run_id: str | None, left_s: float) -> None:
         """`run_id`: of the run that the agent is busy with, if it is known."""

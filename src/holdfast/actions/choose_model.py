@@ -161,8 +161,11 @@ def _read_aliases(request: AgentFields, call: CallSettings) -> None:
         if request.enable_reasoner is not None:
             call.enable_reasoning(request.enable_reasoner)
         if budget := request.max_reasoning_tokens:
-            if request.max_tokens is not None and budget > request.max_tokens:
-                raise Invalid(f"max_reasoning_tokens ({budget}) must not exceed max_tokens ({request.max_tokens}).")
+            if request.max_tokens is not None and budget >= request.max_tokens:
+                raise Invalid(
+                    f"INVALID_ARGUMENT: Max reasoning tokens ({budget}) must be less than max tokens "
+                    f"({request.max_tokens})"
+                )
             call.limit_reasoning(budget)
     if request.reasoning is not None:
         call.enable_reasoning(request.reasoning)

@@ -65,7 +65,7 @@ async def run_attached(
         agent = await agent_rows.get(tx, agent_id)
         tool = next((tool for tool in await tool_rows.of_agent(tx, agent_id) if tool.name == tool_name), None)
         if tool is None:
-            raise NotFound(f"The tool {tool_name!r} is not attached to the agent {agent_id}")
+            raise NotFound(f"Tool {tool_name!r} not found or not attached to agent {agent_id!r}")
         return agent, tool, (await agent_rows.secrets_of(tx, (agent_id,))).get(agent_id, [])
 
     agent, tool, secrets = await database.read(load)

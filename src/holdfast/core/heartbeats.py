@@ -70,9 +70,12 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def with_arguments(parameters: Mapping[str, Any], *, thinking: bool, heartbeat: bool) -> dict[str, Any]:
-    """The schema of a tool as such a model is shown it."""
+    """The schema of a tool as such a model is shown it. A tool may bring an argument of such a name itself, as those of
+    MCP servers do: it is asked for once, and vendors refuse a name that is required twice."""
+    added = {THINKING} if thinking else set[str]()
     properties: dict[str, Any] = dict(parameters.get("properties") or {})
-    required: list[str] = list(parameters.get("required") or ())
+    properties.pop(HEARTBEAT, None)
+    required = [name for name in parameters.get("required") or () if name not in added | {HEARTBEAT}]
     if thinking:
         properties = {THINKING: _THINKING_SCHEMA, **properties}
         required = [THINKING, *required]

@@ -1,4 +1,4 @@
-"""The words that a text is found by: lower case, without accents, plurals as singulars.
+"""The words that a text is found by: lower case, without accents and vowel signs, plurals as singulars.
 
 Both databases index what is written here, so that a search finds the same in each. Languages that are written without
 spaces give pairs of neighbouring characters.
@@ -11,9 +11,13 @@ import unicodedata
 from typing import Final
 
 _WORD: Final = re.compile(r"[^\W_]+")
+_MARKS: Final = frozenset({"Mn", "Mc"})
+_JOINERS: Final = "\u00ad\u200c\u200d"  # within words: soft hyphen, zero width non-joiner and joiner
 _UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e00-\u0e7f]+")
 _LONGEST: Final = 64  # characters of a word: longer ones are keys and encoded data, which nobody searches for whole
-MOST_WORDS: Final = 50_000  # of a text; PostgreSQL indexes at most 1 MB of them
+# Of a text. PostgreSQL indexes at most 1 MiB of it: the bytes of each word, and up to six more for its place.
+MOST_WORDS: Final = 50_000
+MOST_BYTES: Final = 600_000
 MOST_ASKED: Final = 64
 
 
@@ -39,15 +43,19 @@ _COMMON: Final = frozenset(
 
 def words_of(text: str) -> list[str]:
     """In their order, repeated as they are repeated."""
-    # Marks that stand alone after decomposition are accents; what is left is lower-cased last, as `İ` needs.
+    # Marks that stand alone after decomposition are accents, or vowels of Indic scripts; what is left is lower-cased
+    # last, as `İ` needs.
     decomposed = unicodedata.normalize("NFKD", text)
-    plain = "".join(char for char in decomposed if unicodedata.category(char) != "Mn").lower()
+    plain = "".join(char for char in decomposed if unicodedata.category(char) not in _MARKS and char not in _JOINERS)
     found: list[str] = []
-    for match in _WORD.finditer(plain):
-        found.extend(_pieces(match.group()))
-        if len(found) >= MOST_WORDS:
-            break
-    return found[:MOST_WORDS]
+    size = 0
+    for match in _WORD.finditer(plain.lower().replace("ς", "σ")):  # how a word ends says nothing about which it is
+        for piece in _pieces(match.group()):
+            size += len(piece.encode())
+            if len(found) == MOST_WORDS or size > MOST_BYTES:
+                return found
+            found.append(piece)
+    return found
 
 
 def asked_words(query: str) -> list[str]:

@@ -25,6 +25,7 @@ from holdfast.errors import (
     ContextTooLong,
     Invalid,
     ModelError,
+    ModelTimedOut,
     NotFound,
     Refused,
     RunInterrupted,
@@ -58,9 +59,10 @@ class NewPassage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PassageWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """Passages ready to be stored. `for_agent`: the archive is its own, and made now if it is not there yet."""
+    """Passages ready to be stored. `for_agent`: it has this archive, or is given it now if it `is_new`."""
 
     archive: Archive
+    is_new: bool = False
     passages: tuple[Passage, ...]
     rows: PassageRows
     late: tuple[Passage, ...] = ()  # stored ones that have waited for their vectors
@@ -84,15 +86,24 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class ArchiveChanged(RunInterrupted):
-    """The agent was given another archive since the passages were made ready."""
+    """The agent was given another archive, or lost the one it had, since the passages were made ready."""
 
 
 class ArchivalMemory:
-    def __init__(self, database: Database, catalog: Catalog, clock: Clock, token_limit: int = 8_192) -> None:
+    def __init__(
+        self,
+        database: Database,
+        catalog: Catalog,
+        clock: Clock,
+        token_limit: int = 8_192,
+        embedding_timeout_s: float = 10.0,
+    ) -> None:
+        """`embedding_timeout_s`: what all models may take together for a search, and each batch of an insert."""
         self._database = database
         self._catalog = catalog
         self._clock = clock
         self._token_limit = token_limit
+        self._embedding_timeout_s = embedding_timeout_s
         self._index = VectorIndex()
 
     async def add(self, archive_id: str, new: Sequence[NewPassage]) -> tuple[Archive, list[Passage]]:
@@ -112,8 +123,8 @@ class ArchivalMemory:
 
     async def prepared_for_agent(self, agent_id: str, new: Sequence[NewPassage]) -> PassageWrite:
         """To be given to `commit`, which raises ArchiveChanged when it has to be made ready again."""
-        archive = await self._database.read(lambda tx: _archive_for(tx, agent_id, self._clock.now_us()))
-        return await self._prepared(archive, new, agent_id)
+        archive, is_new = await self._database.read(lambda tx: _archive_for(tx, agent_id, self._clock.now_us()))
+        return msgspec.structs.replace(await self._prepared(archive, new, agent_id), is_new=is_new)
 
     async def of_agent(self, agent_id: str) -> Archive | None:
         async def read(tx: Transaction) -> Archive | None:
@@ -132,6 +143,12 @@ class ArchivalMemory:
             return await self._oldest(scope, wanted.limit)
         vectors = {} if wanted.mode == "text" else await self._query_vectors(wanted.query, wanted.archives)
         return await self._database.read_long(lambda tx: self._find(tx, wanted, scope, vectors))
+
+    async def clear(self, archive_id: str) -> None:
+        """Of an archive that is marked as deleted. If it is cut short, the worker goes on with it."""
+        while not await self._database.write(lambda tx: archives.clear(tx, archive_id)):
+            pass
+        self.forget(archive_id)
 
     def forget(self, *archive_ids: str) -> None:
         """Passages of these archives were deleted."""
@@ -170,12 +187,14 @@ class ArchivalMemory:
         for archive in among:
             if archive.embedding:
                 by_model.setdefault(archive.embedding, []).append(archive.id)
-        found: dict[tuple[str, ...], bytes] = {}
-        for handle, archive_ids in by_model.items():
-            made = await self._embedded(handle, [query])
-            if (vector := made.get(0)) is not None:
-                found[tuple(archive_ids)] = vector
-        return found
+        until = self._until(1)
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(self._embedded(handle, [query], until)) for handle in by_model]
+        made = zip(by_model.values(), (task.result().get(0) for task in asked), strict=True)
+        return {tuple(archive_ids): vector for archive_ids, vector in made if vector is not None}
+
+    def _until(self, batches: int) -> float:
+        return asyncio.get_running_loop().time() + batches * self._embedding_timeout_s
 
     async def _prepared(self, archive: Archive, new: Sequence[NewPassage], for_agent: str | None) -> PassageWrite:
         for one in new:
@@ -183,11 +202,12 @@ class ArchivalMemory:
         now_us = self._clock.now_us()
         made = tuple(_passage(archive.id, one, now_us) for one in new)
         telling = [passage for passage in made if passage.text.strip()] if archive.embedding else []
-        vectors = await self._vectors(archive, telling)
+        until = self._until(max(1, -(-len(telling) // _batch(archive))))
+        vectors = await self._vectors(archive, telling, until)
         awaiting = {passage.id for passage in telling} - vectors.keys()
         late: tuple[Passage, ...] = ()
         if archive.embedding and not awaiting:
-            late, more = await self._late_vectors(archive, works=any(vectors.values()))
+            late, more = await self._late_vectors(archive, until, works=any(vectors.values()))
             vectors = {**vectors, **more}
         known = {key: vector for key, vector in vectors.items() if vector is not None}
         return PassageWrite(
@@ -200,15 +220,15 @@ class ArchivalMemory:
         )
 
     async def _late_vectors(
-        self, archive: Archive, *, works: bool
+        self, archive: Archive, until: float, *, works: bool
     ) -> tuple[tuple[Passage, ...], dict[str, bytes | None]]:
         batch = _batch(archive)
         waiting = await self._database.read(lambda tx: passages.awaiting_vectors(tx, archive.id, batch))
-        vectors = await self._vectors(archive, waiting, works=works)
+        vectors = await self._vectors(archive, waiting, until, works=works)
         return tuple(passage for passage in waiting if passage.id in vectors), vectors
 
     async def _vectors(
-        self, archive: Archive, texts: Sequence[Passage], *, works: bool = False
+        self, archive: Archive, texts: Sequence[Passage], until: float, *, works: bool = False
     ) -> dict[str, bytes | None]:
         """By passage id; without those that must wait. None: it has no vector, and will never have one. `works`: the
         model has just taken another text."""
@@ -216,27 +236,31 @@ class ArchivalMemory:
         batch = _batch(archive)
         for first in range(0, len(texts), batch):
             part = texts[first : first + batch]
-            made = await self._embedded(archive.embedding or "", [passage.text for passage in part], works=works)
+            made = await self._embedded(archive.embedding or "", [passage.text for passage in part], until, works=works)
             found |= {part[at].id: vector for at, vector in made.items()}
             if len(made) < len(part):
                 break
         return found
 
-    async def _embedded(self, handle: str, texts: Sequence[str], *, works: bool = False) -> dict[int, bytes | None]:
+    async def _embedded(
+        self, handle: str, texts: Sequence[str], until: float, *, works: bool = False
+    ) -> dict[int, bytes | None]:
         """By place; without those that must wait, which are all when the model cannot be had now."""
         try:
-            return await self._asked(handle, texts)
+            return await self._asked(handle, texts, until)
         except (Refused, ContextTooLong) as error:
             if isinstance(error, AddressRefused):
                 log.warning("no vectors from the embedding model %s, words must do: %s", handle, error)
                 return {}
             log.warning("the embedding model %s refuses a text, which is found by its words: %s", handle, error)
-            return await self._embedded_alone(handle, texts, works=works)
+            return await self._embedded_alone(handle, texts, until, works=works)
         except (ModelError, NotFound, Unsupported) as error:
             log.warning("no vectors from the embedding model %s, words must do: %s", handle, error)
             return {}
 
-    async def _embedded_alone(self, handle: str, texts: Sequence[str], *, works: bool) -> dict[int, bytes | None]:
+    async def _embedded_alone(
+        self, handle: str, texts: Sequence[str], until: float, *, works: bool
+    ) -> dict[int, bytes | None]:
         """A refusal may be the text's fault or the provider's. It is the text's if the text is too long, or if the
         model takes another; otherwise the text waits. Two refusals in a row end it: all may be refused now."""
         found: dict[int, bytes | None] = {}
@@ -244,7 +268,7 @@ class ArchivalMemory:
         in_a_row = 0
         for at, text in enumerate(texts):
             try:
-                found[at] = (await self._asked(handle, [text]))[0]
+                found[at] = (await self._asked(handle, [text], until))[0]
                 works, in_a_row = True, 0
             except ContextTooLong:
                 found[at] = None
@@ -258,8 +282,15 @@ class ArchivalMemory:
                 break
         return found | dict.fromkeys(refused if works else ())
 
-    async def _asked(self, handle: str, texts: Sequence[str]) -> dict[int, bytes | None]:
-        made = await self._catalog.embed(handle, texts)
+    async def _asked(self, handle: str, texts: Sequence[str], until: float) -> dict[int, bytes | None]:
+        """`until`: the time of the event loop at which the passage or the search goes on without."""
+        try:
+            async with asyncio.timeout_at(until):
+                made = await self._catalog.embed(handle, texts)
+        except TimeoutError as error:
+            raise ModelTimedOut(
+                f"no answer within HOLDFAST_EMBEDDING_TIMEOUT_S ({self._embedding_timeout_s:g})"
+            ) from error
         return dict(enumerate(await asyncio.to_thread(lambda: [normalised(vector) for vector in made])))
 
     def _check_length(self, text: str) -> None:
@@ -275,34 +306,34 @@ async def commit(tx: Transaction, write: PassageWrite) -> None:
     if write.for_agent is None:
         await archives.get(tx, write.archive.id, keep=True)
     else:
-        await _give_archive(tx, write.for_agent, write.archive)
+        await _give_archive(tx, write.for_agent, write.archive, is_new=write.is_new)
     await passages.insert_many(tx, write.rows)
     if write.late:
         await passages.vectors_came(tx, write.late, write.late_rows)
 
 
-async def _give_archive(tx: Transaction, agent_id: str, archive: Archive) -> None:
+async def _give_archive(tx: Transaction, agent_id: str, archive: Archive, *, is_new: bool) -> None:
     await agents.get(tx, agent_id, lock=True)
-    current = await archives.of_agent(tx, agent_id)
+    current = await archives.of_agent(tx, agent_id, keep=True)
     if current is not None and current.id == archive.id:
         return
-    if current is not None or await archives.find(tx, archive.id) is not None:
+    if current is not None or not is_new or await archives.is_taken(tx, archive.id):
         raise ArchiveChanged(f"the agent {agent_id} has another archive now")
     await archives.insert(tx, archive)
     await archives.attach(tx, agent_id, archive.id, is_owner=True)
 
 
-async def _archive_for(tx: Transaction, agent_id: str, now_us: int) -> Archive:
-    """The agent's archive, or the one to make for it. Its id follows from the agent's, so that two passages that are
-    made ready at once make the same one."""
+async def _archive_for(tx: Transaction, agent_id: str, now_us: int) -> tuple[Archive, bool]:
+    """The agent's archive, or the one to make for it: then it is new. Its id follows from the agent's, so that two
+    passages that are made ready at once make the same one."""
     agent = await agents.get(tx, agent_id)
     known = await archives.of_agent(tx, agent_id)
     if known is not None:
-        return known
+        return known, False
     number = 1
-    while await archives.find(tx, made_id := ids.derive("archive", agent_id, number)) is not None:
-        number += 1  # an earlier one was detached, and lives on
-    return Archive(
+    while await archives.is_taken(tx, made_id := ids.derive("archive", agent_id, number)):
+        number += 1  # an earlier one was detached and lives on, or is being deleted
+    made = Archive(
         id=made_id,
         name=f"{agent.name}'s Archive",
         description="Default archive created automatically",
@@ -311,6 +342,7 @@ async def _archive_for(tx: Transaction, agent_id: str, now_us: int) -> Archive:
         created_us=now_us,
         updated_us=now_us,
     )
+    return made, True
 
 
 def _model_of(agent: Agent) -> str | None:

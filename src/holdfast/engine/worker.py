@@ -24,7 +24,7 @@ from holdfast.engine.session import Session
 from holdfast.engine.streams import Streams
 from holdfast.engine.windows import Windows
 from holdfast.errors import HoldfastError, RunInterrupted, ShuttingDown
-from holdfast.store import retention, runs, specs, traces
+from holdfast.store import archives, retention, runs, specs, traces
 from holdfast.store.retention import Place, Swept
 from holdfast.store.transaction import Database, DatabaseError, Transaction
 
@@ -214,6 +214,7 @@ class Worker:
             group.create_task(self._every(self._pace.tidy_s, self.forget_old_traces))
             group.create_task(self._every(self._pace.tidy_s, self.forget_old_journals))
             group.create_task(self._every(self._pace.tidy_s, self.forget_unused_specs))
+            group.create_task(self._every(self._pace.tidy_s, self.clear_deleted_archives))
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[object]], *, at_once: bool = False) -> None:
         """A database that cannot be written now, because its disk is full, may be writable the next time."""
@@ -350,6 +351,18 @@ class Worker:
             if await self._database.write(partial(_delete_specs, before_us, unused)) < _SPECS_AT_ONCE:
                 return
             await asyncio.sleep(_BETWEEN_SWEEPS_S)
+
+    async def clear_deleted_archives(self) -> None:
+        """Whoever deletes an archive clears it too; these are what is left when they were cut short."""
+        for archive_id in await self._database.read(archives.marked):
+            cleared = False
+            while not cleared:
+                cleared = await self._database.write(partial(_clear, archive_id))
+                await asyncio.sleep(_BETWEEN_SWEEPS_S)
+
+
+async def _clear(archive_id: str, tx: Transaction) -> bool:
+    return await archives.clear(tx, archive_id)
 
 
 async def _delete_specs(before_us: int, hashes: list[str], tx: Transaction) -> int:

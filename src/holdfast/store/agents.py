@@ -76,6 +76,7 @@ _INSERT_SECRET = insert_into(agent_secrets)
 _ONE = select(agents).where(agents.c.id == bindparam("id"))
 _ONE_LOCKED = _ONE.with_for_update()
 _EXISTS = select(agents.c.id).where(agents.c.id == bindparam("id"))
+_EXISTS_LOCKED = _EXISTS.with_for_update()
 _DELETE = delete(agents).where(agents.c.id == bindparam("id"))
 _UPDATE = (
     update(agents)
@@ -125,12 +126,14 @@ async def update_agent(tx: Transaction, agent: Agent) -> None:
     await tx.execute(_UPDATE, {"of_agent": agent.id, **changed})
 
 
-async def delete_agent(tx: Transaction, agent_id: str) -> None:
-    """With its threads, messages, runs and the archive that was made for it; blocks and tools outlive it, and so do
-    archives that it was given or shares."""
-    await archives.delete_own(tx, agent_id)
-    if not await tx.execute(_DELETE, {"id": agent_id}):
+async def delete_agent(tx: Transaction, agent_id: str, now_us: int) -> str | None:
+    """With its threads, messages, runs and the archive that was made for it, whose id is returned: `archives.clear` has
+    to follow. Blocks and tools outlive it, and so do archives that it was given or shares."""
+    if await tx.fetch_one(_EXISTS_LOCKED, {"id": agent_id}) is None:
         raise NotFound("Agent not found")
+    cleared = await archives.mark_own_deleted(tx, agent_id, now_us)
+    await tx.execute(_DELETE, {"id": agent_id})
+    return cleared
 
 
 async def list_agents(

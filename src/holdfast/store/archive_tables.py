@@ -46,8 +46,10 @@ archives = Table(
     Column("embedding_config", Text),
     Column("created_us", BigInteger, nullable=False),
     Column("updated_us", BigInteger, nullable=False),
+    Column("deleted_us", BigInteger),  # from then on nobody sees it; it goes once its passages are gone
     Index("archives_by_age", "created_us", "id"),
     Index("archives_by_name", "name"),
+    Index("deleted_archives", "id", sqlite_where=text("deleted_us IS NOT NULL")),
 )
 
 # An agent has at most one archive; an archive may serve many agents.

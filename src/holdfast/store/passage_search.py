@@ -18,7 +18,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from holdfast.core.records import Passage
 from holdfast.store import passages as passage_rows
-from holdfast.store.archive_tables import VECTOR, passage_tags, passage_vectors, passages
+from holdfast.store.archive_tables import VECTOR, archives, passage_tags, passage_vectors, passages
 from holdfast.store.blocks import holds_text, tagged
 from holdfast.store.nearness import code_of, similarities
 from holdfast.store.statements import one_of
@@ -36,11 +36,13 @@ _COUNTS = select(_KNOWN.c.term, _KNOWN.c.doc).where(one_of(_KNOWN.c.term, "words
 _LEXEMES: ColumnElement[Any] = literal_column("passages.lexemes")  # which only PostgreSQL has
 _SHORT_FIRST: Final = 1  # of two texts that have a word equally often: PostgreSQL's normalisation by length
 _EXTENSIONS = table("pg_extension", column("extname"))
+_DELETED = select(archives.c.id).where(archives.c.deleted_us.is_not(None))
+_GONE = select(passages.c.seq).where(passages.c.archive_id.in_(_DELETED))
 _PGVECTOR = select(_EXTENSIONS.c.extname).where(_EXTENSIONS.c.extname == "vector")
 
 
 class PassageFilter(msgspec.Struct, frozen=True, kw_only=True):
-    archive_ids: tuple[str, ...] | None = None  # None: all archives
+    archive_ids: tuple[str, ...] | None = None  # None: all archives that are not being deleted
     tags: tuple[str, ...] = ()
     match_all_tags: bool = False
     start_us: int | None = None
@@ -129,6 +131,8 @@ async def _matching(tx: Transaction, words: Sequence[str], wanted: PassageFilter
         literal_column("passage_words").op("MATCH")(asked),
         _WORDS.c.rank.op("MATCH")(literal_column("'bm25(0.0, 1.0)'")),  # being in an archive says nothing of the text
     )
+    if wanted.archive_ids is None:
+        hits = hits.where(_WORDS.c.rowid.not_in(_GONE))
     if wanted.narrows:
         hits = hits.join(passages, passages.c.seq == _WORDS.c.rowid).where(*_narrowed(wanted))
     best = hits.order_by(_WORDS.c.rank).limit(limit).subquery()
@@ -211,8 +215,9 @@ async def _compared(tx: Transaction, seqs: Sequence[int], vector: bytes, limit: 
 
 
 def _conditions(wanted: PassageFilter) -> list[ColumnElement[bool]]:
-    here = [] if wanted.archive_ids is None else [one_of(passages.c.archive_id, wanted.archive_ids)]
-    return [*here, *_narrowed(wanted)]
+    named = wanted.archive_ids
+    here = passages.c.archive_id.not_in(_DELETED) if named is None else one_of(passages.c.archive_id, named)
+    return [here, *_narrowed(wanted)]
 
 
 def _narrowed(wanted: PassageFilter) -> list[ColumnElement[bool]]:

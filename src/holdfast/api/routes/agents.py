@@ -163,7 +163,10 @@ async def update(deps: Deps, agent_id: AgentId, request: UpdateAgent) -> Respons
 @router.delete("/{agent_id}", responses={200: {"model": dict[str, Any]}}, response_model=None)
 async def delete(deps: Deps, agent_id: AgentId) -> Response:
     await deps.cancel.before_deleting_agent(agent_id)
-    await deps.database.write(lambda tx: agent_rows.delete_agent(tx, agent_id))
+    now_us = deps.clock.now_us()
+    archive_id = await deps.database.write(lambda tx: agent_rows.delete_agent(tx, agent_id, now_us))
+    if archive_id is not None:
+        await deps.archival.clear(archive_id)
     return json_response({"message": f"Agent id={agent_id} successfully deleted"})
 
 

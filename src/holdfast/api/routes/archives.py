@@ -73,8 +73,9 @@ async def update_archive(deps: Deps, archive_id: ArchiveId, request: ArchiveUpda
 
 @router.delete("/{archive_id}", status_code=204, response_model=None)
 async def delete_archive(deps: Deps, archive_id: ArchiveId) -> Response:
-    await deps.database.write(lambda tx: archive_rows.delete_archive(tx, archive_id))
-    deps.archival.forget(archive_id)
+    now_us = deps.clock.now_us()
+    await deps.database.write(lambda tx: archive_rows.mark_deleted(tx, archive_id, now_us))
+    await deps.archival.clear(archive_id)
     return Response(status_code=204)
 
 

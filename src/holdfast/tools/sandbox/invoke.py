@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import json
 import linecache
 import sys
 import traceback
@@ -52,7 +53,7 @@ def invoke(job: Job, explain: Callable[[BaseException], str] = str) -> Answer:
         answer = Answer("success", shape(result))
     except BaseException as problem:
         sys.stderr.write(own_traceback(problem, _filename(job)))
-        answer = Answer("error", failure_text(job.tool_name, type(problem).__name__, explain(problem)))
+        answer = Answer("error", _writable(failure_text(job.tool_name, type(problem).__name__, explain(problem))))
     sys.stdout.flush()
     sys.stderr.flush()
     return answer
@@ -110,15 +111,27 @@ def coerce(value: Any, annotation: Any) -> Any:
 
 def shape(result: Any) -> Content:
     if isinstance(result, str):
-        return result
+        return _writable(result)
     if hasattr(result, "model_dump_json"):
         return str(result.model_dump_json())
     parts = _parts(result)
     if parts:
         return parts
     if isinstance(result, (dict, list)) or (is_dataclass(result) and not isinstance(result, type)):
+        return _encoded(result)
+    return _writable(str(result))
+
+
+def _encoded(result: Any) -> str:
+    try:
         return msgspec.json.encode(result, enc_hook=_to_plain).decode()
-    return str(result)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(result, enc_hook=_to_plain), separators=(",", ":"))
+
+
+def _writable(text: str) -> str:
+    """Halves of characters, as some libraries leave them in text, cannot be stored: pairs are joined, others marked."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def own_traceback(problem: BaseException, filename: str) -> str:
@@ -174,7 +187,7 @@ def _parts(result: Any) -> tuple[Text | Image, ...] | None:
 def _part(item: Any) -> Text | Image | None:
     match item:
         case {"type": "text", "text": str(text)}:
-            return Text(text)
+            return Text(_writable(text))
         case {"type": "image", "source": {"type": "base64", "media_type": str(media_type), "data": str(data)}}:
             return readable_image(media_type, data)
         case _:

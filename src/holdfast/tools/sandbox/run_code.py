@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import io
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import traceback
-from typing import Any, Final
+from collections.abc import Generator
+from typing import IO, Any, Final, TextIO
 
 _FILENAME: Final = "<code>"
 _TRACE_LINES: Final = 20
@@ -34,16 +36,41 @@ def run_code(code: str, language: str) -> str:
 
 
 def _run_python(code: str) -> dict[str, Any]:
-    out, err = io.StringIO(), io.StringIO()
     values: list[str] = []
     error: dict[str, str] | None = None
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        with _printing_to(out, 1), _printing_to(err, 2):
+            try:
+                value = _evaluate(code)
+                values = [] if value is None else [repr(value)]
+            except BaseException as problem:
+                error = _told(problem)
+        return _result(values, _read(out), _read(err), error)
+
+
+@contextlib.contextmanager
+def _printing_to(file: IO[bytes], descriptor: int) -> Generator[None]:
+    """The descriptor, not only Python's stream: what other programs print that the code starts belongs to it too."""
+    name = "stdout" if descriptor == 1 else "stderr"
+    stream: TextIO = getattr(sys, name)
+    stream.flush()
+    kept = os.dup(descriptor)
+    os.dup2(file.fileno(), descriptor)
+    # A stream of the code's own, to close or to replace; it shares the place in the file with the descriptor.
+    with open(os.dup(file.fileno()), "w", buffering=1, encoding="utf-8", errors="backslashreplace") as own:
+        setattr(sys, name, own)
         try:
-            value = _evaluate(code)
-            values = [] if value is None else [repr(value)]
-        except BaseException as problem:
-            error = _told(problem)
-    return _result(values, out.getvalue(), err.getvalue(), error)
+            yield
+        finally:
+            setattr(sys, name, stream)
+            stream.flush()
+            os.dup2(kept, descriptor)
+            os.close(kept)
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def _evaluate(code: str) -> Any:
@@ -81,8 +108,7 @@ def _run_node(code: str) -> dict[str, Any]:
             errors="replace",
             pass_fds=(last.fileno(),),
         )
-        last.seek(0)
-        value = last.read().decode(errors="replace")
+        value = _read(last)
     if ended.returncode == 0:
         return _result([value] if value else [], ended.stdout, ended.stderr, None)
     lines = ended.stderr.strip().splitlines()

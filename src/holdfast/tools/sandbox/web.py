@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from html.parser import HTMLParser
 from typing import Any, Final
+
+from holdfast.tools.sandbox.pages import charset_of, html_text, unpacked
 
 _TIMEOUT_S: Final = 30.0
 _MOST_BYTES: Final = 5 * 1024 * 1024
 _KEY: Final = "EXA_API_KEY"
 _SEARCH_URL: Final = "https://api.exa.ai"
 _MOST_RESULTS: Final = 25
-_SKIPPED: Final = frozenset({"script", "style", "noscript", "template", "svg", "head"})
-_BLOCKS: Final = frozenset(
-    """
-    address article aside blockquote br dd div dl dt figure footer form h1 h2 h3 h4 h5 h6 header hr li main nav ol p pre
-    section table td th tr ul
-    """.split()  # noqa: SIM905 - a list of one name per line would fill a screen
-)
-_BLANK_LINES: Final = re.compile(r"\n\s*\n+")
 
 
 def fetch_webpage(url: str) -> str:
@@ -72,49 +64,18 @@ def web_search(
     return json.dumps({"query": query, "results": [_result(each) for each in found]}, ensure_ascii=False)
 
 
-def html_text(source: str) -> str:
-    """What a page says, a line for each block."""
-    reader = _Reader()
-    reader.feed(source)
-    reader.close()
-    lines = (" ".join(line.split()) for line in "".join(reader.pieces).split("\n"))
-    return _BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
-
-
-class _Reader(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.pieces: list[str] = []
-        self._skipping = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in _SKIPPED:
-            self._skipping += 1
-        elif tag in _BLOCKS:
-            self.pieces.append("\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in _SKIPPED:
-            self._skipping = max(0, self._skipping - 1)
-        elif tag in _BLOCKS:
-            self.pieces.append("\n")
-
-    def handle_data(self, data: str) -> None:
-        if not self._skipping:
-            self.pieces.append(data)
-
-
 def _read(request: urllib.request.Request) -> tuple[str, str, bytes]:
     """The media type, the character set and the content."""
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
             body: bytes = answer.read(_MOST_BYTES + 1)
-            media_type, charset = answer.headers.get_content_type(), answer.headers.get_content_charset() or "utf-8"
+            headers = answer.headers
     except urllib.error.HTTPError as refused:
         raise ValueError(f"{refused.url} answered {refused.code} {refused.reason}") from refused
+    body = unpacked(body, str(headers.get("Content-Encoding") or "").strip().lower(), _MOST_BYTES)
     if len(body) > _MOST_BYTES:
         raise ValueError(f"the answer has more than {_MOST_BYTES} bytes, the most that is read")
-    return media_type, charset, body
+    return headers.get_content_type(), charset_of(body, headers.get_content_charset()), body
 
 
 def _result(found: dict[str, Any]) -> dict[str, Any]:
