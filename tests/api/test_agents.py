@@ -381,6 +381,7 @@ async def test_ids_that_are_malformed_or_unknown(served: Served) -> None:
     ):
         assert await served.refused(404, method, f"/v1/agents/{STRANGER}{path}") == "Agent not found"
     assert await served.refused(404, "PATCH", f"/v1/agents/{STRANGER}", {}) == "Agent not found"
+    assert await served.refused(404, "GET", "/v1/agents/", after=STRANGER)
     assert await served.refused(422, "GET", "/v1/agents/", limit=0)
     assert await served.refused(422, "GET", "/v1/agents/", include="agent.unknown")
 
