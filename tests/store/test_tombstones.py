@@ -37,7 +37,7 @@ class Listed(msgspec.Struct, frozen=True):
     delete: Callable[[str], Awaitable[Any]]
 
 
-def _times(age: int) -> dict[str, int]:
+def _times(age: int) -> dict[str, Any]:
     return {"created_us": NOW + age, "updated_us": NOW + age}
 
 
@@ -175,7 +175,7 @@ async def some_providers(database: Database) -> Listed:
         provider.id: provider
         for provider in (
             Provider(id=ids.new("provider"), name=ids.new("provider"), provider_type="openai", **_times(age))
-            for n, age in enumerate(AGES)
+            for age in AGES
         )
     }
     for provider in made.values():
