@@ -295,7 +295,7 @@ async def test_a_compaction_on_request_leaves_calls_with_their_returns(
     agent = await make(make_agent, "print_tool")
     for number in range(4):
         await send(client, "blocking", agent, f"Call print_tool with message 'ahoy {number}'")
-    shrunk = (await client.agents.messages.compact(agent_id=agent)).to_dict()
+    shrunk: Json = (await client.agents.messages.compact(agent_id=agent)).to_dict()
     assert shrunk["num_messages_after"] < shrunk["num_messages_before"]
     await check_at_rest(client, agent, compacted=True)
     told = await send(client, "blocking", agent, "Call print_tool with message 'again'")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-import asyncpg
 import pytest
 
 from holdfast import ids
@@ -16,9 +14,7 @@ from holdfast.store.database import Database, Transaction, open_database
 from holdfast.store.paging import Page
 from holdfast.store.passage_search import PassageFilter
 
-from .world import NOW, add_agent, call, look
-
-_driver: Any = asyncpg
+from .world import NOW, add_agent, call, look, until_somebody_waits
 
 
 async def an_archive(database: Database, owner: str | None = None, texts: int = 0) -> Archive:
@@ -108,7 +104,7 @@ async def test_an_archive_that_is_attached_while_its_owner_is_deleted_stays(post
     attaching = asyncio.create_task(database.write(attach))
     await attached.wait()
     deleting = asyncio.create_task(call(database, agents.delete_agent, ann, NOW))
-    await _until_somebody_waits(postgres_url, deleting)
+    await until_somebody_waits(postgres_url, deleting)
     waited.set()
     await attaching
     assert await deleting is None
@@ -117,13 +113,30 @@ async def test_an_archive_that_is_attached_while_its_owner_is_deleted_stays(post
     await database.aclose()
 
 
-async def _until_somebody_waits(url: str, deleting: asyncio.Task[object]) -> None:
-    """For a lock of a transaction, or the deletion has ended without."""
-    connection = await _driver.connect(url)
-    try:
-        while not deleting.done():
-            if await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
-                return
-            await asyncio.sleep(0.01)
-    finally:
-        await connection.close()
+@pytest.mark.parametrize("by", ["its owner", "itself"])
+async def test_an_archive_that_is_being_deleted_is_given_to_nobody(postgres_url: str, by: str) -> None:
+    """The other way round: whoever attaches it waits for the deletion, and finds nothing."""
+    database = await open_database(postgres_url)
+    ann, bob = await add_agent(database), await add_agent(database)
+    archive = await an_archive(database, ann, texts=1)
+    marked, waited = asyncio.Event(), asyncio.Event()
+
+    async def delete(tx: Transaction) -> None:
+        if by == "its owner":
+            await agents.delete_agent(tx, ann, NOW)
+        else:
+            await archives.mark_deleted(tx, archive.id, NOW)
+        marked.set()
+        await waited.wait()
+
+    deleting = asyncio.create_task(database.write(delete))
+    await marked.wait()
+    attaching = asyncio.create_task(call(database, archives.get, archive.id, keep=True))
+    await until_somebody_waits(postgres_url, attaching)
+    waited.set()
+    await deleting
+    with pytest.raises(NotFound):
+        await attaching
+    assert await call(database, archives.clear, archive.id)
+    assert await look(database, archives.of_agent, bob) is None
+    await database.aclose()

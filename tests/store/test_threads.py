@@ -13,11 +13,11 @@ from holdfast.core.messages import Message, Text
 from holdfast.core.records import Thread
 from holdfast.errors import BugError, NotFound
 from holdfast.store import messages, threads
-from holdfast.store.database import Database, IntegrityError, Transaction
+from holdfast.store.database import Database, IntegrityError, Transaction, open_database
 from holdfast.store.paging import Page
 from holdfast.store.threads import OrderBy, ThreadFilter
 
-from .world import NOW, a_message, add_agent, add_conversation, call, look, say, walk
+from .world import NOW, a_message, add_agent, add_conversation, call, look, say, until_somebody_waits, walk
 
 
 async def conversation_of(database: Database, *texts: str) -> tuple[str, str, list[str]]:
@@ -217,6 +217,29 @@ async def test_a_deleted_thread_is_gone_with_the_messages_that_only_it_held(data
     assert await look(database, threads.window_ids, source) == []
     await call(database, threads.soft_delete, target, NOW)
     assert await look(database, messages.find_many, [*said, system]) == []
+
+
+async def test_a_thread_that_is_forked_while_it_is_deleted_leaves_the_fork_its_messages(postgres_url: str) -> None:
+    """SQLite has one writer. On PostgreSQL the deletion must wait before it looks who else holds the messages."""
+    database = await open_database(postgres_url)
+    agent_id, source, said = await conversation_of(database, "one", "two")
+    target = await add_conversation(database, agent_id)
+    forked, waited = asyncio.Event(), asyncio.Event()
+
+    async def fork_slowly(tx: Transaction) -> None:
+        await threads.fork(tx, source, target)
+        forked.set()
+        await waited.wait()
+
+    forking = asyncio.create_task(database.write(fork_slowly))
+    await forked.wait()
+    deleting = asyncio.create_task(call(database, threads.soft_delete, source, NOW))
+    await until_somebody_waits(postgres_url, deleting)
+    waited.set()
+    await forking
+    await deleting
+    assert await look(database, threads.window_ids, target) == said[1:]
+    await database.aclose()
 
 
 async def test_the_system_digest_is_kept(database: Database) -> None:

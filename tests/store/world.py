@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
+
+import asyncpg
 
 from holdfast import ids
 from holdfast.core.messages import Message, Role, Text
@@ -13,6 +16,7 @@ from holdfast.store.database import Database, Transaction
 from holdfast.store.statements import insert_into
 from holdfast.store.tables import agents
 
+_driver: Any = asyncpg
 NOW = 1_790_000_000_000_000
 _AGENT = insert_into(agents)
 
@@ -147,3 +151,15 @@ async def walk(fetch: Fetch, *, before: str | None = None, rounds: int = 200) ->
             seen[:0] = page_ids
             cursor = {"before": page_ids[0]}
     raise AssertionError("the list never came to its end")
+
+
+async def until_somebody_waits(url: str, write: asyncio.Task[object]) -> None:
+    """For a lock of PostgreSQL, or the write has ended without."""
+    connection = await _driver.connect(url)
+    try:
+        while not write.done():
+            if await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+                return
+            await asyncio.sleep(0.01)
+    finally:
+        await connection.close()

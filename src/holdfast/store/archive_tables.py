@@ -2,7 +2,7 @@
 
 A passage is found by its words and by its vector. `words` holds what the text is searched by, as `core.words` writes
 it, so that both databases find the same; the index over it is each database's own: see `ONLY_SQLITE` here and revision
-0007. A vector is 32-bit floats of length one; its code, a bit for the sign of each number, is compared first.
+0008. A vector is 32-bit floats of length one; its code, a bit for the sign of each number, is compared first.
 """
 
 from __future__ import annotations

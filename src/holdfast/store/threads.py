@@ -277,8 +277,10 @@ async def reset_window(tx: Transaction, thread_id: str) -> None:
 async def fork(tx: Transaction, source_id: str, target_id: str, until_message_id: str | None = None) -> int:
     """Append the source's window after its system message to the target, sharing the rows; gives how many.
 
-    With `until_message_id` the copy ends with that message.
+    With `until_message_id` the copy ends with that message. The source is locked: whoever deletes it meanwhile would
+    not see that its messages are shared now.
     """
+    await lock(tx, source_id)
     shared = [row["message_id"] for row in await tx.fetch_all(_SHAREABLE, {"thread": source_id})]
     if until_message_id is not None:
         if until_message_id not in shared:
