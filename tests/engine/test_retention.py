@@ -1,12 +1,15 @@
-"""Frames are kept for a while after a run has ended, then they make room. So do archives that are deleted."""
+"""Frames are kept for a while after a run has ended, then they make room. So do archives that are deleted, and the
+places of deleted items in their lists."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
-from holdfast.store import archives, frames, journal, passages
+from holdfast.store import archives, frames, journal, passages, tombstones
+from holdfast.store.tables import tombstones as tombstone_table
 
 from ..served import ServedClient, served
 
@@ -76,3 +79,20 @@ async def test_an_archive_whose_deletion_was_cut_short_is_cleared(
 
         assert not await client.deps.database.read(lambda tx: archives.is_taken(tx, archive_id))
         assert await client.deps.database.read(lambda tx: passages.find(tx, str(passage.id))) is None
+
+
+async def test_a_list_goes_on_from_a_deleted_item_for_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tombstones, "ROWS_AT_ONCE", 1)
+    async with served(tmp_path) as client:
+        made = [(await client.blocks.create(label="human", value="")).id for _ in range(3)]
+        for block_id in made[:2]:
+            await client.blocks.delete(block_id)
+        await client.deps.worker.forget_old_tombstones()
+        for block_id in made[:2]:
+            assert [one["id"] for one in await client.ask("GET", "/v1/blocks/", after=block_id)] == [made[2]]
+
+        earlier = tombstone_table.c.deleted_us - tombstones.KEPT_US - 1
+        await client.deps.database.write(lambda tx: tx.execute(update(tombstone_table).values(deleted_us=earlier)))
+        await client.deps.worker.forget_old_tombstones()
+        for block_id in made[:2]:
+            assert block_id in await client.refusal(404, "GET", "/v1/blocks/", after=block_id)

@@ -156,12 +156,9 @@ async def test_walking_the_list_meets_every_agent_once(database: Database, order
         assert set(seen[-len(never) :]) == never
 
 
-@pytest.mark.parametrize("cursor", ["before", "after"])
-async def test_a_list_begins_anew_where_its_cursor_is_not_there_any_more(database: Database, cursor: str) -> None:
-    kept = await add(database)
-    gone: dict[str, Any] = {cursor: ids.new("agent")}
-    listed = await look(database, agents.list_agents, AgentFilter(), Page(**gone))
-    assert [agent.id for agent in listed] == [kept.id]
+async def test_an_unknown_cursor_is_not_found(database: Database) -> None:
+    with pytest.raises(NotFound):
+        await look(database, agents.list_agents, AgentFilter(), Page(after=ids.new("agent")))
 
 
 async def test_tags_replace_one_another(database: Database) -> None:

@@ -309,11 +309,3 @@ async def test_iterating_conversations_yields_each_once(database: Database, orde
     if order_by == "last_message_at":
         dated = [made[number] for number in (5, 4, 2, 1)]
         assert walked[:4] == (dated if order == "asc" else dated[::-1])
-
-
-async def test_a_deleted_cursor_is_not_found(database: Database) -> None:
-    agent_id = await add_agent(database)
-    gone = await add_conversation(database, agent_id)
-    await call(database, threads.soft_delete, gone, NOW)
-    with pytest.raises(NotFound, match="Conversation"):
-        await look(database, threads.list_threads, ThreadFilter(), Page(after=gone))

@@ -24,9 +24,9 @@ from holdfast.engine.session import Session
 from holdfast.engine.streams import Streams
 from holdfast.engine.windows import Windows
 from holdfast.errors import HoldfastError, RunInterrupted, ShuttingDown
-from holdfast.store import archives, retention, runs, specs, traces
+from holdfast.store import archives, retention, runs, specs, tombstones, traces
 from holdfast.store.retention import Place, Swept
-from holdfast.store.transaction import Database, DatabaseError, Transaction
+from holdfast.store.transaction import Database, DatabaseError, Job, Transaction
 
 log = logging.getLogger(__name__)
 _CLAIMS_AT_ONCE = 64
@@ -215,6 +215,7 @@ class Worker:
             group.create_task(self._every(self._pace.tidy_s, self.forget_old_journals))
             group.create_task(self._every(self._pace.tidy_s, self.forget_unused_specs))
             group.create_task(self._every(self._pace.tidy_s, self.clear_deleted_archives))
+            group.create_task(self._every(self._pace.tidy_s, self.forget_old_tombstones))
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[object]], *, at_once: bool = False) -> None:
         """A database that cannot be written now, because its disk is full, may be writable the next time."""
@@ -338,9 +339,16 @@ class Worker:
     async def forget_old_traces(self) -> None:
         """Also while tracing is off: they may be from before."""
         before_us = self._clock.now_us() - int(self._pace.trace_retention_s * 1_000_000)
-        deleted = traces.ROWS_AT_ONCE
-        while deleted == traces.ROWS_AT_ONCE:
-            deleted = await self._database.write(lambda tx: traces.delete_older(tx, before_us))
+        await self._delete_in_parts(lambda tx: traces.delete_older(tx, before_us), traces.ROWS_AT_ONCE)
+
+    async def forget_old_tombstones(self) -> None:
+        """A list can be walked from a deleted item for a day."""
+        await self._delete_in_parts(tombstones.delete_old, tombstones.ROWS_AT_ONCE)
+
+    async def _delete_in_parts(self, delete: Job[int], rows_at_once: int) -> None:
+        deleted = rows_at_once
+        while deleted == rows_at_once:
+            deleted = await self._database.write(delete)
             await asyncio.sleep(_BETWEEN_SWEEPS_S)
 
     async def forget_unused_specs(self) -> None:

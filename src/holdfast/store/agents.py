@@ -16,7 +16,7 @@ from holdfast.errors import NotFound
 from holdfast.store import archives, messages
 from holdfast.store.archive_tables import agent_archives
 from holdfast.store.blocks import holds_text, tagged
-from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.paging import Ordering, Page, fetch_page, remember_place
 from holdfast.store.statements import insert_into, one_of
 from holdfast.store.tables import agent_blocks, agent_secrets, agent_tags, agents, holds
 from holdfast.store.transaction import Row, Transaction, flag
@@ -57,14 +57,10 @@ class PendingRequest(msgspec.Struct, frozen=True):
     changed_secrets: tuple[str, ...]  # since it was asked
 
 
-# Lenient, because agents are deleted while they are listed: a client that walks the list asks for what comes after the
-# last one, which it has just deleted.
 _ORDERINGS: dict[OrderBy, Ordering] = {
-    "created_at": Ordering(sort=agents.c.created_us, id=agents.c.id, what="Agent", lenient=True),
-    "updated_at": Ordering(sort=agents.c.updated_us, id=agents.c.id, what="Agent", lenient=True),
-    "last_run_completion": Ordering(
-        sort=agents.c.last_run_completion_us, id=agents.c.id, what="Agent", nullable=True, lenient=True
-    ),
+    "created_at": Ordering(sort=agents.c.created_us, id=agents.c.id, what="Agent"),
+    "updated_at": Ordering(sort=agents.c.updated_us, id=agents.c.id, what="Agent"),
+    "last_run_completion": Ordering(sort=agents.c.last_run_completion_us, id=agents.c.id, what="Agent", nullable=True),
 }
 # Written when a run ends, by the run, and left alone by edits of the agent.
 _OF_RUNS = frozenset({"last_stop_reason", "last_run_completion_us", "last_run_duration_ns"})
@@ -76,7 +72,11 @@ _INSERT_SECRET = insert_into(agent_secrets)
 _ONE = select(agents).where(agents.c.id == bindparam("id"))
 _ONE_LOCKED = _ONE.with_for_update()
 _EXISTS = select(agents.c.id).where(agents.c.id == bindparam("id"))
-_EXISTS_LOCKED = _EXISTS.with_for_update()
+_PLACE_LOCKED = (
+    select(agents.c.id, *(ordering.sort for ordering in _ORDERINGS.values()))
+    .where(agents.c.id == bindparam("id"))
+    .with_for_update()
+)
 _DELETE = delete(agents).where(agents.c.id == bindparam("id"))
 _UPDATE = (
     update(agents)
@@ -129,10 +129,12 @@ async def update_agent(tx: Transaction, agent: Agent) -> None:
 async def delete_agent(tx: Transaction, agent_id: str, now_us: int) -> str | None:
     """With its threads, messages, runs and the archive that was made for it, whose id is returned: `archives.clear` has
     to follow. Blocks and tools outlive it, and so do archives that it was given or shares."""
-    if await tx.fetch_one(_EXISTS_LOCKED, {"id": agent_id}) is None:
+    row = await tx.fetch_one(_PLACE_LOCKED, {"id": agent_id})
+    if row is None:
         raise NotFound("Agent not found")
     cleared = await archives.mark_own_deleted(tx, agent_id, now_us)
     await tx.execute(_DELETE, {"id": agent_id})
+    await remember_place(tx, row, _ORDERINGS.values())
     return cleared
 
 

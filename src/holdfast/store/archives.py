@@ -15,7 +15,7 @@ from sqlalchemy import BigInteger, bindparam, delete, select, update
 from holdfast.core.records import Archive
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.archive_tables import agent_archives, archives, passages
-from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.paging import Ordering, Page, fetch_page, remember_place
 from holdfast.store.statements import insert_into, insert_or_ignore, one_of
 from holdfast.store.transaction import Row, Transaction
 
@@ -121,8 +121,10 @@ async def update_archive(tx: Transaction, archive: Archive) -> None:
 
 async def mark_deleted(tx: Transaction, archive_id: str, now_us: int) -> None:
     """The agents that used it have none from then on. To be followed by `clear`."""
-    if await tx.fetch_one(_ONE_LOCKED, {"id": archive_id}) is None:
+    row = await tx.fetch_one(_ONE_LOCKED, {"id": archive_id})
+    if row is None:
         raise NotFound(f"Archive {archive_id} not found")
+    await remember_place(tx, row, (_BY_AGE,))
     await tx.execute(_MARK, {"of_archive": archive_id, "now_us": now_us})
     await tx.execute(_DETACH_ALL, {"archive_id": archive_id})
 

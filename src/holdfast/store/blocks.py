@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, upda
 
 from holdfast.core.records import Block
 from holdfast.errors import Conflict, NotFound
-from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.paging import Ordering, Page, fetch_page, remember_place
 from holdfast.store.statements import insert_into, insert_or_ignore, one_of
 from holdfast.store.tables import agent_blocks, block_tags, blocks
 from holdfast.store.transaction import Row, Transaction, flag
@@ -69,7 +69,7 @@ _DETACH = delete(agent_blocks).where(
     agent_blocks.c.agent_id == bindparam("agent_id"), agent_blocks.c.block_id == bindparam("block_id")
 )
 _DETACH_ALL = delete(agent_blocks).where(agent_blocks.c.agent_id == bindparam("agent_id"))
-_DELETE = delete(blocks).where(blocks.c.id == bindparam("id"))
+_DELETE = delete(blocks).where(blocks.c.id == bindparam("id")).returning(blocks.c.id, blocks.c.created_us)
 _UNTAG = delete(block_tags).where(block_tags.c.block_id == bindparam("of_block"))
 _UPDATE = (
     update(blocks)
@@ -140,8 +140,10 @@ async def update_block(tx: Transaction, block: Block, *, label_before: str) -> N
 
 async def delete_block(tx: Transaction, block_id: str) -> None:
     """Gone from every agent as well."""
-    if not await tx.execute(_DELETE, {"id": block_id}):
+    row = await tx.fetch_one(_DELETE, {"id": block_id})
+    if row is None:
         raise NotFound(f"Block {block_id} not found")
+    await remember_place(tx, row, (_BY_AGE,))
 
 
 async def attach(tx: Transaction, agent_id: str, block: Block) -> None:

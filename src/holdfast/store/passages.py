@@ -15,7 +15,7 @@ from holdfast.errors import NotFound
 from holdfast.store.archive_tables import agent_archives, passage_tags, passage_vectors, passages
 from holdfast.store.blocks import holds_text
 from holdfast.store.nearness import code_of
-from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.paging import Ordering, Page, fetch_page, remember_place
 from holdfast.store.statements import Statement, insert_into, insert_or_ignore, one_of
 from holdfast.store.transaction import Parameters, Row, Transaction
 
@@ -30,7 +30,11 @@ _INSERT_TAG = insert_into(passage_tags)
 _INSERT_VECTOR = insert_or_ignore(passage_vectors)
 _ONE = select(*COLUMNS).where(passages.c.id == bindparam("id"))
 _MANY = select(*COLUMNS).where(one_of(passages.c.id, "ids"))
-_DELETE = delete(passages).where(passages.c.id == bindparam("id"))
+_DELETE = (
+    delete(passages)
+    .where(passages.c.id == bindparam("id"))
+    .returning(passages.c.id, passages.c.archive_id, passages.c.created_us)
+)
 _COUNT_OF_AGENT = (
     select(func.count().label("found"))
     .select_from(passages)
@@ -112,18 +116,28 @@ async def find_many(tx: Transaction, passage_ids: Collection[str]) -> dict[str, 
 
 
 async def delete_passage(tx: Transaction, passage_id: str) -> None:
-    if not await tx.execute(_DELETE, {"id": passage_id}):
+    row = await tx.fetch_one(_DELETE, {"id": passage_id})
+    if row is None:
         raise NotFound(f"Passage with id {passage_id} not found in database.")
+    await remember_place(tx, row, (_by_age(row["archive_id"]),))
 
 
 async def list_of_archive(tx: Transaction, archive_id: str, page: Page, text: str | None) -> list[Passage]:
     """`text` is found anywhere in a passage, whatever its case."""
-    here = passages.c.archive_id == archive_id
-    query = select(*COLUMNS).where(here)
+    query = select(*COLUMNS).where(passages.c.archive_id == archive_id)
     if text:
         query = query.where(holds_text(passages.c.text, text))
-    ordering = Ordering(sort=passages.c.created_us, id=passages.c.id, what="Passage", scope=(here,))
-    return [_record(row) for row in await fetch_page(tx, query, ordering, page)]
+    return [_record(row) for row in await fetch_page(tx, query, _by_age(archive_id), page)]
+
+
+def _by_age(archive_id: str) -> Ordering:
+    return Ordering(
+        sort=passages.c.created_us,
+        id=passages.c.id,
+        what="Passage",
+        scope=(passages.c.archive_id == archive_id,),
+        within=archive_id,
+    )
 
 
 async def count_of_agent(tx: Transaction, agent_id: str) -> int:

@@ -27,7 +27,7 @@ from holdfast.core.messages import Parts, ToolCall
 from holdfast.core.records import PARENT, Run, RunStatus, StopReason
 from holdfast.core.usage import Usage
 from holdfast.errors import NotFound
-from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.paging import Ordering, Page, fetch_page, remember_place
 from holdfast.store.run_filters import IS_ACTIVE, RunFilter, conditions
 from holdfast.store.statements import PerDialect, database_now_us, insert_or_ignore, one_of
 from holdfast.store.tables import messages, run_otids, runs, steps
@@ -54,7 +54,7 @@ _INSERT_LEASED = PerDialect(
     )
 )
 _ONE = select(*_COLUMNS).where(_this_run)
-_DELETE = delete_from(runs).where(_this_run)
+_DELETE = delete_from(runs).where(_this_run).returning(runs.c.id, runs.c.created_us, runs.c.total_duration_ns)
 _ACTIVE_OF_THREAD = select(*_COLUMNS).where(runs.c.thread_id == bindparam("thread"), IS_ACTIVE)
 _BY_REQUEST_KEY = select(*_COLUMNS).where(
     runs.c.thread_id == bindparam("thread"), runs.c.request_key == bindparam("key")
@@ -221,8 +221,10 @@ async def get(tx: Transaction, run_id: str) -> Run:
 
 async def delete(tx: Transaction, run_id: str) -> None:
     """With its journal, frames, steps and hold; its messages are history and stay."""
-    if await tx.execute(_DELETE, {"run": run_id}) == 0:
+    row = await tx.fetch_one(_DELETE, {"run": run_id})
+    if row is None:
         raise NotFound("Run not found")
+    await remember_place(tx, row, (_BY_AGE, _BY_DURATION))
 
 
 async def active_of_thread(tx: Transaction, thread_id: str) -> Run | None:

@@ -415,6 +415,18 @@ providers = Table(
     Column("deleted_us", BigInteger),
 )
 
+# Where deleted items stood in their lists, for a day: a walk goes on after an item that was deleted meanwhile.
+tombstones = Table(
+    "tombstones",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("what", Text, nullable=False),
+    Column("within", Text, nullable=False),  # the archive of a passage; else empty
+    Column("sort_values", Text, nullable=False),  # by the name of the column that a list is sorted by
+    Column("deleted_us", BigInteger, nullable=False),
+    Index("tombstones_by_age", "deleted_us"),
+)
+
 # Small facts about this database: the token estimate learnt per model, and whatever a later release needs.
 facts = Table(
     "facts",

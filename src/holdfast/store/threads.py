@@ -40,6 +40,7 @@ _this_thread = threads.c.id == bindparam("thread")
 _here = thread_messages.c.thread_id == bindparam("thread")
 _in_window = thread_messages.c.context_position.is_not(None)
 _live = threads.c.deleted_us.is_(None)
+_named = threads.c.id != threads.c.agent_id  # an agent's default thread is no conversation
 
 _INSERT = insert_into(threads)
 _ONE = select(*_COLUMNS).where(_this_thread, _live)
@@ -134,13 +135,14 @@ class ThreadFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OrderBy = Literal["created_at", "last_run_completion", "last_message_at"]
+# A deleted one keeps its place, because its row stays: whoever deletes what they list goes on from there.
 _ORDERINGS: dict[OrderBy, Ordering] = {
-    "created_at": Ordering(sort=threads.c.created_us, id=threads.c.id, what="Conversation", scope=(_live,)),
+    "created_at": Ordering(sort=threads.c.created_us, id=threads.c.id, what="Conversation", scope=(_named,)),
     "last_run_completion": Ordering(
-        sort=threads.c.last_run_completion_us, id=threads.c.id, what="Conversation", scope=(_live,), nullable=True
+        sort=threads.c.last_run_completion_us, id=threads.c.id, what="Conversation", scope=(_named,), nullable=True
     ),
     "last_message_at": Ordering(
-        sort=threads.c.last_message_us, id=threads.c.id, what="Conversation", scope=(_live,), nullable=True
+        sort=threads.c.last_message_us, id=threads.c.id, what="Conversation", scope=(_named,), nullable=True
     ),
 }
 
@@ -343,7 +345,7 @@ def _placed(thread_id: str, position: int, message_id: str, context_position: in
 
 
 def _conditions(filters: ThreadFilter) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = [_live, threads.c.id != threads.c.agent_id]
+    found: list[ColumnElement[bool]] = [_live, _named]
     if filters.agent_id is not None:
         found.append(threads.c.agent_id == filters.agent_id)
     if filters.summary_search:

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, upda
 from holdfast.core.records import Tool
 from holdfast.errors import NotFound
 from holdfast.store.blocks import holds_text
-from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.paging import Ordering, Page, fetch_page, remember_place
 from holdfast.store.statements import insert_or_ignore, one_of
 from holdfast.store.tables import agent_tools, tools
 from holdfast.store.transaction import Row, Transaction, flag
@@ -53,7 +53,7 @@ _DETACH = delete(agent_tools).where(
     agent_tools.c.agent_id == bindparam("agent_id"), agent_tools.c.tool_id == bindparam("tool_id")
 )
 _DETACH_ALL = delete(agent_tools).where(agent_tools.c.agent_id == bindparam("agent_id"))
-_DELETE = delete(tools).where(tools.c.id == bindparam("id"))
+_DELETE = delete(tools).where(tools.c.id == bindparam("id")).returning(tools.c.id, tools.c.created_us)
 _UPDATE = (
     update(tools)
     .where(tools.c.id == bindparam("of_tool"))
@@ -126,8 +126,10 @@ async def update_tool(tx: Transaction, tool: Tool) -> None:
 
 async def delete_tool(tx: Transaction, tool_id: str) -> None:
     """Gone from every agent as well."""
-    if not await tx.execute(_DELETE, {"id": tool_id}):
+    row = await tx.fetch_one(_DELETE, {"id": tool_id})
+    if row is None:
         raise NotFound(f"Tool {tool_id} not found")
+    await remember_place(tx, row, (_BY_AGE,))
 
 
 async def attach_many(tx: Transaction, agent_id: str, tool_ids: Sequence[str]) -> None:
