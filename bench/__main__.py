@@ -17,10 +17,10 @@ import uvloop
 
 from bench import footprint, sections
 from bench.archival import archival
+from bench.calibration import loop_ms
 from bench.client import Client
 from bench.history import history
 from bench.models import models
-from bench.pace import loop_ms
 from bench.process import Server
 from bench.sections import Row
 

@@ -16,13 +16,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
-from bench.pace import Gauge
+from bench.calibration import Gauge
 from bench.sections import Row, at_least, at_most
 from holdfast import ids
 from holdfast.core.records import Archive, Passage
 from holdfast.engine.archival import ArchivalMemory, Mode, Search
 from holdfast.engine.clock import SystemClock
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import archives, passages
 from holdfast.store.database import open_database
 from holdfast.store.transaction import Database

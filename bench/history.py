@@ -6,9 +6,9 @@ import statistics
 from pathlib import Path
 
 from bench.client import Client
-from bench.line import Line
 from bench.process import Server
 from bench.sections import Row, at_most, model_s
+from bench.socket_client import Line
 from holdfast import ids
 from holdfast.core.messages import Message, Text, Turn
 from holdfast.store import messages, threads

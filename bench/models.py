@@ -11,18 +11,18 @@ from typing import Final
 
 import msgspec
 
-from bench.bare import bare_chunks_per_cpu_s
+from bench.baseline import bare_chunks_per_cpu_s
 from bench.client import Client
 from bench.process import Server
 from bench.sections import Row, at_least, at_most
 from bench.vendor import Vendor
 from bench.vendor_turns import vendor_turns
 from holdfast.core.messages import Text, ToolCall, ToolReturn, Turn
-from holdfast.llm.anthropic import AnthropicModel
+from holdfast.llm.anthropic.adapter import AnthropicModel
 from holdfast.llm.base import ModelInfo, ModelRequest, ToolSchema
+from holdfast.llm.chat.adapter import ChatModel
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http
-from holdfast.llm.openai_chat import ChatModel
 
 _TIMES: Final = 200
 MODEL: Final = "openai-proxy/bench"

@@ -18,9 +18,9 @@ from pathlib import Path
 import uvloop
 
 from bench.client import ECHO_TOOL, PLAIN_AGENT, Client
-from bench.line import Line
 from bench.process import Server
 from bench.sections import ONE_WORD, streaming, throughput
+from bench.socket_client import Line
 
 SAMPLES = 8
 AGENTS = 8

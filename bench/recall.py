@@ -16,8 +16,8 @@ from holdfast import ids
 from holdfast.core.records import Archive
 from holdfast.engine.archival import ArchivalMemory, Mode, NewPassage, Search
 from holdfast.engine.clock import SystemClock
-from holdfast.llm import offline_vectors
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog.catalog import ModelCatalog
+from holdfast.llm.offline import vectors
 from holdfast.store import archives
 from holdfast.store.database import open_database
 
@@ -67,7 +67,7 @@ MODES: Final[tuple[Mode, ...]] = ("text", "vector", "hybrid")
 
 
 async def main() -> None:
-    archive = Archive(id=ids.new("archive"), name="labelled", embedding=offline_vectors.HANDLE)
+    archive = Archive(id=ids.new("archive"), name="labelled", embedding=vectors.HANDLE)
     with tempfile.TemporaryDirectory() as folder:
         database = await open_database(f"sqlite:///{folder}/recall.db")
         memory = ArchivalMemory(database, ModelCatalog(offline_embeddings=True), SystemClock())

@@ -12,14 +12,14 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from bench.calibration import Figure, Gauge
 from bench.client import BUSY_TOOL, ECHO_TOOL, PLAIN_AGENT, SLEEP_TOOL, Client, until
-from bench.line import Line
-from bench.pace import Figure, Gauge
 from bench.process import Server
+from bench.socket_client import Line
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import Text, Turn
 from holdfast.llm.base import ModelRequest
-from holdfast.llm.scripted import OfflineModel
+from holdfast.llm.offline.model import OfflineModel
 
 AGENTS: Final = 20
 FEWEST_ROUNDS, MOST_ROUNDS = 20, 100

@@ -12,7 +12,7 @@ from typing import Self
 
 import uvloop
 
-from bench.words import ANTHROPIC, CHAT, Words
+from bench.payload import ANTHROPIC, CHAT, Words
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _MODELS = b'{"object":"list","data":[{"id":"bench","object":"model","type":"model"}],"has_more":false}'

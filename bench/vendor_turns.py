@@ -8,13 +8,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from bench.calibration import Gauge
 from bench.client import ECHO_TOOL, Client
-from bench.line import Line
-from bench.pace import Gauge
+from bench.payload import ANTHROPIC, CHAT, Words
 from bench.process import Server
 from bench.sections import AGENTS, Row, at_most, rounds
+from bench.socket_client import Line
 from bench.vendor import CALL_ECHO, Vendor
-from bench.words import ANTHROPIC, CHAT, Words
 
 ONE_TOKEN: Final = "stream 1 every 0 us"
 _EACH: Final = 10

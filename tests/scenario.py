@@ -17,11 +17,11 @@ from sqlalchemy import update
 from holdfast import ids
 from holdfast.actions.base_tools import find_named
 from holdfast.actions.cancel_runs import CancelRuns
-from holdfast.actions.send_message import Accepted, Sending, SendMessage
+from holdfast.actions.send_message import Accepted, SendMessage, SendRequest
 from holdfast.core.frames import Frame, StopFrame
 from holdfast.core.messages import Decision, Message, Text, ToolReturn
 from holdfast.core.records import Agent, ModelChoice, Run, Thread, Tool
-from holdfast.core.retrying import Patience
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import ExitLoop, RequiresApproval, Rule
@@ -33,10 +33,10 @@ from holdfast.engine.inline import InlineTools
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.runner import Runner
 from holdfast.engine.streams import Numbered, Streams
-from holdfast.engine.thinking import Observers
-from holdfast.engine.worker import Pace, Worker
+from holdfast.engine.thinking import Instrumentation
+from holdfast.engine.worker import Worker, WorkerTimings
 from holdfast.llm.base import Catalog
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents, holds, messages, runs, threads, tools
 from holdfast.store.database import Database, DatabaseError, Job, Transaction, open_database
 from holdfast.store.holds import HoldRow
@@ -51,10 +51,10 @@ HANDLE = "holdfast/offline"
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
 RULES: tuple[Rule, ...] = (RequiresApproval(tool_name="guarded"),)
 ENDING = (*RULES, ExitLoop(tool_name="finish"))
-LONG = Pace(lease_ttl_s=600, drain_s=0.0)
+LONG = WorkerTimings(lease_ttl_s=600, drain_s=0.0)
 Moment = Literal["before", "during", "after"]  # of a crash: a commit that it interrupts never happens
-IMPATIENT = Patience(retries=0)
-HASTY = Patience(retries=3, first_pause_s=0.001)
+IMPATIENT = RetryPolicy(retries=0)
+HASTY = RetryPolicy(retries=3, first_pause_s=0.001)
 
 
 class Crash(BaseException):
@@ -214,9 +214,9 @@ class Node:
     def __init__(
         self,
         world: World,
-        pace: Pace = LONG,
+        pace: WorkerTimings = LONG,
         catalog: ModelCatalog | None = None,
-        observers: Observers | None = None,
+        instrumentation: Instrumentation | None = None,
         executor: Executor | None = None,
     ) -> None:
         self.world = world
@@ -226,10 +226,16 @@ class Node:
         self.streams = Streams(self.database)
         self.ratios = TokenRatios(self.database)
         runner = runner_of(
-            self.database, self.catalog, executor or world.tools, self.ratios, clock, world.patience, observers
+            self.database,
+            self.catalog,
+            executor or world.tools,
+            self.ratios,
+            clock,
+            world.retry_policy,
+            instrumentation,
         )
         self.worker = Worker(self.database, runner, self.streams, clock, pace)
-        retries = world.patience.retries
+        retries = world.retry_policy.retries
         self._send = SendMessage(self.database, self.catalog, self.worker, self.streams, clock, retries)
         self.cancel = CancelRuns(self.database, self.worker, clock)
 
@@ -254,7 +260,7 @@ class Node:
             request_key=f"key-{otid}" if otid else None,
         )
         return await self._send(
-            Sending(
+            SendRequest(
                 thread_id=thread or self.world.agent_id,
                 parsed=parsed,
                 request=LettaRequest.model_validate({"input": "unused", **request}),
@@ -270,7 +276,7 @@ class Node:
         """What this process remembers of a window, if anything, is what is stored."""
 
         async def read(tx: Transaction) -> tuple[int, list[Message]]:
-            return (await threads.standing(tx, thread_id)).end, await threads.window(tx, thread_id)
+            return (await threads.head(tx, thread_id)).end, await threads.window(tx, thread_id)
 
         end, stored = await self.world.database.read(read)
         remembered = self.worker.windows.of(thread_id, end)
@@ -312,12 +318,12 @@ class Node:
 class World:
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.patience = IMPATIENT
+        self.retry_policy = IMPATIENT
         self.clock = SystemClock()
         self.tools = CountingTools()
         self.agent_id = ""
 
-    def node(self, pace: Pace = LONG) -> Node:
+    def node(self, pace: WorkerTimings = LONG) -> Node:
         return Node(self, pace)
 
     async def run(self, run_id: str) -> Run:
@@ -377,12 +383,12 @@ def runner_of(
     tools: Executor,
     ratios: TokenRatios,
     clock: Clock,
-    patience: Patience,
-    observers: Observers | None = None,
+    retry_policy: RetryPolicy,
+    instrumentation: Instrumentation | None = None,
 ) -> Runner:
-    compactor = Compactor(catalog, clock, ratios, patience, observers.spans if observers else None)
+    compactor = Compactor(catalog, clock, ratios, retry_policy, instrumentation.spans if instrumentation else None)
     inline = InlineTools(database, clock, ArchivalMemory(database, catalog, clock))
-    return Runner(database, catalog, tools, inline, clock, compactor, patience, observers)
+    return Runner(database, catalog, tools, inline, clock, compactor, retry_policy, instrumentation)
 
 
 def sqlite_at(directory: Path) -> str:

@@ -15,7 +15,7 @@ from holdfast import wiring
 from holdfast.api.deps import Holdfast
 from holdfast.api.server import create_app
 from holdfast.asgi_transport import AsgiTransport
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.settings import Settings
 from holdfast.store.transaction import Transaction
 from tests.clients import AS_1X

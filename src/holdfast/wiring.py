@@ -18,7 +18,7 @@ from holdfast.actions.providers import load_endpoints
 from holdfast.actions.send_message import SendMessage
 from holdfast.api.deps import Holdfast
 from holdfast.core.redaction import is_secret_name
-from holdfast.core.retrying import Patience
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
@@ -28,15 +28,16 @@ from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.runner import Runner
 from holdfast.engine.spans import Spans
 from holdfast.engine.streams import Streams
-from holdfast.engine.thinking import Observers
+from holdfast.engine.thinking import Instrumentation
 from holdfast.engine.tracing import ProviderTraces
-from holdfast.engine.worker import Pace, Worker
+from holdfast.engine.worker import Worker, WorkerTimings
 from holdfast.errors import ConfigError
-from holdfast.llm import environment, offline_vectors
 from holdfast.llm.base import Catalog
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog import environment
+from holdfast.llm.catalog.adapters import Vendors
+from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.llm.endpoint import Endpoint
-from holdfast.llm.opening import Vendors
+from holdfast.llm.offline import vectors
 from holdfast.netguard import Guard
 from holdfast.private_files import LOCK_FILE, private_paths
 from holdfast.secretbox import SecretBox
@@ -101,12 +102,14 @@ def assemble(
     box = box or open_secretbox(settings)
     streams = Streams(database)
     executors = Executors(SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s))
-    patience = Patience(settings.model_retries, settings.model_retry_s)
-    observers = Observers(Spans(), _traces(settings, database, box, clock) if settings.trace_provider else None)
+    retry_policy = RetryPolicy(settings.model_retries, settings.model_retry_s)
+    instrumentation = Instrumentation(
+        Spans(), _traces(settings, database, box, clock) if settings.trace_provider else None
+    )
     archival = ArchivalMemory(
         database, catalog, clock, settings.archival_token_limit, embedding_timeout_s=settings.embedding_timeout_s
     )
-    compactor = Compactor(catalog, clock, TokenRatios(database), patience, observers.spans)
+    compactor = Compactor(catalog, clock, TokenRatios(database), retry_policy, instrumentation.spans)
     runner = Runner(
         database,
         catalog,
@@ -114,19 +117,19 @@ def assemble(
         InlineTools(database, clock, archival),
         clock,
         compactor,
-        patience,
-        observers,
+        retry_policy,
+        instrumentation,
         listeners_wait_s=settings.lease_ttl_s,
     )
-    pace = Pace(
+    timings = WorkerTimings(
         lease_ttl_s=settings.lease_ttl_s,
         drain_s=settings.drain_s,
         frame_retention_s=settings.frame_retention_s,
         trace_retention_s=settings.trace_retention_s,
         run_retention_s=settings.run_retention_s,
     )
-    worker = Worker(database, runner, streams, clock, pace)
-    send = SendMessage(database, catalog, worker, streams, clock, patience.retries)
+    worker = Worker(database, runner, streams, clock, timings)
+    send = SendMessage(database, catalog, worker, streams, clock, retry_policy.retries)
     others = AskAgents(database, send, worker, settings.queue_wait_s)
     executors.own.update((shipped_id(name), others) for name in talk.NAMES)
     return Holdfast(
@@ -157,8 +160,8 @@ def _catalog(settings: Settings, endpoints: list[Endpoint], database: Database, 
         endpoints,
         declared=settings.models,
         brought=lambda: load_endpoints(database, box),
-        patience=Patience(settings.model_retries, settings.model_retry_s),
-        offline_embeddings=offline_vectors.is_installed(),
+        retry_policy=RetryPolicy(settings.model_retries, settings.model_retry_s),
+        offline_embeddings=vectors.is_installed(),
         vendors=Vendors(
             first_byte_s=settings.model_timeout_s,
             total_s=settings.model_stream_timeout_s,

@@ -17,7 +17,7 @@ from holdfast.api.routes import agent_blocks, agent_tools, agents, blocks, model
 from holdfast.api.server import ROUTERS, create_app
 from holdfast.errors import ModelUnavailable
 from holdfast.llm.base import Abilities, ModelInfo
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.settings import Settings
 from holdfast.store.database import open_database
 from holdfast.tools.sandbox.forkserver import ForkServerSandbox

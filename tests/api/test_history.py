@@ -12,9 +12,9 @@ from letta_client import APIStatusError, ConflictError
 
 from holdfast import ids
 from holdfast.actions.compact_thread import compact_thread
-from holdfast.core.retrying import Patience
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.usage import Usage
-from holdfast.engine.compacting import Compaction, Compactor, Wanted
+from holdfast.engine.compacting import Compaction, CompactionJob, Compactor
 from holdfast.errors import Conflict
 from holdfast.wire.requests import CompactionSettingsInput
 
@@ -105,7 +105,7 @@ async def test_a_summary_of_messages_that_changed_meanwhile_is_thrown_away(clien
     await client.say(agent.id, "more")
 
     class OvertakenCompactor(Compactor):
-        async def compact(self, wanted: Wanted) -> Compaction:
+        async def compact(self, wanted: CompactionJob) -> Compaction:
             await client.say(agent.id, "[[say:quicker]] [[no_reasoning]]")
             return await super().compact(wanted)
 
@@ -116,7 +116,7 @@ async def test_a_summary_of_messages_that_changed_meanwhile_is_thrown_away(clien
             CompactionSettingsInput(mode="all"),
             database=deps.database,
             catalog=deps.catalog,
-            compactor=OvertakenCompactor(deps.catalog, deps.clock, deps.compactor.ratios, Patience(0)),
+            compactor=OvertakenCompactor(deps.catalog, deps.clock, deps.compactor.ratios, RetryPolicy(0)),
             clock=deps.clock,
             refuse_empty=False,
         )

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.api.browsers import LocalPagesOnly
+from holdfast.api.csrf import LocalPagesOnly
 from holdfast.api.paths import canonical_path
 from holdfast.settings import Settings
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.llm.base import ModelInfo
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog.catalog import ModelCatalog
 from tests.effort import examples
 from tests.properties.settings_cases import MODELS, addressed, changes
 

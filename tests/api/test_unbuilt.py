@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from starlette.routing import Match, Route
 
+from holdfast.api.not_implemented import UNBUILT, unbuilt_routes
 from holdfast.api.paths import canonical_path
 from holdfast.api.routing import RouteIndex
 from holdfast.api.server import ROUTERS
-from holdfast.api.unbuilt import UNBUILT, unbuilt_routes
 
 from .application import AGENT, client_of
 
@@ -43,7 +43,7 @@ def test_no_operation_is_listed_twice() -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_an_operation_on_the_list_answers_501_with_a_sentence(operation: str) -> None:
-    """Fails once the operation is built: then take it off the list in holdfast.api.unbuilt."""
+    """Fails once the operation is built: then take it off the list in holdfast.api.not_implemented."""
     method, template = operation.split(" ")
     path = re.sub(r"\{(\w+?)(_id)?\}", _well_formed, template)
     async with client_of() as client:

@@ -9,9 +9,9 @@ import pytest
 from fastapi.routing import APIRoute
 
 from holdfast import errors
+from holdfast.api.not_implemented import REFUSED, UNBUILT
 from holdfast.api.routing import built
 from holdfast.api.server import ROUTERS
-from holdfast.api.unbuilt import REFUSED, UNBUILT
 from holdfast.settings import PROVIDER_VARIABLES, VARIABLES, Settings
 
 from .sources import ROOT, tracked_files

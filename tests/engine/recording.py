@@ -9,7 +9,7 @@ from holdfast.core.compaction import REQUEST_TAG
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import Text
 from holdfast.llm.base import Model, ModelInfo, ModelRequest
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog.catalog import ModelCatalog
 
 
 class RecordingCatalog(ModelCatalog):

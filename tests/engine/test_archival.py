@@ -15,7 +15,7 @@ from holdfast.core.messages import ToolReturn, text_of
 from holdfast.core.records import Archive, Passage
 from holdfast.engine.archival import ArchivalMemory, NewPassage, Search
 from holdfast.errors import NotFound, Refused
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents, archives, passages, tools
 from holdfast.store.paging import Page
 from holdfast.store.transaction import Transaction

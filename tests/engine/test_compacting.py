@@ -17,14 +17,14 @@ from holdfast.core.events import Compacted
 from holdfast.core.frames import UsageFrame
 from holdfast.core.messages import Message, Summary, Text, ToolCall, ToolReturn, text_of
 from holdfast.core.records import CompactionSettings, ModelChoice
-from holdfast.core.retrying import Patience
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.usage import Usage
 from holdfast.engine.clock import SystemClock
-from holdfast.engine.compacting import Compactor, Wanted
+from holdfast.engine.compacting import CompactionJob, Compactor
 from holdfast.engine.ratios import TokenRatios
 from holdfast.errors import ContextTooLong, ModelUnavailable, RateLimited, SystemPromptTooLong
 from holdfast.llm.base import Model, ModelInfo, ModelRequest, ToolSchema
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents
 from holdfast.store.transaction import Transaction
 
@@ -58,9 +58,9 @@ def talk(turns: int, size: int = 200) -> list[Message]:
     return rows
 
 
-def wanted(window: Sequence[Message], mode: Mode = "sliding_window", **fields: Any) -> Wanted:
+def wanted(window: Sequence[Message], mode: Mode = "sliding_window", **fields: Any) -> CompactionJob:
     given: dict[str, Any] = {"settings": CompactionSettings(mode=mode), "model": CHOICE, "tools": TOOLS}
-    return Wanted(window=window, timezone="UTC", trigger="manual", shown=True, **given | fields)
+    return CompactionJob(window=window, timezone="UTC", trigger="manual", shown=True, **given | fields)
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ async def test_the_system_message_tells_how_much_has_left_the_window(world: Worl
 
 
 async def test_a_cancel_does_not_wait_for_a_summariser_that_is_waited_for(world: World) -> None:
-    world.patience = Patience(retries=3, first_pause_s=60.0)
+    world.retry_policy = RetryPolicy(retries=3, first_pause_s=60.0)
     catalog = RecordingCatalog()
     node = Node(world, catalog=catalog)
     await node.ask("[[say:fine]] remember")

@@ -20,8 +20,8 @@ from holdfast.core.records import Agent, Block, Thread, Tool
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.inline import InlineTools, Performed
 from holdfast.llm.base import ModelRequest
-from holdfast.llm.catalog import ModelCatalog
-from holdfast.llm.scripted import OfflineModel
+from holdfast.llm.catalog.catalog import ModelCatalog
+from holdfast.llm.offline.model import OfflineModel
 from holdfast.store import agents, blocks, messages, threads, tools
 from holdfast.store.database import Database, Job, Transaction
 

@@ -13,7 +13,7 @@ from holdfast.core.messages import Approve, ToolReturn
 from holdfast.core.run import OpenCall
 from holdfast.errors import Busy
 from holdfast.llm.base import ModelRequest
-from holdfast.llm.scripted import OfflineModel
+from holdfast.llm.offline.model import OfflineModel
 from holdfast.store import runs, threads
 from holdfast.store.transaction import DatabaseError
 
@@ -183,7 +183,7 @@ async def test_a_window_is_not_remembered_over_a_tool_return_that_another_server
     await second.worker.stopped(accepted.run.id)
     await first.worker.renew_leases()
     await first.worker.stopped(accepted.run.id)
-    end = (await world.database.read(lambda tx: threads.standing(tx, world.agent_id))).end
+    end = (await world.database.read(lambda tx: threads.head(tx, world.agent_id))).end
     remembered = first.worker.windows.of(world.agent_id, end)
     assert remembered is None or remembered == await world.window()
 

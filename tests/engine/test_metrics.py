@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.messages import Approve, ToolReturn
 from holdfast.core.records import Step
-from holdfast.core.retrying import Patience
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.run import OpenCall
 from holdfast.core.usage import Usage, cost
 from holdfast.store import agents, runs, steps
@@ -229,7 +229,7 @@ async def test_withdrawing_a_parked_call_leaves_the_times_as_they_were(timed: Ti
 
 
 async def test_a_step_that_was_tried_again_adds_its_tries_and_not_the_pause_between_them(timed: Timed) -> None:
-    timed.world.patience = Patience(retries=2, first_pause_s=0.001)
+    timed.world.retry_policy = RetryPolicy(retries=2, first_pause_s=0.001)
     node = Node(timed.world, catalog=timed.catalog)
     run = await node.ask("[[error:rate_limit]] [[error_times:1]] [[usage:1000,500]]")
     (step,) = await timed.steps_of(run.id)

@@ -11,7 +11,7 @@ import pytest
 from holdfast.core.events import ModelFailed
 from holdfast.core.usage import Usage
 from holdfast.engine.ratios import TokenRatios
-from holdfast.store import facts
+from holdfast.store import kv
 
 from ..invariants import assert_invariants
 from ..scenario import HANDLE, Node, World, sqlite_at, world_at
@@ -39,11 +39,11 @@ def world_of(directory: Path, **model: Any) -> Any:
 
 
 async def count_as(world: World, ratio: float) -> None:
-    await world.database.write(lambda tx: facts.set_number(tx, f"token_ratio/{HANDLE}", ratio))
+    await world.database.write(lambda tx: kv.set_number(tx, f"token_ratio/{HANDLE}", ratio))
 
 
 async def stored(world: World) -> float | None:
-    return await world.database.read(lambda tx: facts.number(tx, f"token_ratio/{HANDLE}"))
+    return await world.database.read(lambda tx: kv.number(tx, f"token_ratio/{HANDLE}"))
 
 
 def guess_of(node: RecordingNode) -> int:

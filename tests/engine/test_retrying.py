@@ -12,7 +12,7 @@ from holdfast.actions.send_message import Accepted
 from holdfast.core.events import ModelFailed
 from holdfast.core.frames import AbandonedFrame, ErrorFrame, Frame, RetryFrame, TextFrame, UsageFrame
 from holdfast.core.messages import text_of
-from holdfast.core.retrying import Patience
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.usage import Usage
 
 from ..invariants import Snapshot, assert_invariants
@@ -26,7 +26,7 @@ LEFT_S = 0.2
 
 @pytest.fixture
 async def node(world: World) -> AsyncIterator[Node]:
-    world.patience = HASTY
+    world.retry_policy = HASTY
     made = world.node()
     yield made
     await made.die()
@@ -188,7 +188,7 @@ async def test_a_run_whose_worker_died_while_it_waited_goes_on_with_the_same_try
 
 
 async def test_whoever_takes_a_waiting_run_over_waits_only_for_what_is_left(world: World) -> None:
-    world.patience, world.clock = HASTY, (clock := HandClock())
+    world.retry_policy, world.clock = HASTY, (clock := HandClock())
     before = world.node()
     accepted = await before.send(f"hello [[error:server]][[retry_after:60]]{ONCE}", background=True)
     await first_retry(accepted)
@@ -206,7 +206,7 @@ async def test_whoever_takes_a_waiting_run_over_waits_only_for_what_is_left(worl
 
 
 async def test_a_pause_that_is_over_when_the_run_is_taken_over_is_not_waited_for(world: World) -> None:
-    world.patience, world.clock = HASTY, (clock := HandClock())
+    world.retry_policy, world.clock = HASTY, (clock := HandClock())
     before = world.node()
     accepted = await before.send(f"hello [[error:server]][[retry_after:60]]{ONCE}", background=True)
     await first_retry(accepted)
@@ -223,7 +223,7 @@ async def test_a_run_keeps_the_number_of_tries_it_was_told_whatever_the_settings
     world: World, node: Node
 ) -> None:
     run_id = await die_waiting(world, node, "hello [[error:server]][[retry_after:0.02]]")
-    world.patience = Patience(retries=0)
+    world.retry_policy = RetryPolicy(retries=0)
     after = world.node()
     await after.take_over_all()
     await after.worker.stopped(run_id)

@@ -14,10 +14,10 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusC
 
 from holdfast.core.messages import Approve, ToolReturn
 from holdfast.core.records import Step
-from holdfast.core.retrying import Patience
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.run import OpenCall
 from holdfast.engine.spans import Spans
-from holdfast.engine.thinking import Observers
+from holdfast.engine.thinking import Instrumentation
 from holdfast.store import steps
 
 from ..scenario import Node, World, eventually
@@ -31,8 +31,8 @@ class Watched:
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.world = world
-        self.observers = Observers(Spans(provider.get_tracer("test")))
-        self.node = Node(world, observers=self.observers)
+        self.instrumentation = Instrumentation(Spans(provider.get_tracer("test")))
+        self.node = Node(world, instrumentation=self.instrumentation)
 
     @property
     def spans(self) -> list[ReadableSpan]:
@@ -149,7 +149,7 @@ async def test_a_run_that_is_handed_over_ends_its_spans_and_goes_on_in_another(w
     await watched.world.tools.waiting.wait()
     await watched.node.worker.drain()
     assert attributes(watched.one("invoke_agent ada"))["holdfast.interrupted"] == "shutdown"
-    second = Node(watched.world, observers=watched.observers)
+    second = Node(watched.world, instrumentation=watched.instrumentation)
     watched.world.tools.let_go.set()
     await second.take_over_all()
     await second.worker.stopped(run_id)
@@ -166,8 +166,8 @@ async def test_a_failed_call_names_its_error_and_says_nothing_of_it(watched: Wat
 
 
 async def test_every_try_is_a_span_of_its_own(watched: Watched) -> None:
-    watched.world.patience = Patience(retries=2, first_pause_s=0.001)
-    node = Node(watched.world, observers=watched.observers)
+    watched.world.retry_policy = RetryPolicy(retries=2, first_pause_s=0.001)
+    node = Node(watched.world, instrumentation=watched.instrumentation)
     await node.ask("[[error:rate_limit]] [[error_times:1]] try again")
     first, second = [span for span in watched.spans if span.name == "chat offline"]
     assert attributes(first)["error.type"] == "RateLimited"

@@ -10,12 +10,12 @@ import pytest
 
 from holdfast.core.records import ProviderTrace
 from holdfast.core.redaction import HIDDEN
-from holdfast.core.retrying import Patience
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine.spans import Spans
-from holdfast.engine.thinking import Observers
+from holdfast.engine.thinking import Instrumentation
 from holdfast.engine.tracing import ProviderTraces
 from holdfast.llm.base import Model, ModelInfo, ModelRequest
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents, runs, traces
 from holdfast.store.agents import SealedSecret
 
@@ -29,7 +29,7 @@ class Traced:
         kept = ProviderTraces(
             world.database, lambda sealed: sealed.decode(), world.clock, most_bytes=most_bytes, hidden=["server-key"]
         )
-        self.node = Node(world, catalog=catalog, observers=Observers(Spans(), kept))
+        self.node = Node(world, catalog=catalog, instrumentation=Instrumentation(Spans(), kept))
 
     async def of(self, run_id: str) -> list[ProviderTrace]:
         return await self.world.database.read(lambda tx: traces.list_of_run(tx, run_id))
@@ -102,7 +102,7 @@ async def test_a_reply_that_a_cancel_overtook_is_kept(world: World) -> None:
 
 
 async def test_a_later_try_replaces_an_earlier_one_and_tells_what_became_of_it(traced: Traced) -> None:
-    traced.world.patience = Patience(retries=2, first_pause_s=0.001)
+    traced.world.retry_policy = RetryPolicy(retries=2, first_pause_s=0.001)
     again = Traced(traced.world)
     (trace,) = await again.after("[[error:rate_limit]] [[error_times:2]] [[say:at last]] [[message:slow down]]")
     error = {"type": "RateLimited", "message": "slow down"}

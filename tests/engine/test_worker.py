@@ -11,7 +11,7 @@ from sqlalchemy import delete, update
 from holdfast.actions.send_message import Accepted
 from holdfast.core.frames import ErrorFrame, StopFrame
 from holdfast.core.messages import Approve, text_of
-from holdfast.engine.worker import Pace
+from holdfast.engine.worker import WorkerTimings
 from holdfast.errors import ShuttingDown
 from holdfast.store import agents, runs
 from holdfast.store.tables import run_events
@@ -255,7 +255,7 @@ async def test_draining_hands_over_what_does_not_finish_in_time_and_writes_nothi
 
 
 async def test_draining_waits_for_what_is_about_to_finish(world: World) -> None:
-    node = world.node(Pace(lease_ttl_s=600, drain_s=30))
+    node = world.node(WorkerTimings(lease_ttl_s=600, drain_s=30))
     run_id = (await node.send("call the slow tool")).run.id
     await world.tools.waiting.wait()
     drained = asyncio.create_task(node.worker.drain())
@@ -290,11 +290,11 @@ async def test_a_tool_that_returned_while_the_worker_was_told_to_go_is_on_record
 # --- standing in line ------------------------------------------------------------------------------------------------
 
 
-async def in_line(world: World, node: Node, text: str, place: int) -> asyncio.Task[Accepted]:
+async def thread_queue(world: World, node: Node, text: str, place: int) -> asyncio.Task[Accepted]:
     """Sends what has to wait, and returns when it stands at that place of the line."""
     waiting = asyncio.create_task(node.send(text, wait_s=30))
     await eventually(
-        lambda: world.agent_id in node.worker._lines and node.worker._lines[world.agent_id].length == place
+        lambda: world.agent_id in node.worker._queues and node.worker._queues[world.agent_id].length == place
     )
     return waiting
 
@@ -302,25 +302,25 @@ async def in_line(world: World, node: Node, text: str, place: int) -> asyncio.Ta
 async def test_requests_that_wait_for_a_busy_thread_go_in_the_order_they_came_in(world: World, node: Node) -> None:
     await node.send("call the slow tool")
     await world.tools.waiting.wait()
-    waiting = [await in_line(world, node, f"number {number}", place=number + 1) for number in range(3)]
+    waiting = [await thread_queue(world, node, f"number {number}", place=number + 1) for number in range(3)]
     world.tools.let_go.set()
     for accepted in await asyncio.gather(*waiting):
         await node.worker.stopped(accepted.run.id)
     said = [text_of(row.parts) for row in await world.window() if row.role == "user"]
     assert said == ["call the slow tool", "number 0", "number 1", "number 2"]
-    assert node.worker._lines == {}
+    assert node.worker._queues == {}
 
 
 async def test_whoever_gives_up_waiting_does_not_leave_the_line_blocked(world: World, node: Node) -> None:
     await node.send("call the slow tool")
     await world.tools.waiting.wait()
-    first = await in_line(world, node, "gave up", place=1)
-    second = await in_line(world, node, "still here", place=2)
+    first = await thread_queue(world, node, "gave up", place=1)
+    second = await thread_queue(world, node, "still here", place=2)
     first.cancel()
     world.tools.let_go.set()
     await node.worker.stopped((await second).run.id)
     await asyncio.gather(first, return_exceptions=True)
-    assert node.worker._lines == {}
+    assert node.worker._queues == {}
     await assert_invariants(world.database, idle=True)
 
 

@@ -11,7 +11,7 @@ from holdfast.core.deltas import Delta, Finish, UsageDelta
 from holdfast.core.usage import Price, Usage
 from holdfast.engine.clock import SystemClock
 from holdfast.llm.base import Model, ModelInfo, ModelRequest
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog.catalog import ModelCatalog
 
 SECOND = 1_000_000_000
 BEFORE_CONTENT, BEFORE_FINISH = 10, 20

@@ -23,7 +23,7 @@ from holdfast.engine.streams import Streams
 from holdfast.engine.worker import Worker
 from holdfast.errors import NothingToCancel
 from holdfast.llm.base import Model, ModelInfo, ModelRequest
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store.database import Database, Job
 from tests.scenario import LONG, Node, World, runner_of
 from tests.wrapping import WrappedDatabase
@@ -161,9 +161,9 @@ class SeamNode(Node):
         self.catalog = SeamCatalog(self.seams)
         self.streams = Streams(database)
         self.executor = SeamExecutor(world.tools, self.seams)
-        runner = runner_of(database, self.catalog, self.executor, TokenRatios(database), clock, world.patience)
+        runner = runner_of(database, self.catalog, self.executor, TokenRatios(database), clock, world.retry_policy)
         self.worker = Worker(database, runner, self.streams, clock, LONG)
-        retries = world.patience.retries
+        retries = world.retry_policy.retries
         self._send = SendMessage(database, self.catalog, self.worker, self.streams, clock, retries)
         self.cancel = CancelRuns(world.database, self.worker, clock)
         self.cancelling: list[asyncio.Task[Answer]] = []

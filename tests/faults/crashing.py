@@ -20,7 +20,7 @@ from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.streams import Streams
 from holdfast.engine.worker import Worker
 from holdfast.llm.base import Model, ModelInfo, ModelRequest
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.wire.messages import to_wire
 from tests.invariants import Snapshot
 from tests.scenario import LONG, Crash, Moment, Node, World, runner_of
@@ -67,9 +67,11 @@ class MortalNode(Node):
         clock = world.clock
         self.streams = Streams(self.database)
         self.catalog = FlushingCatalog(self.streams) if flushes else ModelCatalog()
-        runner = runner_of(self.database, self.catalog, world.tools, TokenRatios(self.database), clock, world.patience)
+        runner = runner_of(
+            self.database, self.catalog, world.tools, TokenRatios(self.database), clock, world.retry_policy
+        )
         self.worker = Worker(self.database, runner, self.streams, clock, LONG)
-        retries = world.patience.retries
+        retries = world.retry_policy.retries
         self._send = SendMessage(self.database, self.catalog, self.worker, self.streams, clock, retries)
 
 

@@ -74,7 +74,7 @@ async def world_from(template: Template, directory: Path) -> AsyncGenerator[Worl
         world = World(database)
         world.agent_id = template.agent_id
         world.tools.let_go.set()
-        world.patience = HASTY
+        world.retry_policy = HASTY
         yield world
 
 

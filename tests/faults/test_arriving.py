@@ -15,8 +15,8 @@ import pytest
 
 from holdfast.core.deltas import Delta
 from holdfast.llm.base import ModelRequest
-from holdfast.llm.catalog import ModelCatalog
-from holdfast.llm.scripted import OfflineModel
+from holdfast.llm.catalog.catalog import ModelCatalog
+from holdfast.llm.offline.model import OfflineModel
 from holdfast.store.sqlite import SQLiteDatabase
 from tests.invariants import assert_invariants
 from tests.scenario import eventually

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.core.deltas import Delta
 from holdfast.llm.base import ModelRequest
-from holdfast.llm.catalog import ModelCatalog
-from holdfast.llm.scripted import OfflineModel
+from holdfast.llm.catalog.catalog import ModelCatalog
+from holdfast.llm.offline.model import OfflineModel
 from holdfast.store.database import Transaction
 from holdfast.store.sqlite import SQLiteDatabase
 from holdfast.store.sqlite_connection import SQLiteTransaction

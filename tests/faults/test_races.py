@@ -218,7 +218,7 @@ async def test_a_summary_waits_for_a_message_that_is_being_accepted_and_gives_wa
                 CompactionSettingsInput(mode="all"),
                 database=world.database,
                 catalog=node.catalog,
-                compactor=Compactor(node.catalog, world.clock, node.ratios, world.patience),
+                compactor=Compactor(node.catalog, world.clock, node.ratios, world.retry_policy),
                 clock=world.clock,
                 refuse_empty=False,
             )

@@ -44,7 +44,7 @@ async def model_failed(world: World, node: Node) -> None:
 
 
 async def retried(world: World, node: Node) -> None:
-    world.patience = HASTY
+    world.retry_policy = HASTY
     await world.node().ask("call the note tool [[error:overloaded@2]][[error_times:2]][[usage:40,2]]")
 
 

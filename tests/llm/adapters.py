@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from holdfast.llm.anthropic import AnthropicModel
+from holdfast.llm.anthropic.adapter import AnthropicModel
 from holdfast.llm.base import Abilities, Model, ModelInfo
+from holdfast.llm.bridge.adapter import BridgedModel
+from holdfast.llm.chat.adapter import ChatModel
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http
-from holdfast.llm.openai_chat import ChatModel
-from holdfast.llm.pydantic_ai import BridgedModel
 from tests.llm.fakes.anthropic import AnthropicProtocol
 from tests.llm.fakes.bedrock import MODEL, BedrockProtocol
 from tests.llm.fakes.chat import ChatProtocol

@@ -10,8 +10,8 @@ import msgspec
 
 from holdfast.core.deltas import Delta, Reply, ReplyFolder
 from holdfast.core.messages import AnyPart, Text, ToolReturn, Turn
-from holdfast.llm.anthropic import AnthropicModel
-from holdfast.llm.anthropic_payload import betas, messages_payload
+from holdfast.llm.anthropic.adapter import AnthropicModel
+from holdfast.llm.anthropic.payload import betas, messages_payload
 from holdfast.llm.base import Abilities, Model, ModelInfo, ModelRequest
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http

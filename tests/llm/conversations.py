@@ -13,7 +13,7 @@ from holdfast.core import envelopes
 from holdfast.core.deltas import Delta, Reply, ReplyFolder
 from holdfast.core.messages import Status, Text, ToolCall, ToolReturn, Turn
 from holdfast.llm.base import ModelRequest, ToolSchema
-from holdfast.llm.scripted import OfflineModel
+from holdfast.llm.offline.model import OfflineModel
 
 
 def tool(name: str, *, optional: Sequence[str] = (), **properties: str | dict[str, Any]) -> ToolSchema:

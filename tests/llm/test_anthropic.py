@@ -10,7 +10,7 @@ from holdfast import errors
 from holdfast.core.deltas import Finish, FinishReason, OmittedDelta, ReasoningDelta, TextDelta, UsageDelta
 from holdfast.core.messages import OmittedReasoning, Reasoning, RedactedReasoning, Text, ToolCall, ToolReturn, Turn
 from holdfast.core.usage import Usage
-from holdfast.llm.anthropic import AnthropicModel
+from holdfast.llm.anthropic.adapter import AnthropicModel
 from holdfast.llm.http import Http
 from tests.llm.claude import BOUND, claude, conversing, deltas_from, endpoint, events, folded, reply_from
 from tests.llm.conversations import request, tool

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.context import history
 from holdfast.core.messages import Message
-from holdfast.llm.anthropic_payload import messages_payload
+from holdfast.llm.anthropic.payload import messages_payload
 from holdfast.llm.base import ModelRequest, NamedTool
 from tests.core.rows import MODEL
 from tests.effort import examples

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.llm.anthropic_traits import UNKNOWN, family_and_version, loses_thinking, traits_of
+from holdfast.llm.anthropic.traits import UNKNOWN, family_and_version, loses_thinking, traits_of
 
 
 @pytest.mark.parametrize(

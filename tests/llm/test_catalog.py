@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from holdfast.errors import AuthRejected, Invalid, NotFound, Unsupported
-from holdfast.llm import opening
 from holdfast.llm.base import ModelInfo
-from holdfast.llm.catalog import ModelCatalog, OfflineProvider
+from holdfast.llm.bridge.adapter import BridgedModel
+from holdfast.llm.catalog import adapters
+from holdfast.llm.catalog.adapters import Vendors
+from holdfast.llm.catalog.catalog import ModelCatalog, OfflineProvider
+from holdfast.llm.chat.adapter import ChatModel
 from holdfast.llm.endpoint import Endpoint
-from holdfast.llm.openai_chat import ChatModel
-from holdfast.llm.opening import Vendors
-from holdfast.llm.pydantic_ai import BridgedModel
-from holdfast.llm.scripted import OFFLINE, OfflineModel
+from holdfast.llm.offline.model import OFFLINE, OfflineModel
 from holdfast.settings import DeclaredModel
 
 from .adapters import as_if_not_installed
@@ -583,7 +583,7 @@ def info_of(endpoint: Endpoint, name: str) -> ModelInfo:
     ],
 )
 async def test_the_adapter_goes_by_the_provider_s_type(
-    provider_type: str, base_url: str, name: str, responses: opening.Responses, kind: str
+    provider_type: str, base_url: str, name: str, responses: adapters.Responses, kind: str
 ) -> None:
     vendors = Vendors(openai_responses=responses)
     endpoint = Endpoint(provider_name=provider_type, provider_type=provider_type, base_url=base_url, api_key="k")
@@ -599,7 +599,7 @@ async def test_the_log_says_what_a_model_needs_to_reason_with_tools(
     name: str, installed: bool, told: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     if not installed:
-        monkeypatch.setattr(opening, "find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+        monkeypatch.setattr(adapters, "find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     vendors = Vendors()
     official = Endpoint(provider_name="openai", provider_type="openai", base_url="https://api.openai.com/v1")
     model = vendors.open(official, info_of(official, name))
@@ -610,7 +610,7 @@ async def test_the_log_says_what_a_model_needs_to_reason_with_tools(
 
 
 async def test_a_missing_extra_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(adapters, "find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     vendors = Vendors()
     google = Endpoint(provider_name="google_ai", provider_type="google_ai", base_url="https://g")
     with pytest.raises(Unsupported, match=r"pip install 'holdfast\[vendors\]'"):
@@ -623,8 +623,8 @@ async def test_a_missing_extra_is_told_with_what_to_install(monkeypatch: pytest.
 def test_a_catalog_with_providers_loads_no_http_client_until_one_is_used() -> None:
     code = (
         "import sys, asyncio\n"
-        "from holdfast.llm.catalog import ModelCatalog\n"
-        "from holdfast.llm.environment import endpoints\n"
+        "from holdfast.llm.catalog.catalog import ModelCatalog\n"
+        "from holdfast.llm.catalog.environment import endpoints\n"
         "catalog = ModelCatalog(endpoints({'OPENAI_API_KEY': 'k', 'ANTHROPIC_API_KEY': 'k'}))\n"
         "asyncio.run(catalog.find('holdfast/offline'))\n"
         "print([name for name in ('aiohttp', 'pydantic_ai', 'openai') if name in sys.modules])\n"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast.errors import AuthRejected, BadReply, ModelError, ModelTimedOut, ModelUnavailable, Rejected
-from holdfast.llm import discovery
 from holdfast.llm.base import Abilities, ModelInfo, Price
-from holdfast.llm.discovery import EmbeddingInfo, Listing
+from holdfast.llm.catalog import discovery
+from holdfast.llm.catalog.discovery import EmbeddingInfo, Listing
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import Http
 

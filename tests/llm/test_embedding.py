@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.retrying import Patience
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import AddressRefused, BadReply, NotFound, Rejected, Unsupported
-from holdfast.llm import offline_vectors
-from holdfast.llm.catalog import ModelCatalog
-from holdfast.llm.opening import Vendors
+from holdfast.llm.catalog.adapters import Vendors
+from holdfast.llm.catalog.catalog import ModelCatalog
+from holdfast.llm.offline import vectors
 from holdfast.netguard import Guard
 
 from .listing import ListingServer, endpoint_at, listing
@@ -33,7 +33,7 @@ def answered(body: dict[str, Any]) -> dict[str, Any]:
 @asynccontextmanager
 async def serving(**options: Any) -> AsyncGenerator[tuple[ListingServer, ModelCatalog]]:
     async with listing({PATH: answered}) as server:
-        catalog = ModelCatalog([endpoint_at(server)], patience=Patience(2, 0.001), **options)
+        catalog = ModelCatalog([endpoint_at(server)], retry_policy=RetryPolicy(2, 0.001), **options)
         try:
             yield server, catalog
         finally:
@@ -113,14 +113,14 @@ async def test_an_address_that_a_user_wrote_is_guarded() -> None:
 
 async def test_offline_embeddings_tell_what_is_alike() -> None:
     catalog = ModelCatalog(offline_embeddings=True)
-    assert offline_vectors.HANDLE in [one["handle"] for one in await catalog.embedding_models()]
+    assert vectors.HANDLE in [one["handle"] for one in await catalog.embedding_models()]
     texts = ["my dog is a beagle", "the puppy needs a walk", "interest rates rose again"]
-    pet, puppy, money = await catalog.embed(offline_vectors.HANDLE, texts)
-    assert len(pet) == offline_vectors.DIMENSION
+    pet, puppy, money = await catalog.embed(vectors.HANDLE, texts)
+    assert len(pet) == vectors.DIMENSION
     near = [sum(a * b for a, b in zip(pet, other, strict=True)) for other in (puppy, money)]
     assert near[0] > near[1]
     with pytest.raises(NotFound):
-        await ModelCatalog().embed(offline_vectors.HANDLE, texts)
+        await ModelCatalog().embed(vectors.HANDLE, texts)
 
 
 def test_a_server_that_embeds_nothing_loads_no_library_for_it() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.errors import AddressRefused, ModelError
 from holdfast.llm.base import Abilities, Model
-from holdfast.llm.catalog import Closable
+from holdfast.llm.catalog.adapters import Vendors
+from holdfast.llm.catalog.catalog import Closable
 from holdfast.llm.endpoint import Endpoint, is_written_by_user
-from holdfast.llm.opening import Vendors
 from holdfast.netguard import Guard
 from tests.names import PRIVATE, PUBLIC, Names, one_port_on
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from holdfast.core.records import ModelChoice
-from holdfast.llm.addresses import OFFICIAL
 from holdfast.llm.base import ModelInfo
+from holdfast.llm.catalog.base_urls import OFFICIAL
+from holdfast.llm.catalog.model_parsing import named_model
+from holdfast.llm.catalog.presets import fitted, preset
 from holdfast.llm.endpoint import Endpoint
-from holdfast.llm.listed import named_model
-from holdfast.llm.presets import fitted, preset
 
 
 def known(handle: str, window: int | None = None) -> ModelInfo:

@@ -11,7 +11,7 @@ from holdfast.core import prompt
 from holdfast.core.messages import ToolCall
 from holdfast.core.records import Agent, Block, ModelChoice
 from holdfast.llm.base import ToolSchema
-from holdfast.llm.remembering import KEEPING, fact_to_keep, shown_blocks
+from holdfast.llm.offline.remembering import KEEPING, fact_to_keep, shown_blocks
 from holdfast.tools import builtin
 
 from .conversations import PRINT, ask, called, calls_in, results, said_in, tool

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from holdfast.core.deltas import TextDelta
-from holdfast.llm.catalog import ModelCatalog
+from holdfast.llm.catalog.adapters import Vendors
+from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.llm.endpoint import Endpoint
-from holdfast.llm.opening import Vendors
 from tests.scenario import eventually
 
 from .conversations import request

@@ -1,4 +1,4 @@
-"""What is peculiar to Mistral, Cohere and Bedrock, beyond what all adapters do (test_adapters, test_pydantic_ai)."""
+"""What is peculiar to Mistral, Cohere and Bedrock, beyond what all adapters do (test_adapters, test_bridge)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from holdfast.core.deltas import CallDelta, Finish, ReasoningDelta, RedactedDelt
 from holdfast.core.messages import Image, Reasoning, Text, ToolCall, ToolReturn, Turn
 from holdfast.core.usage import Usage
 from holdfast.errors import AuthRejected, BadReply, ContextTooLong, ModelError, ModelUnavailable, Refused
+from holdfast.llm.bridge.adapter import BridgedModel
+from holdfast.llm.bridge.bedrock_stream import HeardSigned
 from holdfast.llm.bridge.frames import FrameReader
-from holdfast.llm.bridge.signed import HeardSigned
 from holdfast.llm.endpoint import Endpoint
-from holdfast.llm.pydantic_ai import BridgedModel
 
 from .adapters import ADAPTERS, Adapter, bridge_to, info, opened
 from .conversations import calls_in, said_in

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from holdfast.llm.addresses import OFFICIAL
 from holdfast.llm.base import ModelInfo
+from holdfast.llm.catalog.base_urls import OFFICIAL
+from holdfast.llm.catalog.model_parsing import named_model
 from holdfast.llm.endpoint import Endpoint
-from holdfast.llm.listed import named_model
-from holdfast.llm.scripted import OFFLINE
+from holdfast.llm.offline.model import OFFLINE
 
 NAMES: Final[dict[str, tuple[str, ...]]] = {
     "openai": (

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from holdfast.actions.send_message import Accepted
 from holdfast.core.frames import Frame
 from holdfast.core.messages import Approve, ClientReturn, Decision, Deny, text_of
-from holdfast.core.retrying import Patience
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine.streams import RunStream, without_abandoned
 from holdfast.errors import Busy, NothingToCancel, PendingApproval
 
@@ -87,7 +87,7 @@ class Simulation(RuleBasedStateMachine):
 
     async def open(self, url: Callable[[], Awaitable[str]]) -> None:
         self.world: World = await self.stack.enter_async_context(world_at(await url()))
-        self.world.patience = Patience(retries=8, first_pause_s=0.0)  # each process' model fails anew
+        self.world.retry_policy = RetryPolicy(retries=8, first_pause_s=0.0)  # each process' model fails anew
         if self.speaks_through_tool:
             await self.world.speak_through_send_message()
         self.node: Node = self.world.node()

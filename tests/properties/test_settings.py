@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from holdfast.actions.choose_model import revised_choice
 from holdfast.core.messages import Text, Turn
 from holdfast.core.records import ModelChoice
-from holdfast.llm.anthropic_payload import messages_payload
+from holdfast.llm.anthropic.payload import messages_payload
 from holdfast.llm.base import ModelInfo, ModelRequest, ToolSchema
-from holdfast.llm.chat_payload import chat_payload
-from holdfast.llm.dialects import dialect_of, reasons, refuses_parallel_flag, thinks_only_without_tools
-from holdfast.llm.presets import completed, fitted, preset
+from holdfast.llm.catalog.presets import completed, fitted, preset
+from holdfast.llm.chat.dialects import dialect_of, reasons, refuses_parallel_flag, thinks_only_without_tools
+from holdfast.llm.chat.payload import chat_payload
 from holdfast.wire.agent_requests import CreateAgentRequest, UpdateAgent
 from holdfast.wire.model_settings import LLMConfig, ModelSettings, llm_config_view, settings_view
 

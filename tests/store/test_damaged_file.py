@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from holdfast.store import facts
+from holdfast.store import kv
 from holdfast.store.database import DatabaseError, Transaction, open_database
 from holdfast.store.sqlite import SQLiteDatabase
 from holdfast.store.tables import facts as fact_rows
@@ -15,7 +15,7 @@ from holdfast.store.tables import facts as fact_rows
 
 async def _fill(tx: Transaction) -> None:
     for number in range(2_000):
-        await facts.set_number(tx, f"{number:04d} {'x' * 200}", number)
+        await kv.set_number(tx, f"{number:04d} {'x' * 200}", number)
 
 
 async def _read_everything(tx: Transaction) -> int:

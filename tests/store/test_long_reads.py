@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, func, literal, select
 
 from holdfast.core.messages import Message
 from holdfast.errors import HoldfastError
-from holdfast.store import facts, messages
+from holdfast.store import kv, messages
 from holdfast.store.database import Database, DatabaseError, Row, Transaction, open_database
 from holdfast.store.sqlite import LONG_READERS, _LongRead
 from holdfast.store.sqlite_connection import SQLiteTransaction
@@ -91,8 +91,8 @@ async def test_a_long_read_cannot_write_and_sees_what_was_written_before(databas
     found = await database.read_long(lambda tx: messages.search(tx, agent_id, "HELLO"))
     assert [row.id for row in found] == [message]
     with pytest.raises(HoldfastError):
-        await database.read_long(lambda tx: facts.set_number(tx, "n", 1))
-    assert await look(database, facts.number, "n") is None
+        await database.read_long(lambda tx: kv.set_number(tx, "n", 1))
+    assert await look(database, kv.number, "n") is None
 
 
 @pytest.mark.parametrize(

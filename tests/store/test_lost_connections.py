@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast.store import facts, tables
+from holdfast.store import kv, tables
 from holdfast.store.database import DatabaseError, Transaction, open_database
 from holdfast.store.postgres import PostgresDatabase
 from holdfast.store.statements import insert_into
@@ -61,11 +61,11 @@ async def test_idle_connections_that_were_cut_are_replaced_and_no_caller_notices
 ) -> None:
     for number in range(5):
         await cut_all(admin)
-        await database.write(lambda tx, value=number: facts.set_number(tx, "n", value))
+        await database.write(lambda tx, value=number: kv.set_number(tx, "n", value))
         await cut_all(admin)
-        assert await database.read(lambda tx: facts.number(tx, "n")) == number
+        assert await database.read(lambda tx: kv.number(tx, "n")) == number
         await cut_all(admin)
-        await database.write_lease(lambda tx: facts.set_number(tx, "lease", 1))
+        await database.write_lease(lambda tx: kv.set_number(tx, "lease", 1))
 
 
 async def test_a_job_whose_connection_is_cut_before_its_commit_is_run_again(
@@ -76,26 +76,26 @@ async def test_a_job_whose_connection_is_cut_before_its_commit_is_run_again(
     async def job(tx: Transaction) -> int:
         nonlocal tries
         tries += 1
-        await facts.set_number(tx, "n", tries)
+        await kv.set_number(tx, "n", tries)
         if tries == 1:
             await cut_all(admin)
-        await facts.set_number(tx, "m", tries)
+        await kv.set_number(tx, "m", tries)
         return tries
 
     assert await database.write(job) == 2
-    assert await database.read(lambda tx: facts.number(tx, "m")) == 2
+    assert await database.read(lambda tx: kv.number(tx, "m")) == 2
 
 
 async def test_a_connection_cut_between_the_last_statement_and_the_commit_is_a_database_error_and_no_bug(
     database: PostgresDatabase, admin: Any
 ) -> None:
     async def job(tx: Transaction) -> None:
-        await facts.set_number(tx, "n", 1)
+        await kv.set_number(tx, "n", 1)
         await cut_all(admin)
 
     with pytest.raises(DatabaseError, match="during a commit, which may have happened"):
         await database.write(job)
-    assert await database.read(lambda tx: facts.number(tx, "n")) is None
+    assert await database.read(lambda tx: kv.number(tx, "n")) is None
 
 
 async def test_an_error_of_the_job_stays_its_own_though_the_connection_is_lost_meanwhile(
@@ -107,21 +107,21 @@ async def test_an_error_of_the_job_stays_its_own_though_the_connection_is_lost_m
 
     with pytest.raises(LookupError, match="the job's own"):
         await database.write(job)
-    await database.write(lambda tx: facts.set_number(tx, "n", 1))
+    await database.write(lambda tx: kv.set_number(tx, "n", 1))
 
 
 @pytest.mark.parametrize("timeout_s", [2.0])
 async def test_a_transaction_that_waits_for_a_lock_longer_than_its_timeout_is_a_database_error(
     database: PostgresDatabase, admin: Any
 ) -> None:
-    await database.write(lambda tx: facts.set_number(tx, "n", 1))
+    await database.write(lambda tx: kv.set_number(tx, "n", 1))
     async with admin.transaction():
         await admin.execute("SELECT * FROM facts FOR UPDATE")
         async with asyncio.timeout(60):
             with pytest.raises(DatabaseError, match="did not finish a transaction within 2 s"):
-                await database.write(lambda tx: facts.set_number(tx, "n", 2))
-    await database.write(lambda tx: facts.set_number(tx, "n", 3))
-    assert await database.read(lambda tx: facts.number(tx, "n")) == 3
+                await database.write(lambda tx: kv.set_number(tx, "n", 2))
+    await database.write(lambda tx: kv.set_number(tx, "n", 3))
+    assert await database.read(lambda tx: kv.number(tx, "n")) == 3
 
 
 @pytest.mark.parametrize("timeout_s", [2.0])
@@ -134,7 +134,7 @@ async def test_more_rows_than_the_connection_can_hold_end_with_the_timeout_too(
         async with asyncio.timeout(30):
             with pytest.raises(DatabaseError, match="did not finish a transaction within 2 s"):
                 await database.write(lambda tx: tx.execute_many(insert_into(tables.facts), rows))
-    await database.write(lambda tx: facts.set_number(tx, "n", 3))
+    await database.write(lambda tx: kv.set_number(tx, "n", 3))
 
 
 @pytest.mark.parametrize("timeout_s", [2.0])
@@ -142,22 +142,22 @@ async def test_a_pool_without_a_free_connection_is_a_database_error_and_leases_a
     database: PostgresDatabase,
 ) -> None:
     taken = [await database._pool.acquire() for _ in range(2)]
-    await database.write_lease(lambda tx: facts.set_number(tx, "lease", 1))
+    await database.write_lease(lambda tx: kv.set_number(tx, "lease", 1))
     assert await database.check() > 0
     async with asyncio.timeout(60):
         with pytest.raises(DatabaseError, match="no connection could be had within 2 s"):
-            await database.read(lambda tx: facts.number(tx, "n"))
+            await database.read(lambda tx: kv.number(tx, "n"))
     for connection in taken:
         await database._pool.release(connection)
-    assert await database.read(lambda tx: facts.number(tx, "lease")) == 1
+    assert await database.read(lambda tx: kv.number(tx, "lease")) == 1
 
 
 async def test_closing_does_not_wait_for_a_transaction_that_hangs(postgres_url: str, admin: Any) -> None:
     database = await open_database(postgres_url, timeout_s=60)
-    await database.write(lambda tx: facts.set_number(tx, "n", 1))
+    await database.write(lambda tx: kv.set_number(tx, "n", 1))
     async with admin.transaction():
         await admin.execute("SELECT * FROM facts FOR UPDATE")
-        hanging = asyncio.create_task(database.write(lambda tx: facts.set_number(tx, "n", 2)))
+        hanging = asyncio.create_task(database.write(lambda tx: kv.set_number(tx, "n", 2)))
         await wait_for_blocked_statement(admin)
         async with asyncio.timeout(30):
             await database.aclose()

@@ -74,10 +74,10 @@ async def test_a_thread_knows_how_far_it_has_come(database: Database) -> None:
     agent_id = await add_agent(database)
     await say(database, agent_id, agent_id, [a_message(), a_message(), a_message()])
     await call(database, threads.set_system_digest, agent_id, "abc")
-    standing = await look(database, threads.standing, agent_id)
+    standing = await look(database, threads.head, agent_id)
     assert (standing.thread.id, standing.end, standing.system_digest) == (agent_id, 3, "abc")
     with pytest.raises(NotFound):
-        await look(database, threads.standing, "conv-none")
+        await look(database, threads.head, "conv-none")
 
 
 async def test_a_thread_is_extended_only_from_where_it_ends(database: Database) -> None:
@@ -85,7 +85,7 @@ async def test_a_thread_is_extended_only_from_where_it_ends(database: Database) 
     await say(database, agent_id, agent_id, [a_message()])
     assert not await call(database, threads.extend, agent_id, 0, 1, NOW + 1)
     assert await call(database, threads.extend, agent_id, 1, 2, NOW + 2)
-    standing = await look(database, threads.standing, agent_id)
+    standing = await look(database, threads.head, agent_id)
     assert (standing.end, standing.thread.last_message_us) == (3, NOW + 2)
 
 
@@ -95,7 +95,7 @@ async def test_every_change_of_a_window_moves_the_end_of_its_history(database: D
     await call(database, messages.insert_many, agent_id, [summary])
 
     async def end() -> int:
-        return (await look(database, threads.standing, thread_id)).end
+        return (await look(database, threads.head, thread_id)).end
 
     ends = [await end()]
     for function, *given in (

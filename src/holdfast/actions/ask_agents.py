@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast import ids
 from holdfast.actions.await_run import stopped_run
-from holdfast.actions.send_message import Accepted, Sending, SendMessage
+from holdfast.actions.send_message import Accepted, SendMessage, SendRequest
 from holdfast.core.arguments import arguments_of, converted
 from holdfast.core.messages import Message, ToolReturn
 from holdfast.core.records import PARENT, PARENT_WAITS, Run
@@ -127,7 +127,7 @@ class AskAgents:
             )
         text = talk.incoming(asking.agent_id, message, waits=waits)
         request = LettaRequest(messages=[MessageCreate(role="system", content=text, sender_id=asking.agent_id)])
-        sending = Sending(
+        sending = SendRequest(
             thread_id=agent_id,
             parsed=input_of(request),
             request=request,
@@ -139,7 +139,7 @@ class AskAgents:
         )
         return await self._accepted(asking, sending)
 
-    async def _accepted(self, asking: Run, sending: Sending) -> Accepted:
+    async def _accepted(self, asking: Run, sending: SendRequest) -> Accepted:
         """Waits for a busy agent here, not within the acceptance, which must not be left half way."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait_s

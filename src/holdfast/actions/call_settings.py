@@ -12,8 +12,8 @@ import msgspec
 
 from holdfast.core.records import ModelChoice
 from holdfast.llm.base import ModelInfo
-from holdfast.llm.dialects import reasons
-from holdfast.llm.presets import Switch, fitted, preset, switch_of
+from holdfast.llm.catalog.presets import Switch, fitted, preset, switch_of
+from holdfast.llm.chat.dialects import reasons
 from holdfast.wire.model_settings import CallFields, LLMConfig, ModelSettings, is_reasoner, writes_thoughts
 
 _PLAIN: Final = ("effort", "verbosity", "strict", "tool_call_parser")  # called the same by everybody

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from holdfast.core.records import Run
+from holdfast.engine.cancel_parked import cancel_parked
 from holdfast.engine.clock import Clock
-from holdfast.engine.withdrawing import withdraw
 from holdfast.engine.worker import Worker
 from holdfast.errors import NothingToCancel
 from holdfast.store import agents, holds, runs, threads
@@ -61,7 +61,7 @@ class CancelRuns:
             run = await self._stop(run)
         elif run.status == "cancelled":
             await self._stop_descendants(run_id)  # whoever cancelled it may not have come so far
-        if run.stop_reason == "requires_approval" and await withdraw(self._database, self._clock, run_id):
+        if run.stop_reason == "requires_approval" and await cancel_parked(self._database, self._clock, run_id):
             return "cancelled"
         if run.is_active:
             return "failed"

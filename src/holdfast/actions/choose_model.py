@@ -11,7 +11,7 @@ from holdfast.core import heartbeats
 from holdfast.core.records import ModelChoice
 from holdfast.errors import Invalid
 from holdfast.llm.base import Catalog, ModelInfo
-from holdfast.llm.presets import completed, preset
+from holdfast.llm.catalog.presets import completed, preset
 from holdfast.wire.agent_requests import AgentFields, CreateAgentRequest, UpdateAgent
 from holdfast.wire.archives import ArchiveCreate
 from holdfast.wire.models import embedding_config_view

@@ -11,7 +11,7 @@ from holdfast.core import compaction
 from holdfast.core.messages import Message, text_of
 from holdfast.core.records import Agent, CompactionSettings, Thread, Tool
 from holdfast.engine.clock import Clock
-from holdfast.engine.compacting import Compaction, Compactor, Wanted
+from holdfast.engine.compacting import Compaction, CompactionJob, Compactor
 from holdfast.errors import Conflict, Invalid
 from holdfast.llm.base import Catalog, ToolSchema
 from holdfast.store import agents, messages, threads, tools
@@ -29,7 +29,7 @@ class Compacted(msgspec.Struct, frozen=True):
     after: int
 
 
-class _Scene(msgspec.Struct, frozen=True):
+class _Context(msgspec.Struct, frozen=True):
     agent: Agent
     thread: Thread
     window: list[Message]
@@ -47,8 +47,8 @@ async def compact_thread(
     refuse_empty: bool,
 ) -> Compacted:
     """`refuse_empty`: whether a history with nothing to summarise is an error or merely stays as it is."""
-    scene = await database.read(lambda tx: _look(tx, thread_id))
-    window = scene.window
+    context = await database.read(lambda tx: _load_context(tx, thread_id))
+    window = context.window
     if not compaction.summarisable(window):
         if refuse_empty:
             raise Invalid("There are no messages to compact in this conversation.")
@@ -57,31 +57,31 @@ async def compact_thread(
         raise Invalid(
             "Summarization failed to reduce the number of messages: there is only one, and a summary would be another."
         )
-    made = await compactor.compact(await _wanted(catalog, scene, sent))
-    await database.write(lambda tx: _write(tx, scene, made, clock.now_us()))
+    made = await compactor.compact(await _wanted(catalog, context, sent))
+    await database.write(lambda tx: _write(tx, context, made, clock.now_us()))
     return Compacted(text_of(made.summary.parts), len(window), len(window) - len(made.evicted) + 1)
 
 
-async def _wanted(catalog: Catalog, scene: _Scene, sent: CompactionSettingsInput | None) -> Wanted:
-    settings = _settings(scene.agent.compaction, sent)
+async def _wanted(catalog: Catalog, context: _Context, sent: CompactionSettingsInput | None) -> CompactionJob:
+    settings = _settings(context.agent.compaction, sent)
     if sent is not None and sent.model is not None:
         await catalog.find(sent.model)  # a handle that the request made up is the request's mistake, not a vendor's
-    return Wanted(
-        window=scene.window,
+    return CompactionJob(
+        window=context.window,
         settings=settings,
-        model=await effective_model(catalog, scene.agent, scene.thread, None),
-        timezone=scene.agent.timezone,
+        model=await effective_model(catalog, context.agent, context.thread, None),
+        timezone=context.agent.timezone,
         trigger=_TRIGGER,
         shown=True,
         fewest_evicted=_FEWEST_EVICTED,
-        tools=tuple(ToolSchema(tool.name, tool.description, tool.parameters) for tool in tool_specs(scene.tools)),
+        tools=tuple(ToolSchema(tool.name, tool.description, tool.parameters) for tool in tool_specs(context.tools)),
     )
 
 
-async def _look(tx: Transaction, thread_id: str) -> _Scene:
+async def _load_context(tx: Transaction, thread_id: str) -> _Context:
     thread = await threads.get(tx, thread_id)
     await require_idle(tx, thread_id, _WHAT)
-    return _Scene(
+    return _Context(
         await agents.get(tx, thread.agent_id),
         thread,
         await threads.window(tx, thread_id),
@@ -89,14 +89,14 @@ async def _look(tx: Transaction, thread_id: str) -> _Scene:
     )
 
 
-async def _write(tx: Transaction, scene: _Scene, made: Compaction, now_us: int) -> None:
+async def _write(tx: Transaction, context: _Context, made: Compaction, now_us: int) -> None:
     """The summary took a while to make: it must still be a summary of what is there."""
-    thread_id = scene.thread.id
+    thread_id = context.thread.id
     await threads.lock(tx, thread_id)  # or a message could be accepted between the look and the change
     await require_idle(tx, thread_id, _WHAT)
-    if await threads.window_ids(tx, thread_id) != [row.id for row in scene.window]:
+    if await threads.window_ids(tx, thread_id) != [row.id for row in context.window]:
         raise Conflict("CONFLICT: The messages changed while they were being summarised. Send the request again.")
-    await messages.insert_many(tx, scene.agent.id, [made.summary])
+    await messages.insert_many(tx, context.agent.id, [made.summary])
     await threads.replace_window(tx, thread_id, [row.id for row in made.evicted], made.summary.id)
     await recompile_system(tx, thread_id, now_us, update_timestamp=True)
 

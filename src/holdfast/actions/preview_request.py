@@ -6,7 +6,13 @@ from typing import Any
 
 from holdfast import ids
 from holdfast.actions.run_spec import freeze
-from holdfast.actions.send_message import Scene, Sending, input_rows, look, refuse_while_pending
+from holdfast.actions.send_message import (
+    AcceptContext,
+    SendRequest,
+    input_rows,
+    load_accept_context,
+    refuse_while_pending,
+)
 from holdfast.core import prompt
 from holdfast.core.context import HistoryBuilder
 from holdfast.core.events import RunStarted
@@ -20,43 +26,45 @@ from holdfast.llm.base import Catalog
 from holdfast.store.transaction import Database
 
 
-async def preview_request(sending: Sending, *, database: Database, catalog: Catalog, clock: Clock) -> dict[str, Any]:
+async def preview_request(
+    sending: SendRequest, *, database: Database, catalog: Catalog, clock: Clock
+) -> dict[str, Any]:
     """The vendor's own request object for the first model call of the run that the request would start."""
-    scene = await database.read(lambda tx: look(tx, sending))
+    context = await database.read(lambda tx: load_accept_context(tx, sending))
     if sending.parsed.decisions is not None:
         raise Invalid("Only messages can be previewed: after an answer to an approval, tools run first.")
-    refuse_while_pending(scene)
+    refuse_while_pending(context)
     spec = await freeze(
-        catalog, scene.agent, scene.thread, scene.tools, sending.request, stream_tokens=sending.stream_tokens
+        catalog, context.agent, context.thread, context.tools, sending.request, stream_tokens=sending.stream_tokens
     )
     intent = plan(apply(NEW, RunStarted(spec, ())))
     if not isinstance(intent, CallModel):
         raise BugError("a run that begins with messages begins with a model call")
-    run = _unstored_run(scene, clock.now_us())
-    window = [*await _current_window(database, scene, clock.now_us()), *input_rows(run, sending.parsed.messages)]
+    run = _unstored_run(context, clock.now_us())
+    window = [*await _current_window(database, context, clock.now_us()), *input_rows(run, sending.parsed.messages)]
     request = requests.build(spec, intent, window, run.id, HistoryBuilder())
     return catalog.open(await catalog.find(spec.model.handle)).payload(request)
 
 
-def _unstored_run(scene: Scene, now_us: int) -> Run:
+def _unstored_run(context: AcceptContext, now_us: int) -> Run:
     return Run(
-        id=ids.new("run"), agent_id=scene.agent.id, thread_id=scene.thread.id, status="created", created_us=now_us
+        id=ids.new("run"), agent_id=context.agent.id, thread_id=context.thread.id, status="created", created_us=now_us
     )
 
 
-async def _current_window(database: Database, scene: Scene, now_us: int) -> list[Message]:
+async def _current_window(database: Database, context: AcceptContext, now_us: int) -> list[Message]:
     """With the system message as a run would bring it up to date."""
-    conversation_id = scene.thread.conversation_id
-    if prompt.digest(scene.agent, scene.blocks, conversation_id) == scene.system_digest:
-        return scene.window
-    stored, archived = await database.read(lambda tx: requests.counts(tx, scene.agent.id, scene.thread.id))
+    conversation_id = context.thread.conversation_id
+    if prompt.digest(context.agent, context.blocks, conversation_id) == context.system_digest:
+        return context.window
+    stored, archived = await database.read(lambda tx: requests.counts(tx, context.agent.id, context.thread.id))
     system = requests.system_message(
-        scene.window[0],
-        scene.agent,
-        scene.blocks,
+        context.window[0],
+        context.agent,
+        context.blocks,
         conversation_id=conversation_id,
-        hidden=max(0, stored - len(scene.window)),
+        hidden=max(0, stored - len(context.window)),
         archived=archived,
         now_us=now_us,
     )
-    return [system, *scene.window[1:]]
+    return [system, *context.window[1:]]

@@ -13,11 +13,11 @@ import msgspec
 from holdfast import ids
 from holdfast.core.records import Provider
 from holdfast.errors import AddressRefused, Conflict, Invalid, ModelUnavailable, Rejected, Unsupported, WrongKey
-from holdfast.llm.addresses import base_url
 from holdfast.llm.base import Catalog
-from holdfast.llm.discovery import can_list
+from holdfast.llm.catalog.base_urls import base_url
+from holdfast.llm.catalog.discovery import can_list
+from holdfast.llm.catalog.environment import bedrock_endpoint, vertex_endpoint
 from holdfast.llm.endpoint import Endpoint
-from holdfast.llm.environment import bedrock_endpoint, vertex_endpoint
 from holdfast.netguard import check_url
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings

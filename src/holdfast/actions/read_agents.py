@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.core import heartbeats
 from holdfast.core.records import Agent
-from holdfast.llm.presets import completed
+from holdfast.llm.catalog.presets import completed
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
 from holdfast.store import blocks as block_rows

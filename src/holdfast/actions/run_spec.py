@@ -11,9 +11,9 @@ from holdfast.actions.call_settings import CallSettings, moved
 from holdfast.core import heartbeats, prompt
 from holdfast.core.records import Agent, ModelChoice, Thread, Tool
 from holdfast.core.spec import Effect, HeartbeatLoop, RunSpec, Speaking, ToolSpec
-from holdfast.llm.anthropic_traits import loses_thinking
+from holdfast.llm.anthropic.traits import loses_thinking
 from holdfast.llm.base import Catalog, ModelInfo
-from holdfast.llm.presets import completed
+from holdfast.llm.catalog.presets import completed
 from holdfast.wire.model_settings import ModelSettings, writes_thoughts
 from holdfast.wire.requests import ClientTool, LettaRequest
 

@@ -26,9 +26,9 @@ from holdfast.core.run import NEW, CallModel, apply, plan
 from holdfast.core.spec import RunSpec
 from holdfast.engine.clock import Clock
 from holdfast.engine.loading import blocks_in_view
-from holdfast.engine.measuring import pending_step
 from holdfast.engine.session import Session
 from holdfast.engine.starting import SharedParts, own_part
+from holdfast.engine.step_metrics import pending_step
 from holdfast.engine.streams import RunStream, Streams
 from holdfast.engine.windows import Windows
 from holdfast.engine.worker import Worker
@@ -49,7 +49,7 @@ _KNOWN_SPECS: Final = 10_000  # of which this process remembers that they are st
 _encode = msgspec.json.Encoder().encode
 
 
-class Sending(msgspec.Struct, frozen=True, kw_only=True):
+class SendRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that is well-formed, and how it came in."""
 
     thread_id: str
@@ -79,7 +79,7 @@ class Accepted(msgspec.Struct, frozen=True):
     agent: Agent
 
 
-class Scene(msgspec.Struct, frozen=True):
+class AcceptContext(msgspec.Struct, frozen=True):
     """What the decision to accept is based on, read in one go."""
 
     agent: Agent
@@ -135,33 +135,35 @@ class SendMessage:
         self._shared_parts = SharedParts()
         self._known_specs: set[str] = set()  # hashes of specs that were stored when last used
 
-    async def __call__(self, sending: Sending) -> Accepted:
+    async def __call__(self, sending: SendRequest) -> Accepted:
         self._worker.refuse_if_draining()
         deadline = asyncio.get_running_loop().time() + sending.wait_s
         if sending.wait_s <= 0:
             return await self._try_until(sending, deadline)
-        async with self._worker.in_line(sending.thread_id):
+        async with self._worker.thread_queue(sending.thread_id):
             return await self._try_until(sending, deadline)
 
-    async def _try_until(self, sending: Sending, deadline: float) -> Accepted:
+    async def _try_until(self, sending: SendRequest, deadline: float) -> Accepted:
         while True:
-            scene = await self._look(sending)
-            if scene.repeated is not None:
-                return Accepted(scene.repeated, None, scene.agent)
-            if scene.active is not None:
-                await self._wait(scene.active, deadline)
+            context = await self._load_context(sending)
+            if context.repeated is not None:
+                return Accepted(context.repeated, None, context.agent)
+            if context.active is not None:
+                await self._wait(context.active, deadline)
                 continue
-            accepted = await self._accept(sending, scene)
+            accepted = await self._accept(sending, context)
             if accepted is not None:
                 return accepted
 
-    async def _look(self, sending: Sending) -> Scene:
+    async def _load_context(self, sending: SendRequest) -> AcceptContext:
         """A long window that is not in memory is read where it holds up nobody."""
         windows = self._worker.windows
         try:
-            return await self._database.read(lambda tx: look(tx, sending, windows, longest=_LONGEST_WINDOW))
+            return await self._database.read(
+                lambda tx: load_accept_context(tx, sending, windows, longest=_LONGEST_WINDOW)
+            )
         except _LongWindow:
-            return await self._database.read_long(lambda tx: look(tx, sending, windows))
+            return await self._database.read_long(lambda tx: load_accept_context(tx, sending, windows))
 
     async def _wait(self, active: Run, deadline: float) -> None:
         left_s = deadline - asyncio.get_running_loop().time()
@@ -170,25 +172,25 @@ class SendMessage:
         with self._worker.bus.watch(active.id) as watch:
             await self._worker.until_changed(watch, left_s)
 
-    async def _accept(self, sending: Sending, scene: Scene) -> Accepted | None:
+    async def _accept(self, sending: SendRequest, context: AcceptContext) -> Accepted | None:
         """None when somebody else was quicker: look again."""
-        accepting = await self._prepare(sending, scene)
+        accepting = await self._prepare(sending, context)
         now_us = self._clock.now_us()
         begun: list[Session] = []  # one, or none if it was refused
 
         def begin(started: RunStarted | None) -> None:
             """The model is asked while the input is on its way to the disk. Nobody hears of it before it is there."""
             if started is not None:
-                begun.append(self._session(accepting, scene, started))
+                begun.append(self._session(accepting, context, started))
                 self._worker.start(begun[0])
 
         def settle(error: BaseException | None) -> None:
             """Also when the sender has left meanwhile: a run that has begun must learn whether it is stored."""
             if begun and error is not None:
-                self._worker.lose(accepting.run.id)
-                begun[0].arrived(None)
+                self._worker.abort_lost(accepting.run.id)
+                begun[0].accept_settled(None)
             elif begun:
-                begun[0].arrived(_places(accepting)[0][-1] + 1)
+                begun[0].accept_settled(_places(accepting)[0][-1] + 1)
 
         try:
             await self._store(accepting, sending, now_us, begin, settle)
@@ -201,12 +203,12 @@ class SendMessage:
             settle(None)
         if not begun:
             return None
-        return Accepted(accepting.run, begun[0].stream, scene.agent)
+        return Accepted(accepting.run, begun[0].stream, context.agent)
 
     async def _store(
         self,
         accepting: _Plan,
-        sending: Sending,
+        sending: SendRequest,
         now_us: int,
         begin: Callable[[RunStarted | None], None],
         settle: Callable[[BaseException | None], None],
@@ -236,23 +238,23 @@ class SendMessage:
         """After a commit that was cut off. Were it denied wrongly, the client would send the same message again."""
         return await self._database.read(lambda tx: runs.find(tx, run_id)) is not None
 
-    async def _prepare(self, sending: Sending, scene: Scene) -> _Plan:
+    async def _prepare(self, sending: SendRequest, context: AcceptContext) -> _Plan:
         run_id, now_us = ids.new("run"), self._clock.now_us()
         spec = await freeze(
             self._catalog,
-            scene.agent,
-            scene.thread,
-            scene.tools,
+            context.agent,
+            context.thread,
+            context.tools,
             sending.request,
             stream_tokens=sending.stream_tokens,
             retries=self._retries,
-            kept=_kept_tools(scene, sending.parsed),
+            kept=_kept_tools(context, sending.parsed),
         )
         parsed = sending.parsed
         run = Run(
             id=run_id,
-            agent_id=scene.agent.id,
-            thread_id=scene.thread.id,
+            agent_id=context.agent.id,
+            thread_id=context.thread.id,
             status="created" if sending.background else "running",
             background=sending.background,
             metadata=sending.metadata,
@@ -265,31 +267,33 @@ class SendMessage:
             lease_owner=self._worker.owner,
         )
         if parsed.decisions is None:
-            refuse_while_pending(scene)
-            return _Plan(run=run, spec=spec, rows=input_rows(run, parsed.messages), end=scene.end)
-        return _answer(run, spec, scene, parsed)
+            refuse_while_pending(context)
+            return _Plan(run=run, spec=spec, rows=input_rows(run, parsed.messages), end=context.end)
+        return _answer(run, spec, context, parsed)
 
-    def _session(self, accepting: _Plan, scene: Scene, started: RunStarted) -> Session:
+    def _session(self, accepting: _Plan, context: AcceptContext, started: RunStarted) -> Session:
         stream = self._streams.open(accepting.run.id, background=accepting.run.background)
         return Session(
             run=accepting.run,
-            agent=scene.agent,
-            thread=scene.thread,
+            agent=context.agent,
+            thread=context.thread,
             state=apply(NEW, started),
-            window=[*scene.window, *accepting.rows],
-            blocks=scene.blocks,
-            system_digest=scene.system_digest,
+            window=[*context.window, *accepting.rows],
+            blocks=context.blocks,
+            system_digest=context.system_digest,
             journalled=1,
             stream=stream,
             clock=self._clock,
             step=_first_step(accepting, started),
-            arriving=True,
+            accept_pending=True,
         )
 
 
-async def look(tx: Transaction, sending: Sending, windows: Windows | None = None, longest: int | None = None) -> Scene:
+async def load_accept_context(
+    tx: Transaction, sending: SendRequest, windows: Windows | None = None, longest: int | None = None
+) -> AcceptContext:
     """Raises _LongWindow when the window may have more than `longest` messages that are not in memory."""
-    standing = await threads.standing(tx, sending.thread_id)
+    standing = await threads.head(tx, sending.thread_id)
     thread, parsed = standing.thread, sending.parsed
     window = windows.of(thread.id, standing.end) if windows else None
     if window is None and longest is not None and standing.end > longest:
@@ -300,7 +304,7 @@ async def look(tx: Transaction, sending: Sending, windows: Windows | None = None
     if parsed.decisions and hold is None:
         decided = await holds.recently_decided(tx, thread.id)
         answered = next((row for row in decided if answers_same_calls(row.hold, parsed.decisions)), None)
-    return Scene(
+    return AcceptContext(
         agent=await agents.get(tx, thread.agent_id),
         thread=thread,
         tools=await tools.of_agent(tx, thread.agent_id),
@@ -321,7 +325,7 @@ async def look(tx: Transaction, sending: Sending, windows: Windows | None = None
 async def _write(
     tx: Transaction,
     accepting: _Plan,
-    sending: Sending,
+    sending: SendRequest,
     now_us: int,
     lease_ttl_us: int,
     shared: SharedSpec,
@@ -376,30 +380,30 @@ def _first_step(accepting: _Plan, started: RunStarted) -> Step | None:
     return pending_step(accepting.run, accepting.spec.model, intent.number, accepting.run.created_us)
 
 
-def refuse_while_pending(scene: Scene) -> None:
-    if scene.hold is not None:
-        raise PendingApproval(scene.hold.request_id)
+def refuse_while_pending(context: AcceptContext) -> None:
+    if context.hold is not None:
+        raise PendingApproval(context.hold.request_id)
 
 
-def _kept_tools(scene: Scene, parsed: ParsedInput) -> frozenset[str]:
+def _kept_tools(context: AcceptContext, parsed: ParsedInput) -> frozenset[str]:
     """The tools that an answer lets run: no client tool takes their place."""
-    return run_names(scene.hold.hold, parsed.decisions) if scene.hold and parsed.decisions else frozenset()
+    return run_names(context.hold.hold, parsed.decisions) if context.hold and parsed.decisions else frozenset()
 
 
-def _answer(run: Run, spec: RunSpec, scene: Scene, parsed: ParsedInput) -> _Plan:
+def _answer(run: Run, spec: RunSpec, context: AcceptContext, parsed: ParsedInput) -> _Plan:
     decisions = parsed.decisions or ()
-    if scene.hold is None:
-        if scene.answered is None:
+    if context.hold is None:
+        if context.answered is None:
             raise Invalid(
                 "Cannot process approval response: No tool call is currently awaiting approval. "
                 "Please send a regular message to interact with the agent."
             )
         # The same answer again: the first one stands, and the turn goes on from where it is.
         again = parsed.messages or (NewMessage(role="user", parts=(Text(KEEP_ALIVE),)),)
-        return _Plan(run=run, spec=spec, rows=input_rows(run, again), end=scene.end)
-    hold = scene.hold.hold
+        return _Plan(run=run, spec=spec, rows=input_rows(run, again), end=context.end)
+    hold = context.hold.hold
     asked = {held.call.name for held in hold.calls if held.asks}
-    names, tools = scene.secret_names, scene.tools
+    names, tools = context.secret_names, context.tools
     current = {tool.name: identity_of(tool, names, tools) for tool in tools if tool.name in asked}
     limit = return_char_limit(spec.model.context_window)
     checked = tuple(cut_answer(each, limit) for each in check_answer(hold, decisions, current))
@@ -413,7 +417,7 @@ def _answer(run: Run, spec: RunSpec, scene: Scene, parsed: ParsedInput) -> _Plan
         otid=parsed.decision_otid,
     )
     rows = (answer, *input_rows(run, parsed.messages))
-    return _Plan(run=run, spec=spec, rows=rows, end=scene.end, hold=scene.hold, decisions=checked)
+    return _Plan(run=run, spec=spec, rows=rows, end=context.end, hold=context.hold, decisions=checked)
 
 
 def input_rows(run: Run, new: Sequence[NewMessage]) -> tuple[Message, ...]:

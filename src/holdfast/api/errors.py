@@ -103,7 +103,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ConfigError, on_config_error)
 
 
-class LastResort:
+class UnhandledErrors:
     """The API edge's broad catch: whatever nobody translated is ours, so it is logged whole and answered 500."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from holdfast.actions.await_run import stopped_run
-from holdfast.actions.send_message import Accepted, Sending
+from holdfast.actions.send_message import Accepted, SendRequest
 from holdfast.api.deps import Holdfast
 from holdfast.api.errors import HANDED_OVER, failed_run_answer
 from holdfast.api.event_stream import EventStream
@@ -89,7 +89,7 @@ async def send_and_answer(
     parsed = await parse(deps, request)
     plain_blocking = not streaming and parsed.decisions is None
     accepted = await deps.send(
-        Sending(
+        SendRequest(
             thread_id=thread_id,
             parsed=parsed,
             request=request,

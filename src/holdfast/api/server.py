@@ -16,6 +16,7 @@ from holdfast.api import errors
 from holdfast.api.auth import Auth
 from holdfast.api.deps import Holdfast
 from holdfast.api.limits import Limits
+from holdfast.api.not_implemented import unbuilt_routes
 from holdfast.api.paths import CanonicalPaths
 from holdfast.api.routes import (
     agent_archives,
@@ -44,7 +45,6 @@ from holdfast.api.routes import (
 )
 from holdfast.api.routing import RouteIndex, built
 from holdfast.api.trace_context import TraceContext
-from holdfast.api.unbuilt import unbuilt_routes
 from holdfast.settings import Settings
 from holdfast.version import VERSION
 
@@ -112,7 +112,7 @@ def create_app(deps: Holdfast, routers: Iterable[APIRouter] = ROUTERS) -> FastAP
 def _layers(settings: Settings, slashed: frozenset[str]) -> list[Middleware]:
     """Outermost first. CORS comes before auth because a browser's preflight carries no key."""
     return [
-        Middleware(errors.LastResort),
+        Middleware(errors.UnhandledErrors),
         Middleware(
             CORSMiddleware,
             allow_origins=list(settings.acceptable_origins),

@@ -173,19 +173,19 @@ class GuardedHttp(HttpToolsProtocol):
 
     def _look(self) -> None:
         """Ends the connection if what is awaited has not come in time, and otherwise looks again when it should."""
-        now, patience = self.loop.time(), self._limits.header_timeout_s
+        now, retry_policy = self.loop.time(), self._limits.header_timeout_s
         if self._awaited == "header" and not self._is_answering:
-            if now - self._since >= patience:
-                self._refuse(408, f"No whole request header came within {patience:g} seconds.")
+            if now - self._since >= retry_policy:
+                self._refuse(408, f"No whole request header came within {retry_policy:g} seconds.")
                 return
         elif self._awaited == "body" and not self.flow.read_paused and not self.cycle.response_started:
-            patience = self._limits.body_timeout_s
-            if now - self._since >= patience:
-                self._refuse(408, f"The body of the request stopped arriving for {patience:g} seconds.")
+            retry_policy = self._limits.body_timeout_s
+            if now - self._since >= retry_policy:
+                self._refuse(408, f"The body of the request stopped arriving for {retry_policy:g} seconds.")
                 return
         else:
             self._since = now
-        self._watch = self.loop.call_later(max(0.01, self._since + patience - now), self._look)
+        self._watch = self.loop.call_later(max(0.01, self._since + retry_policy - now), self._look)
 
     def _refuse(self, status: int, why: str) -> None:
         """Answers, closes, and reads no more. A request that came before on this connection is answered first."""

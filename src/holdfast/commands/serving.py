@@ -20,7 +20,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from holdfast import telemetry
-from holdfast.api.browsers import LocalPagesOnly
+from holdfast.api.csrf import LocalPagesOnly
 from holdfast.api.deps import Holdfast
 from holdfast.api.server import create_app
 from holdfast.commands.connections import Connections, GuardedHttp, Limits, most_connections

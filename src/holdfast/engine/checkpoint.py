@@ -22,8 +22,8 @@ from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, store_frames
 from holdfast.engine.waiting import until_database_answers
 from holdfast.errors import BugError, LeaseLost, RunInterrupted
-from holdfast.store import endings, holds, journal, memory_edits, messages, runs, steps, threads, traces
 from holdfast.store import frames as frame_rows
+from holdfast.store import holds, journal, memory_edits, messages, run_end, runs, steps, threads, traces
 from holdfast.store.transaction import Database, DatabaseError, Transaction
 
 _encoder = msgspec.json.Encoder()
@@ -58,11 +58,11 @@ async def checkpoint(
     # Locked over all tries: were the frames stored by one that only seemed to fail, nobody else may store them.
     async with session.stream.storing:
         try:
-            session.thread_end = await write()
+            session.next_position = await write()
         except DatabaseError:
             if scope is None:
                 raise
-            session.thread_end = await until_database_answers(write, f"run {session.run.id}", scope.pause, waiting)
+            session.next_position = await until_database_answers(write, f"run {session.run.id}", scope.pause, waiting)
         # Published only now: what a listener has seen, a replay can show.
         session.stream.publish(*frames)
         session.stream.mark_stored(session.stream.last - session.stream.stored)
@@ -109,7 +109,7 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
         if step.status == "pending":
             took_ns = max(0, now_us * 1_000 - (step.step_start_ns or now_us * 1_000))
             await steps.save(tx, msgspec.structs.replace(step, error_data=failure.data(), step_ns=took_ns, **ended))
-    await endings.record(tx, run, failure.stop_reason, now_us)
+    await run_end.record(tx, run, failure.stop_reason, now_us)
     if run.background:
         stream = RunStream(run.id, await frame_rows.last_seq(tx, run.id))
         usage, step_count = await runs.usage(tx, run.id)
@@ -140,7 +140,7 @@ async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> int 
     if draft.hold is not None and not await holds.insert(tx, run, draft.hold, session.clock.now_us()):
         raise BugError(f"thread {run.thread_id} waits for a decision already")
     if stop is not None:
-        await endings.record(tx, run, stop, session.clock.now_us(), session.clock.now_ns() - session.received_ns)
+        await run_end.record(tx, run, stop, session.clock.now_us(), session.clock.now_ns() - session.received_ns)
     if run.background:
         await store_frames(tx, session.stream, frames)
     return end
@@ -208,4 +208,4 @@ async def write_rows(tx: Transaction, session: Session) -> int | None:
         await messages.replace_parts(tx, row.id, row.parts)
     if draft.system_digest is not None:
         await threads.set_system_digest(tx, thread_id, draft.system_digest)
-    return None if session.thread_end is None else session.thread_end + moves
+    return None if session.next_position is None else session.next_position + moves

@@ -16,7 +16,7 @@ class Clock(Protocol):
         ...
 
 
-class Lap:
+class Stopwatch:
     """How long it has been since it was last asked."""
 
     def __init__(self, clock: Clock) -> None:

@@ -15,12 +15,12 @@ from holdfast.core import budget, compaction, context
 from holdfast.core.deltas import ReplyFolder
 from holdfast.core.messages import Message, Summary, text_of
 from holdfast.core.records import CompactionSettings, ModelChoice
-from holdfast.core.retrying import Patience, pause_ms
+from holdfast.core.retry_policy import RetryPolicy, pause_ms
 from holdfast.core.usage import estimate_tokens
 from holdfast.engine.clock import Clock
 from holdfast.engine.models import find_model
 from holdfast.engine.ratios import TokenRatios
-from holdfast.engine.spans import Spans, Work
+from holdfast.engine.spans import SpanHandle, Spans
 from holdfast.errors import ContextTooLong, EmptyReply, ModelError, ModelUnavailable, Rejected, SystemPromptTooLong
 from holdfast.llm.base import Catalog, Model, ModelInfo, ModelRequest, ToolSchema
 
@@ -33,7 +33,7 @@ class Compaction(msgspec.Struct, frozen=True):
     tokens_after: int
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionJob(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be compacted, and for whom."""
 
     window: Sequence[Message]
@@ -55,16 +55,16 @@ class Compactor:
         catalog: Catalog,
         clock: Clock,
         ratios: TokenRatios,
-        patience: Patience,
+        retry_policy: RetryPolicy,
         spans: Spans | None = None,
     ) -> None:
         self.ratios = ratios
         self._catalog = catalog
         self._clock = clock
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._spans = spans or Spans()
 
-    async def compact(self, wanted: Wanted) -> Compaction:
+    async def compact(self, wanted: CompactionJob) -> Compaction:
         """The first mode that frees enough; else the best there was. Raises a ModelError when none can be had."""
         ratio = await self.ratios.of(wanted.model.handle)
         _require_small_system(wanted, ratio)
@@ -91,7 +91,7 @@ class Compactor:
         log.warning("compaction left %d tokens in a window of %d", best.tokens_after, wanted.model.context_window)
         return best
 
-    async def _try(self, wanted: Wanted, settings: CompactionSettings, ratio: float | None) -> Compaction | None:
+    async def _try(self, wanted: CompactionJob, settings: CompactionSettings, ratio: float | None) -> Compaction | None:
         window, model = wanted.window, wanted.model
         overhead = context.estimate_tools(wanted.tools)
 
@@ -135,7 +135,7 @@ class Compactor:
         return Compaction(summary, evicted, tokens_after)
 
     async def _summarise_patiently(
-        self, wanted: Wanted, settings: CompactionSettings, evicted: Sequence[Message]
+        self, wanted: CompactionJob, settings: CompactionSettings, evicted: Sequence[Message]
     ) -> str:
         failures = 0
         while True:
@@ -143,13 +143,13 @@ class Compactor:
                 return await self._summarise(wanted, settings, evicted)
             except ModelError as error:
                 failures += 1
-                wait = pause_ms(self._patience, failures, error.retry_after, random())
+                wait = pause_ms(self._retry_policy, failures, error.retry_after, random())
                 if wait is None or not error.retryable:
                     raise
                 log.info("a summary will be asked for again in %d ms: %s", wait, error)
             await asyncio.sleep(wait / 1_000)
 
-    async def _summarise(self, wanted: Wanted, settings: CompactionSettings, evicted: Sequence[Message]) -> str:
+    async def _summarise(self, wanted: CompactionJob, settings: CompactionSettings, evicted: Sequence[Message]) -> str:
         by_itself = compaction.is_own_summary(settings.mode)
         info, model = await self._summariser(wanted.model.handle, None if by_itself else settings.model)
         system, turns = compaction.summary_request(
@@ -184,7 +184,7 @@ class Compactor:
         return await find_model(self._catalog, own)
 
 
-async def _read_summary(info: ModelInfo, model: Model, request: ModelRequest, work: Work) -> str:
+async def _read_summary(info: ModelInfo, model: Model, request: ModelRequest, work: SpanHandle) -> str:
     folder = ReplyFolder()
     async with aclosing(model.stream(request)) as deltas:
         async for delta in deltas:
@@ -209,7 +209,7 @@ def system_too_long(tokens: int, context_window: int) -> SystemPromptTooLong:
     )
 
 
-def _require_small_system(wanted: Wanted, ratio: float | None) -> None:
+def _require_small_system(wanted: CompactionJob, ratio: float | None) -> None:
     """Nothing that can be summarised would help."""
     fixed = wanted.window[: compaction.first_evictable(wanted.window)]
     guess = sum(map(context.estimate_message, fixed)) + context.estimate_tools(wanted.tools)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.records import StopReason
-from holdfast.core.retrying import asks_too_much
+from holdfast.core.retry_policy import asks_too_much
 from holdfast.core.transitions import Failure
 from holdfast.errors import ContextTooLong, ModelError
 

@@ -99,7 +99,7 @@ async def reopen(database: Database, streams: Streams, clock: Clock, run: Run, *
         told = await streams.replay(run.id, 0)
         told_of = _fragment_ids(told)
         known = {row.id for row in await database.read(lambda tx: messages.find_many(tx, list(told_of)))}
-        session.taken_over(tuple(message_id for message_id in told_of if message_id not in known))
+        session.mark_abandoned(tuple(message_id for message_id in told_of if message_id not in known))
     return session
 
 

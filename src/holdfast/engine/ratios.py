@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core import budget
 from holdfast.core.usage import Usage
-from holdfast.store import facts
+from holdfast.store import kv
 from holdfast.store.transaction import Database, Transaction
 
 
@@ -19,7 +19,7 @@ class TokenRatios:
     async def of(self, handle: str) -> float | None:
         """None: this model has not said yet."""
         if handle not in self._known:
-            stored = await self._database.read(lambda tx: facts.number(tx, _key(handle)))
+            stored = await self._database.read(lambda tx: kv.number(tx, _key(handle)))
             self._stored.setdefault(handle, stored)
             self._known.setdefault(handle, stored)
         return self._known[handle]
@@ -36,7 +36,7 @@ class TokenRatios:
 
 
 async def store_ratio(tx: Transaction, handle: str, ratio: float) -> None:
-    await facts.set_number(tx, _key(handle), ratio)
+    await kv.set_number(tx, _key(handle), ratio)
 
 
 def _key(handle: str) -> str:

@@ -15,13 +15,13 @@ from holdfast.core import budget, context, prompt
 from holdfast.core.deltas import NOTHING_SAID, Reply
 from holdfast.core.frames import CompactionFrame
 from holdfast.core.messages import ToolReturn
-from holdfast.core.retrying import Patience, left_ms, pause_ms
+from holdfast.core.retry_policy import RetryPolicy, left_ms, pause_ms
 from holdfast.core.run import OVERFLOW, CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
 from holdfast.engine import requests
 from holdfast.engine.acting import Executor, next_batch, preparing
 from holdfast.engine.checkpoint import BlockChanged, CancelPending, checkpoint
-from holdfast.engine.clock import Clock, Lap
-from holdfast.engine.compacting import Compactor, Wanted, system_too_long
+from holdfast.engine.clock import Clock, Stopwatch
+from holdfast.engine.compacting import CompactionJob, Compactor, system_too_long
 from holdfast.engine.failures import classify
 from holdfast.engine.held_tools import find_held_tools
 from holdfast.engine.inline import InlineTools
@@ -29,7 +29,7 @@ from holdfast.engine.models import find_model
 from holdfast.engine.scope import CancelScope, Interrupted
 from holdfast.engine.session import Session
 from holdfast.engine.spans import SpannedExecutor, Spans
-from holdfast.engine.thinking import ModelCall, Observers
+from holdfast.engine.thinking import Instrumentation, ModelCall
 from holdfast.engine.waiting import until_database_answers
 from holdfast.errors import ContextTooLong, ModelError, RunInterrupted
 from holdfast.llm.base import Catalog, ModelRequest
@@ -48,28 +48,28 @@ class Runner:
         inline: InlineTools,
         clock: Clock,
         compactor: Compactor,
-        patience: Patience,
-        observers: Observers | None = None,
+        retry_policy: RetryPolicy,
+        instrumentation: Instrumentation | None = None,
         listeners_wait_s: float = 15.0,
     ) -> None:
-        """Of `patience` only the pauses count here; how many tries a run has, it was told at its start.
+        """Of `retry_policy` only the pauses count here; how many tries a run has, it was told at its start.
 
         `listeners_wait_s`: how long clients wait with a run for a database that does not answer.
         """
         self._database = database
         self._catalog = catalog
-        self._observers = observers or Observers(Spans())
-        self._executor = SpannedExecutor(executor, self._observers.spans)
+        self._instrumentation = instrumentation or Instrumentation(Spans())
+        self._executor = SpannedExecutor(executor, self._instrumentation.spans)
         self._inline = inline
         self._compactor = compactor
         self._ratios = compactor.ratios
         self._clock = clock
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._listeners_wait_s = listeners_wait_s
 
     async def drive(self, session: Session, scope: CancelScope) -> None:
         """Returns when the run is over or waits for a decision. Raises RunInterrupted when it is to be handed over."""
-        with self._observers.spans.run(session.run, session.agent) as work:
+        with self._instrumentation.spans.run(session.run, session.agent) as work:
             session.trace_id = work.trace_id
             while not await self._advance(session, scope):
                 pass
@@ -88,7 +88,7 @@ class Runner:
                 raise
             self._cancel(session, scope, None)
         except BlockChanged:
-            session.forget_memory(await self._inline.current_blocks(session))
+            session.rebase_memory(await self._inline.current_blocks(session))
         except RunInterrupted:
             raise
         except DatabaseError as error:
@@ -111,7 +111,7 @@ class Runner:
         if isinstance(intent, CallModel):
             await self._think(session, intent, scope)
             return False
-        await self._on_record(session, scope)
+        await self._wait_accepted(session, scope)
         match intent:
             case CallTools(calls):
                 await self._act(session, calls, scope)
@@ -142,13 +142,13 @@ class Runner:
             self._failed_try(session, error, NOTHING_SAID)
             return
         self._begin_step(session, intent, info.provider_name, info.endpoint)
-        session.measured.served_by(info)
+        session.metrics.served_by(info)
         if session.draft.has_facts or session.run.status == "created":
             await self._checkpoint(session, scope)
             scope.check()
         await self._refresh_system(session, scope)
         request = requests.build(session.spec, intent, session.window, session.run.id, session.history_builder)
-        await self._ask(session, ModelCall(session, info, model, request, intent, self._observers), scope)
+        await self._ask(session, ModelCall(session, info, model, request, intent, self._instrumentation), scope)
 
     async def _ask(self, session: Session, call: ModelCall, scope: CancelScope) -> None:
         try:
@@ -162,7 +162,7 @@ class Runner:
             self._failed_try(session, error, call.so_far)
         else:
             session.replied(call.attempt, reply, call.intent)
-            session.learnt(self._ratios.learn(call.request.handle, guess, reply.usage))
+            session.token_ratio_learned(self._ratios.learn(call.request.handle, guess, reply.usage))
 
     async def _wait(self, session: Session, intent: CallModel, scope: CancelScope) -> None:
         """On record before it begins: whoever takes the run over knows how often it has been tried, and since when it
@@ -174,11 +174,11 @@ class Runner:
             await scope.run(asyncio.sleep(left / 1_000))
 
     def _failed_try(self, session: Session, error: ModelError, said: Reply) -> None:
-        retries, first_pause_s = session.spec.retries, self._patience.first_pause_s
+        retries, first_pause_s = session.spec.retries, self._retry_policy.first_pause_s
         failures = session.state.failures + 1
         pause: int | None = None
         if error.retryable:
-            pause = pause_ms(Patience(retries, first_pause_s), failures, error.retry_after, random())
+            pause = pause_ms(RetryPolicy(retries, first_pause_s), failures, error.retry_after, random())
         if isinstance(error, ContextTooLong):
             session.overflow = error.message
         if pause is not None:
@@ -191,7 +191,7 @@ class Runner:
         guess = request.estimated_tokens()
         ratio = await self._ratios.of(request.handle)
         tokens, window = budget.calibrated(guess, ratio), request.context_window
-        session.measured.prompt_guess = tokens
+        session.metrics.prompt_guess = tokens
         if tokens <= budget.room(window, request.max_output_tokens) or session.state.overflows:
             return guess
         fixed = budget.calibrated(context.estimate_context(request.system, 0, request.tools), ratio)
@@ -215,27 +215,27 @@ class Runner:
             await self._run_tools(session, outside, scope)
 
     async def _run_inline(self, session: Session, call: OpenCall, scope: CancelScope) -> None:
-        lap = Lap(self._clock)
-        with self._observers.spans.tool(call.call) as work:
+        stopwatch = Stopwatch(self._clock)
+        with self._instrumentation.spans.tool(call.call) as work:
             answer, write = await scope.run(self._inline.call(session, call))
             work.returned(answer)
-        session.ran_tools(lap())
+        session.ran_tools(stopwatch())
         session.memory_returned(call, answer, write)
 
     async def _run_tools(self, session: Session, calls: Sequence[OpenCall], scope: CancelScope) -> None:
         async with preparing(self._executor, session.spec, calls) as batch:
             await self._checkpoint(session, scope)  # their start: before it is on the disk, none of them is run
             batch.run()
-            lap = Lap(self._clock)
+            stopwatch = Stopwatch(self._clock)
             try:
                 while answers := await scope.run(batch.next()):
-                    session.ran_tools(lap())
+                    session.ran_tools(stopwatch())
                     self._take(session, answers)
                     if session.state.calls.any_running:
                         await self._checkpoint(session, scope)  # else the next one's start, or the next step, does
             finally:
                 await batch.stop()
-                session.ran_tools(lap())
+                session.ran_tools(stopwatch())
                 # They happened, whatever keeps us from going on: also those that came while a checkpoint was refused.
                 self._take(session, batch.rest())
 
@@ -260,9 +260,9 @@ class Runner:
             session.compacted(made.summary, made.evicted, made.tokens_after)
             await self._recompile(session, scope)
 
-    def _wanted(self, session: Session, trigger: str) -> Wanted:
+    def _wanted(self, session: Session, trigger: str) -> CompactionJob:
         spec = session.spec
-        return Wanted(
+        return CompactionJob(
             window=session.window,
             settings=spec.compaction,
             model=spec.model,
@@ -287,14 +287,14 @@ class Runner:
         if not session.is_fresh:
             session.blocks = await self._inline.current_blocks(session)
         if prompt.digest(session.agent, session.blocks, session.run.conversation_id) != session.system_digest:
-            await self._on_record(session, scope)
+            await self._wait_accepted(session, scope)
             await self._recompile(session, scope)
 
     @staticmethod
-    async def _on_record(session: Session, scope: CancelScope) -> None:
+    async def _wait_accepted(session: Session, scope: CancelScope) -> None:
         """Whoever was to say that the run is stored may be gone, when the server stops."""
-        if not session.is_on_record:
-            await scope.run(session.on_record())
+        if not session.is_accepted:
+            await scope.run(session.wait_accepted())
 
     async def _recompile(self, session: Session, scope: CancelScope) -> None:
         digest = prompt.digest(session.agent, session.blocks, session.run.conversation_id)
@@ -328,7 +328,7 @@ class Runner:
 
 def _tokens_now(session: Session, trigger: str) -> int | None:
     """What the last reply was counted as says nothing of a request that has grown since, and overflowed."""
-    return session.state.context_tokens if trigger != OVERFLOW else session.measured.prompt_guess or None
+    return session.state.context_tokens if trigger != OVERFLOW else session.metrics.prompt_guess or None
 
 
 def _with_overflow(error: ModelError, overflow: str | None) -> ModelError:

@@ -27,7 +27,7 @@ from holdfast.core.usage import Usage, cost
 from holdfast.engine.archival import PassageWrite
 from holdfast.engine.clock import Clock, reading_at
 from holdfast.engine.draft import Draft, MemoryWrite
-from holdfast.engine.measuring import Measured, pending_step
+from holdfast.engine.step_metrics import StepMetrics, pending_step
 from holdfast.engine.streams import RunStream
 
 _CUT_OFF: Final = {"error_type": "internal_error", "detail": "The server stopped in the middle of this reply."}
@@ -49,9 +49,9 @@ class Session:
         clock: Clock,
         step: Step | None = None,
         waits_since_us: int = 0,
-        arriving: bool = False,
+        accept_pending: bool = False,
     ) -> None:
-        """`arriving`: its acceptance is not on the disk yet."""
+        """`accept_pending`: its acceptance is not on the disk yet."""
         self.run = run
         self.agent = agent
         self.thread = thread
@@ -72,12 +72,12 @@ class Session:
         self.ttft_ns: int | None = run.ttft_ns
         self.received_ns = reading_at(clock, run.created_us)
         self.history_builder = HistoryBuilder()  # replaced by the one of the thread's last run, if it was kept
-        self.thread_end: int | None = None  # as of the last checkpoint; None when it is not known
-        self._arrival = asyncio.Event() if arriving else None
+        self.next_position: int | None = None  # as of the last checkpoint; None when it is not known
+        self._acceptance = asyncio.Event() if accept_pending else None
         # These outlive starting over: they tell of what has happened, not of what was decided.
-        self.measured = Measured("")
+        self.metrics = StepMetrics("")
         if step is not None:
-            self.measured = Measured.of(step, self._began_ns(step))
+            self.metrics = StepMetrics.of(step, self._began_ns(step))
         # By the parked step of an earlier run that tools belong to; not yet stored.
         self.late_tool_ns: dict[str, int] = {}
         self.trace: ProviderTrace | None = None  # of the newest model call; not yet stored
@@ -93,20 +93,20 @@ class Session:
     def lease(self) -> int:
         return self.run.lease
 
-    def arrived(self, thread_end: int | None) -> None:
+    def accept_settled(self, next_position: int | None) -> None:
         """Its acceptance is on the disk, and its thread ends there; or it is not, and never will be."""
-        self.thread_end = thread_end
-        if self._arrival is not None:
-            self._arrival.set()
+        self.next_position = next_position
+        if self._acceptance is not None:
+            self._acceptance.set()
 
     @property
-    def is_on_record(self) -> bool:
+    def is_accepted(self) -> bool:
         """Before its acceptance is on the disk, the model may be asked, and nothing else be done."""
-        return self._arrival is None or self._arrival.is_set()
+        return self._acceptance is None or self._acceptance.is_set()
 
-    async def on_record(self) -> None:
-        if self._arrival is not None:
-            await self._arrival.wait()
+    async def wait_accepted(self) -> None:
+        if self._acceptance is not None:
+            await self._acceptance.wait()
 
     @property
     def stored_window(self) -> list[Message]:
@@ -141,8 +141,8 @@ class Session:
         now_us = self.clock.now_us()
         self.step = pending_step(self.run, self.spec.model, intent.number, now_us, provider_name, endpoint)
         self.draft.steps[self.step.id] = self.step
-        if self.measured.step_id != self.step.id:
-            self.measured = Measured(self.step.id, self.clock.now_ns())
+        if self.metrics.step_id != self.step.id:
+            self.metrics = StepMetrics(self.step.id, self.clock.now_ns())
         return self.step
 
     def begin_attempt(self, step: Step) -> Attempt:
@@ -152,14 +152,14 @@ class Session:
         self.attempt = Attempt(ids.derive("message", *key, "reply"), ids.derive("message", *key, "held"))
         return self.attempt
 
-    def taken_over(self, message_ids: tuple[str, ...]) -> None:
+    def mark_abandoned(self, message_ids: tuple[str, ...]) -> None:
         """What an earlier owner has shown of a reply that it did not live to store: whoever saw it is told."""
         if message_ids:
             self.stream.publish(*(AbandonedFrame(message_id) for message_id in message_ids))
             self.stream.publish(transitions.retry_frame(self.view, _CUT_OFF, 0, message_ids))
 
     def replied(self, attempt: Attempt, reply: Reply, intent: CallModel) -> None:
-        usage = reply.usage or transitions.estimated_usage(reply, self.measured.prompt_guess)
+        usage = reply.usage or transitions.estimated_usage(reply, self.metrics.prompt_guess)
         self._apply(transitions.replied(self.view, intent, attempt, reply, usage))
         self.draft.reply = Replied(attempt, reply, intent)
 
@@ -168,7 +168,7 @@ class Session:
         self._apply(transitions.model_failed(self.view, failure, said, retry_in_ms, self._shown_of_attempt()))
         self.draft.given_up = said
 
-    def learnt(self, ratio: float | None) -> None:
+    def token_ratio_learned(self, ratio: float | None) -> None:
         """What the reply has taught about its model's way of counting, when that is worth storing."""
         if ratio is not None:
             self.draft.ratio = self.spec.model.handle, ratio
@@ -189,7 +189,7 @@ class Session:
         if isinstance(write, MemoryWrite):
             self.blocks = write.after
 
-    def forget_memory(self, blocks: list[Block]) -> None:
+    def rebase_memory(self, blocks: list[Block]) -> None:
         """The blocks changed under the drafted edits: compute them again from these. A drafted reply stays."""
         undone = self._start_over()
         self.blocks = blocks
@@ -222,7 +222,7 @@ class Session:
     def cancel(self, partial: Reply | None) -> None:
         """The user asked to stop: start over from the last checkpoint, and keep what cannot be undone."""
         undone = self._start_over()
-        change = transitions.cancelled(self.view, undone, partial, self.attempt, self.measured.prompt_guess)
+        change = transitions.cancelled(self.view, undone, partial, self.attempt, self.metrics.prompt_guess)
         if change.keeps_partial_reply:
             self.attempt = None
         self._apply(change)
@@ -234,12 +234,12 @@ class Session:
 
     def asked_model(self, started_ns: int, first_ns: int | None) -> None:
         """A try at the model call has ended, one way or another."""
-        self.measured.asked_model(started_ns, first_ns, self.clock.now_ns())
+        self.metrics.asked_model(started_ns, first_ns, self.clock.now_ns())
 
     def ran_tools(self, took_ns: int) -> None:
         parked = self.state.step_id
         if parked is None:
-            self.measured.ran_tools(took_ns)
+            self.metrics.ran_tools(took_ns)
         else:
             self.late_tool_ns[parked] = self.late_tool_ns.get(parked, 0) + took_ns
 
@@ -252,7 +252,7 @@ class Session:
 
     @property
     def failed_tries(self) -> list[dict[str, Any]]:
-        return self.measured.failed_tries
+        return self.metrics.failed_tries
 
     def traced(self, trace: ProviderTrace) -> None:
         """To be stored with the step; a later try at the same call replaces it."""
@@ -295,7 +295,7 @@ class Session:
         step = self.step
         if step is None:
             return
-        columns: dict[str, Any] = self.measured.columns() if self.measured.step_id == step.id else {}
+        columns: dict[str, Any] = self.metrics.columns() if self.metrics.step_id == step.id else {}
         if change.status is not None:
             columns["status"] = change.status
         if change.stop_reason is not None:
@@ -303,7 +303,7 @@ class Session:
         if change.usage is not None:
             columns["usage"] = usage = step.usage + change.usage  # a step's tries are paid for together
             # Of a call of which nothing is known, nobody knows the cost either.
-            columns["cost_usd"] = cost(usage, self.measured.price) if usage != Usage() else None
+            columns["cost_usd"] = cost(usage, self.metrics.price) if usage != Usage() else None
         if change.failure is not None:
             columns |= {"error_type": change.failure.kind, "error_data": change.failure.data()}
         took_ns = self.clock.now_ns() - self._began_ns(step)
@@ -313,8 +313,8 @@ class Session:
 
     def _began_ns(self, step: Step) -> int:
         """By the monotonic clock. Of a step that this session did not begin, only the time of day is known."""
-        if self.measured.step_id == step.id:
-            return self.measured.began_ns
+        if self.metrics.step_id == step.id:
+            return self.metrics.began_ns
         if step.created_us == self.run.created_us:  # the first step of a run begins with it
             return self.received_ns
         return reading_at(self.clock, (step.step_start_ns or self.clock.now_us() * 1_000) // 1_000)

@@ -24,7 +24,7 @@ from holdfast.llm.base import ModelInfo
 from holdfast.version import VERSION
 
 
-class Work:
+class SpanHandle:
     """A span that is current while the work is done, and ends with it, however it ends."""
 
     def __init__(self, span: Span) -> None:
@@ -62,7 +62,7 @@ class Work:
         if reason not in STATUS_OF_STOP:
             self._failed(reason)
 
-    def __enter__(self) -> Work:
+    def __enter__(self) -> SpanHandle:
         if self._span.is_recording():
             self._token = context.attach(trace.set_span_in_context(self._span))
         return self
@@ -92,7 +92,7 @@ class Spans:
     def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer = tracer or trace.get_tracer("holdfast", VERSION)
 
-    def run(self, run: Run, agent: Agent) -> Work:
+    def run(self, run: Run, agent: Agent) -> SpanHandle:
         """A child of whatever is current where the run was started: of the request that asked for it, if any."""
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
@@ -102,9 +102,9 @@ class Spans:
             "holdfast.run.id": run.id,
             "holdfast.run.background": run.background,
         }
-        return Work(self._tracer.start_span(f"invoke_agent {agent.name}", attributes=attributes))
+        return SpanHandle(self._tracer.start_span(f"invoke_agent {agent.name}", attributes=attributes))
 
-    def model(self, info: ModelInfo, step_id: str | None) -> Work:
+    def model(self, info: ModelInfo, step_id: str | None) -> SpanHandle:
         attributes = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": info.provider_type,
@@ -112,15 +112,15 @@ class Spans:
         }
         if step_id is not None:
             attributes["holdfast.step.id"] = step_id
-        return Work(self._tracer.start_span(f"chat {info.name}", kind=SpanKind.CLIENT, attributes=attributes))
+        return SpanHandle(self._tracer.start_span(f"chat {info.name}", kind=SpanKind.CLIENT, attributes=attributes))
 
-    def tool(self, call: ToolCall) -> Work:
+    def tool(self, call: ToolCall) -> SpanHandle:
         attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": call.name,
             "gen_ai.tool.call.id": call.id,
         }
-        return Work(self._tracer.start_span(f"execute_tool {call.name}", attributes=attributes))
+        return SpanHandle(self._tracer.start_span(f"execute_tool {call.name}", attributes=attributes))
 
 
 class SpannedExecutor:

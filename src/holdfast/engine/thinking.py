@@ -26,7 +26,7 @@ from holdfast.llm.base import Model, ModelInfo, ModelRequest
 _WITHOUT_CONTENT: Final = (UsageDelta, Finish)
 
 
-class Observers(msgspec.Struct, frozen=True):
+class Instrumentation(msgspec.Struct, frozen=True):
     """Who is told of model calls and tools, besides the run itself."""
 
     spans: Spans
@@ -43,14 +43,14 @@ class ModelCall:
         model: Model,
         request: ModelRequest,
         intent: CallModel,
-        observers: Observers,
+        instrumentation: Instrumentation,
     ) -> None:
         self._session = session
         self._info = info
         self._model = model
         self.request = request
         self.intent = intent
-        self._observers = observers
+        self._instrumentation = instrumentation
         self._folder = ReplyFolder()
         self._first_ns: int | None = None
         step = session.step
@@ -64,9 +64,9 @@ class ModelCall:
         return self._folder.reply()
 
     async def complete(self) -> Reply:
-        traces = self._observers.traces
+        traces = self._instrumentation.traces
         recording = await traces.begin(self._session, self._step_id, self._model, self.request) if traces else None
-        with self._observers.spans.model(self._info, self._step_id) as work, _Account(self, recording):
+        with self._instrumentation.spans.model(self._info, self._step_id) as work, _Account(self, recording):
             reply = await self._whole()
             work.replied(reply)
             return reply
@@ -78,7 +78,7 @@ class ModelCall:
             recording.end(self.so_far, error)
 
     def started(self) -> int:
-        self._session.measured.asking_model(self._session.clock.now_us())
+        self._session.metrics.asking_model(self._session.clock.now_us())
         return self.now_ns()
 
     def now_ns(self) -> int:

@@ -40,7 +40,7 @@ _Sweep = Callable[[Transaction, int, Place], Coroutine[Any, Any, Swept]]
 _AFTER_FAILURE_S = 0.5  # beside the usual pause, which for frames is too short to fill a log with
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerTimings(msgspec.Struct, frozen=True, kw_only=True):
     lease_ttl_s: float = 15.0
     flush_s: float = 0.03
     sweep_s: float = 5.0
@@ -70,7 +70,7 @@ class _Owned:
         self.stopped = asyncio.Event()
 
 
-class _Line:
+class _ThreadQueue:
     """Who waits for one thread; whoever holds the lock is counted too."""
 
     def __init__(self) -> None:
@@ -79,18 +79,20 @@ class _Line:
 
 
 class Worker:
-    def __init__(self, database: Database, runner: Runner, streams: Streams, clock: Clock, pace: Pace) -> None:
+    def __init__(
+        self, database: Database, runner: Runner, streams: Streams, clock: Clock, timings: WorkerTimings
+    ) -> None:
         self.owner = ids.new("worker")
         self._database = database
         self._runner = runner
         self._streams = streams
         self._clock = clock
-        self._pace = pace
+        self._timings = timings
         self.windows = Windows()
         self.bus = Bus()
         self._owned: dict[str, _Owned] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lines: dict[str, _Line] = {}
+        self._queues: dict[str, _ThreadQueue] = {}
         self._recovering = asyncio.Lock()
         self._frames_swept = Place()
         self._journals_swept = Place()
@@ -100,7 +102,7 @@ class Worker:
 
     @property
     def lease_ttl_us(self) -> int:
-        return int(self._pace.lease_ttl_s * 1_000_000)
+        return int(self._timings.lease_ttl_s * 1_000_000)
 
     def refuse_if_draining(self) -> None:
         if self._draining:
@@ -137,7 +139,7 @@ class Worker:
         if owned is not None:
             owned.scope.cancel("user")
 
-    def lose(self, run_id: str) -> None:
+    def abort_lost(self, run_id: str) -> None:
         """Its acceptance came to nothing after all: what is being done for it stops, and nothing is written."""
         owned = self._owned.get(run_id)
         if owned is not None:
@@ -156,9 +158,9 @@ class Worker:
         await watch.woken(at_most_s)
 
     @asynccontextmanager
-    async def in_line(self, thread_id: str) -> AsyncGenerator[None]:
+    async def thread_queue(self, thread_id: str) -> AsyncGenerator[None]:
         """Requests that wait for a busy thread go in the order in which they came."""
-        line = self._lines.setdefault(thread_id, _Line())
+        line = self._queues.setdefault(thread_id, _ThreadQueue())
         line.length += 1
         try:
             async with line.lock:
@@ -166,7 +168,7 @@ class Worker:
         finally:
             line.length -= 1
             if not line.length:
-                del self._lines[thread_id]
+                del self._queues[thread_id]
 
     async def expire_other_leases(self) -> None:
         """For a server that shares its database with nobody: whoever else holds a lease is dead. One statement, so that
@@ -193,12 +195,12 @@ class Worker:
             raise  # says nothing about the run
         except (HoldfastError, msgspec.MsgspecError) as error:
             log.exception("run %s cannot be carried on", run.id)
-            await self._give_up(claimed, error)
+            await self._fail_unreadable(claimed, error)
             return False
         self.start(session)
         return True
 
-    async def _give_up(self, run: Run, error: Exception) -> None:
+    async def _fail_unreadable(self, run: Run, error: Exception) -> None:
         """Its journal cannot be read: it ends as failed, with the reason, and the thread is free again."""
         failure, now_us = classify(error, run.id), self._clock.now_us()
         await self._database.write(lambda tx: end_unreadable(tx, run, failure, now_us))
@@ -207,15 +209,15 @@ class Worker:
     async def run_forever(self) -> None:
         """The side tasks; if one of them dies, so does the worker, loudly."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._every(self._pace.flush_s, self._flush))
-            group.create_task(self._every(self._pace.lease_ttl_s / 3, self._renew))
-            group.create_task(self._every(self._pace.sweep_s, self._sweep, at_once=True))
-            group.create_task(self._every(self._pace.tidy_s, self.forget_old_frames))
-            group.create_task(self._every(self._pace.tidy_s, self.forget_old_traces))
-            group.create_task(self._every(self._pace.tidy_s, self.forget_old_journals))
-            group.create_task(self._every(self._pace.tidy_s, self.forget_unused_specs))
-            group.create_task(self._every(self._pace.tidy_s, self.clear_deleted_archives))
-            group.create_task(self._every(self._pace.tidy_s, self.forget_old_tombstones))
+            group.create_task(self._every(self._timings.flush_s, self._flush))
+            group.create_task(self._every(self._timings.lease_ttl_s / 3, self._renew))
+            group.create_task(self._every(self._timings.sweep_s, self._sweep, at_once=True))
+            group.create_task(self._every(self._timings.tidy_s, self.forget_old_frames))
+            group.create_task(self._every(self._timings.tidy_s, self.forget_old_traces))
+            group.create_task(self._every(self._timings.tidy_s, self.forget_old_journals))
+            group.create_task(self._every(self._timings.tidy_s, self.forget_unused_specs))
+            group.create_task(self._every(self._timings.tidy_s, self.clear_deleted_archives))
+            group.create_task(self._every(self._timings.tidy_s, self.forget_old_tombstones))
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[object]], *, at_once: bool = False) -> None:
         """A database that cannot be written now, because its disk is full, may be writable the next time."""
@@ -239,7 +241,7 @@ class Worker:
         self._draining = True
         self.bus.wake_all()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._pace.drain_s)
+            await asyncio.wait(self._tasks, timeout=self._timings.drain_s)
         for owned in list(self._owned.values()):
             owned.scope.cancel("shutdown")
         if self._tasks:
@@ -254,14 +256,14 @@ class Worker:
             await self._runner.drive(session, owned.scope)
         except RunInterrupted as interruption:
             log.info("run %s was let go: %s", session.run.id, interruption)
-            await self._let_go(session)
+            await self._release(session)
         except Exception:
             # Its failure could not even be recorded; its lease is renewed no more, runs out, and a sweep tries again.
             log.exception("run %s could not be driven", session.run.id)
         finally:
-            if session.thread_end is not None:
+            if session.next_position is not None:
                 self.windows.keep(
-                    session.run.thread_id, session.thread_end, session.stored_window, session.history_builder
+                    session.run.thread_id, session.next_position, session.stored_window, session.history_builder
                 )
             if self._owned.get(session.run.id) is owned:
                 del self._owned[session.run.id]
@@ -270,7 +272,7 @@ class Worker:
             self.bus.wake(session.run.id)
             self.on_end(session.run)
 
-    async def _let_go(self, session: Session) -> None:
+    async def _release(self, session: Session) -> None:
         try:
             if session.run.background:
                 await self._streams.flush_last(session.run.id)
@@ -317,12 +319,12 @@ class Worker:
 
     async def forget_old_frames(self) -> None:
         """Streams can be read again for a while after their run has ended; messages stay for ever."""
-        before_us = self._clock.now_us() - int(self._pace.frame_retention_s * 1_000_000)
+        before_us = self._clock.now_us() - int(self._timings.frame_retention_s * 1_000_000)
         self._frames_swept = await self._sweep_runs(retention.sweep_frames, before_us, self._frames_swept)
 
     async def forget_old_journals(self) -> None:
-        if self._pace.run_retention_s > 0:
-            before_us = self._clock.now_us() - int(self._pace.run_retention_s * 1_000_000)
+        if self._timings.run_retention_s > 0:
+            before_us = self._clock.now_us() - int(self._timings.run_retention_s * 1_000_000)
             self._journals_swept = await self._sweep_runs(retention.sweep_journals, before_us, self._journals_swept)
 
     async def _sweep_runs(self, sweep: _Sweep, before_us: int, place: Place) -> Place:
@@ -338,7 +340,7 @@ class Worker:
 
     async def forget_old_traces(self) -> None:
         """Also while tracing is off: they may be from before."""
-        before_us = self._clock.now_us() - int(self._pace.trace_retention_s * 1_000_000)
+        before_us = self._clock.now_us() - int(self._timings.trace_retention_s * 1_000_000)
         await self._delete_in_parts(lambda tx: traces.delete_older(tx, before_us), traces.ROWS_AT_ONCE)
 
     async def forget_old_tombstones(self) -> None:

@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core.retrying import Patience, pause_ms
+from holdfast.core.retry_policy import RetryPolicy, pause_ms
 from holdfast.errors import BadReply, ModelError, Unsupported
-from holdfast.llm.discovery import JsonSource
+from holdfast.llm.catalog.discovery import JsonSource
+from holdfast.llm.chat.paths import path_of
 from holdfast.llm.endpoint import Endpoint, headers_of
-from holdfast.llm.openai_paths import path_of
 
 _ELSEWHERE: Final = frozenset({"anthropic", "bedrock", "cohere", "google_ai", "google_vertex"})
 
@@ -28,7 +28,7 @@ class _Answer(msgspec.Struct):
 
 
 async def embed(
-    source: JsonSource, endpoint: Endpoint, model: str, texts: Sequence[str], patience: Patience
+    source: JsonSource, endpoint: Endpoint, model: str, texts: Sequence[str], retry_policy: RetryPolicy
 ) -> list[list[float]]:
     """A vector for each text, in their order. Raises a ModelError, and Unsupported for another vendor's protocol."""
     if endpoint.provider_type in _ELSEWHERE:
@@ -42,7 +42,7 @@ async def embed(
             return await _asked(source, endpoint, model, texts)
         except ModelError as error:
             failures += 1
-            pause = pause_ms(patience, failures, error.retry_after, random()) if error.retryable else None
+            pause = pause_ms(retry_policy, failures, error.retry_after, random()) if error.retryable else None
             if pause is None:
                 raise
         await asyncio.sleep(pause / 1_000)

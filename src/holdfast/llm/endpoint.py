@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.llm.addresses import is_official
+from holdfast.llm.catalog.base_urls import is_official
 
 _ANTHROPIC_VERSION: Final = "2023-06-01"
 

@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
 from holdfast.errors import BugError, HoldfastError
-from holdfast.store import facts
+from holdfast.store import kv
 from holdfast.store.migrations import revision
 from holdfast.store.statements import Compiler, Statement, database_now_us
 from holdfast.store.transaction import (
@@ -184,7 +184,7 @@ class PostgresDatabase:
     async def _check(self) -> int:
         if self._refused is not None:
             # Only a write can tell whether it is over.
-            await self.write(lambda tx: facts.set_number(tx, "ready", time.time()))
+            await self.write(lambda tx: kv.set_number(tx, "ready", time.time()))
         return await self._transact(self._lease_pool, _now_us, isolation="read_committed", readonly=True)
 
     async def read_long(self, job: Job[T]) -> T:

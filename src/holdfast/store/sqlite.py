@@ -32,7 +32,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from holdfast.store import facts
+from holdfast.store import kv
 from holdfast.store.migrations import revision
 from holdfast.store.schema import ONLY_SQLITE, metadata
 from holdfast.store.sqlite_connection import (
@@ -360,7 +360,7 @@ class SQLiteDatabase:
         if now >= self._check_again_at:
             self._check_again_at = now + CHECK_EVERY_S
             try:
-                await self.write(lambda tx: facts.set_number(tx, "ready", time.time()))
+                await self.write(lambda tx: kv.set_number(tx, "ready", time.time()))
             except DatabaseError:
                 self._check_again_at = 0.0
                 raise

@@ -170,7 +170,7 @@ async def lock(tx: Transaction, thread_id: str) -> None:
     await tx.fetch_one(_LOCKED, {"thread": thread_id})
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ThreadHead(msgspec.Struct, frozen=True):
     """A thread and how far it has come."""
 
     thread: Thread
@@ -180,11 +180,11 @@ class Standing(msgspec.Struct, frozen=True):
     is_held: bool  # a run waits for a decision
 
 
-async def standing(tx: Transaction, thread_id: str) -> Standing:
+async def head(tx: Transaction, thread_id: str) -> ThreadHead:
     row = await tx.fetch_one(_STANDING, {"thread": thread_id})
     if row is None:
         raise _unknown(thread_id)
-    return Standing(
+    return ThreadHead(
         _thread(row), row["next_position"], row["system_digest"], bool(row["is_busy"]), bool(row["is_held"])
     )
 

@@ -31,7 +31,7 @@ from holdfast.core.messages import (
 )
 from holdfast.core.usage import Usage
 from holdfast.llm.base import ModelRequest, NamedTool, ToolChoice, ToolSchema
-from holdfast.llm.json_in_words import JSON_ONLY
+from holdfast.llm.json_prompt import JSON_ONLY
 from tests.llm.fakes import anthropic_rules as rules
 from tests.llm.fakes.script import THINKS, Failure, FailureKind
 

@@ -22,7 +22,7 @@ from holdfast.core.deltas import (
 from holdfast.core.messages import AnyPart, Image, Reasoning, Text, ToolCall, ToolReturn, Turn
 from holdfast.core.usage import Usage
 from holdfast.llm.base import ModelRequest, NamedTool, ToolChoice, ToolSchema
-from holdfast.llm.chat_payload import FAILED, IMAGE_OF, IMAGES_FOLLOW
+from holdfast.llm.chat.payload import FAILED, IMAGE_OF, IMAGES_FOLLOW
 from tests.llm.fakes.script import Failure, FailureKind
 
 PATH = "/v1/chat/completions"

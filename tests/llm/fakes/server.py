@@ -20,7 +20,7 @@ import msgspec
 from holdfast.core.deltas import Delta, OmittedDelta, ReasoningDelta, RedactedDelta
 from holdfast.errors import BadReply, ModelError, ModelUnavailable
 from holdfast.llm.base import ModelRequest
-from holdfast.llm.scripted import OfflineModel
+from holdfast.llm.offline.model import OfflineModel
 from tests.llm.fakes.script import THINKS, Failure, Rendering, Script, VendorProtocol, failure_of
 
 Brain = Callable[[ModelRequest], AsyncGenerator[Delta]]

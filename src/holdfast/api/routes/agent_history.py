@@ -12,7 +12,7 @@ from holdfast.actions.find_thread import DEFAULT, thread_of
 from holdfast.actions.preview_request import preview_request
 from holdfast.actions.recompile_system import recompile_system
 from holdfast.actions.reset_messages import reset_messages
-from holdfast.actions.send_message import Sending
+from holdfast.actions.send_message import SendRequest
 from holdfast.api.deps import Deps
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response
@@ -68,7 +68,7 @@ async def overview(deps: Deps, agent_id: AgentId, conversation_id: str = DEFAULT
 
 @router.post("/messages/preview-raw-payload", responses={200: {"model": dict[str, Any]}}, response_model=None)
 async def preview(deps: Deps, agent_id: AgentId, request: LettaStreamingRequest) -> Response:
-    sending = Sending(
+    sending = SendRequest(
         thread_id=agent_id,
         parsed=await parse(deps, request),
         request=request,

@@ -12,7 +12,7 @@ from holdfast.actions.find_run import find_streamed_run
 from holdfast.actions.find_thread import is_default, require_thread, thread_of
 from holdfast.actions.preview_request import preview_request
 from holdfast.actions.recompile_system import recompile_system
-from holdfast.actions.send_message import Sending
+from holdfast.actions.send_message import SendRequest
 from holdfast.api.deps import Deps
 from holdfast.api.ids import ConversationId
 from holdfast.api.json import json_response
@@ -76,7 +76,7 @@ async def list_messages(
 
 @router.post("/messages/preview-raw-payload", response_model=None)
 async def preview(deps: Deps, conversation_id: ConversationId, request: ConversationMessageRequest) -> Response:
-    sending = Sending(
+    sending = SendRequest(
         thread_id=thread_of(conversation_id, request.agent_id),
         parsed=await parse(deps, request),
         request=request,

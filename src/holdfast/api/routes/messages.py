@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from fastapi import Query
 from starlette.responses import Response
 
-from holdfast.actions.send_message import Sending
+from holdfast.actions.send_message import SendRequest
 from holdfast.api.deps import Asking, Deps
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response
@@ -54,7 +54,7 @@ async def create_message_async(agent_id: AgentId, request: LettaAsyncRequest, de
     if request.callback_url is not None:
         await require_callable(deps, request.callback_url)
     accepted = await deps.send(
-        Sending(
+        SendRequest(
             thread_id=agent_id,
             parsed=await parse(deps, request),
             request=request,

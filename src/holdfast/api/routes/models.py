@@ -10,7 +10,7 @@ from starlette.responses import Response
 from holdfast.api.deps import Deps
 from holdfast.api.json import json_response
 from holdfast.api.routing import LazyRouter
-from holdfast.llm.presets import preset
+from holdfast.llm.catalog.presets import preset
 from holdfast.wire import models as wire
 from holdfast.wire.providers import ProviderStatusView
 from holdfast.wire.times import optional_timestamp

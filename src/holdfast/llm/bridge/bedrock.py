@@ -18,9 +18,9 @@ from pydantic_ai.settings import ModelSettings
 
 from holdfast.core.messages import Reasoning, RedactedReasoning
 from holdfast.errors import AuthRejected, Refused
-from holdfast.llm.anthropic_traits import DEFAULT_BUDGET, LEAST_BUDGET, Traits, traits_of
+from holdfast.llm.anthropic.traits import DEFAULT_BUDGET, LEAST_BUDGET, Traits, traits_of
 from holdfast.llm.base import ModelInfo, ModelRequest
-from holdfast.llm.bridge.signed import Carrier, HeardSigned
+from holdfast.llm.bridge.bedrock_stream import Carrier, HeardSigned
 from holdfast.llm.bridge.vendor import Vendor, common_settings
 from holdfast.llm.endpoint import Endpoint
 

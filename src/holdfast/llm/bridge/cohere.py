@@ -11,9 +11,9 @@ from cohere import AsyncClientV2
 from pydantic_ai.models.cohere import CohereModel, CohereModelSettings
 from pydantic_ai.providers.cohere import CohereProvider
 
-from holdfast.llm.addresses import without_version
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.bridge.vendor import Vendor, common_settings
+from holdfast.llm.catalog.base_urls import without_version
 from holdfast.llm.endpoint import Endpoint
 
 _EVENTS: Final = frozenset(

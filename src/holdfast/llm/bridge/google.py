@@ -16,8 +16,8 @@ from pydantic_ai.providers.google_cloud import GoogleCloudProvider
 from holdfast.errors import AuthRejected, ModelUnavailable
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.bridge.vendor import Vendor, common_settings
+from holdfast.llm.catalog.presets import DYNAMIC_BUDGET
 from holdfast.llm.endpoint import Endpoint
-from holdfast.llm.presets import DYNAMIC_BUDGET
 
 # The one whose list of models we read, and that gateways offer; the SDK's own choice changes with its releases.
 API_VERSION: Final = "v1beta"

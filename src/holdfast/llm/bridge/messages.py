@@ -40,15 +40,15 @@ from holdfast.core.messages import (
     Turn,
     content_text,
 )
-from holdfast.llm.anthropic_payload import CONTINUE
-from holdfast.llm.anthropic_turns import NO_OUTPUT, call_names
+from holdfast.llm.anthropic.payload import CONTINUE
+from holdfast.llm.anthropic.turns import NO_OUTPUT, call_names
 from holdfast.llm.base import ModelRequest, ToolSchema
-from holdfast.llm.bridge import proofs
-from holdfast.llm.bridge.proofs import Proof
+from holdfast.llm.bridge import signatures
+from holdfast.llm.bridge.signatures import Proof
 from holdfast.llm.bridge.vendor import Vendor
 from holdfast.llm.call_arguments import sent_text
-from holdfast.llm.chat_payload import IMAGE_OF, IMAGE_OMITTED, IMAGES_FOLLOW
-from holdfast.llm.json_in_words import json_in_words, schema_in
+from holdfast.llm.chat.payload import IMAGE_OF, IMAGE_OMITTED, IMAGES_FOLLOW
+from holdfast.llm.json_prompt import json_in_words, schema_in
 from holdfast.llm.tool_names import sent_name
 
 # Between the summaries of one piece of reasoning, which we hold as one text.
@@ -238,7 +238,7 @@ class _Said:
         made.insert(at, part)
 
     def _proof(self, signature: str | None) -> Proof | None:
-        proof = proofs.read(signature, self._vendor.system, self._vendor.bare) if self._own else None
+        proof = signatures.read(signature, self._vendor.system, self._vendor.bare) if self._own else None
         if proof is not None and proof.after is not None and proof.after not in self._reasoned:
             # The vendor would look for the reasoning that the id belongs to, and refuse the request.
             return msgspec.structs.replace(proof, id=None)

@@ -9,9 +9,9 @@ import httpx2
 from pydantic_ai.models.mistral import MistralModel
 from pydantic_ai.providers.mistral import MistralProvider
 
-from holdfast.llm.addresses import without_version
 from holdfast.llm.base import ModelInfo
 from holdfast.llm.bridge.vendor import Vendor, common_settings
+from holdfast.llm.catalog.base_urls import without_version
 from holdfast.llm.endpoint import Endpoint
 
 

@@ -15,10 +15,10 @@ from pydantic_ai.models import StreamedResponse
 from holdfast.core.deltas import Delta
 from holdfast.errors import ModelError, Rejected
 from holdfast.llm.base import ModelInfo, ModelRequest
-from holdfast.llm.bridge.line import HEARING, Heard, open_client
+from holdfast.llm.bridge.errors import named_failures
 from holdfast.llm.bridge.messages import messages, parameters, with_called_tools
 from holdfast.llm.bridge.replies import Translation
-from holdfast.llm.bridge.trouble import named_failures
+from holdfast.llm.bridge.response_tap import HEARING, ResponseTap, open_client
 from holdfast.llm.bridge.vendor import Vendor
 from holdfast.llm.endpoint import Endpoint
 from holdfast.netguard import Guard
@@ -79,7 +79,7 @@ class Bridge:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def _ask(self, request: ModelRequest, heard: Heard, stack: AsyncExitStack) -> StreamedResponse:
+    async def _ask(self, request: ModelRequest, heard: ResponseTap, stack: AsyncExitStack) -> StreamedResponse:
         request = with_called_tools(request, self._vendor)
         try:
             return await self._ask_once(request, heard, stack)
@@ -88,7 +88,7 @@ class Bridge:
                 raise
         return await self._ask_once(request, heard, stack)
 
-    async def _ask_once(self, request: ModelRequest, heard: Heard, stack: AsyncExitStack) -> StreamedResponse:
+    async def _ask_once(self, request: ModelRequest, heard: ResponseTap, stack: AsyncExitStack) -> StreamedResponse:
         params = parameters(request, self._vendor)
         said, settings = messages(request, self._vendor), self._vendor.settings(request)
         with named_failures(self._endpoint, self._first_byte_s, self._vendor.errors):

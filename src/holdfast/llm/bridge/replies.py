@@ -35,9 +35,9 @@ from holdfast.core.deltas import (
 from holdfast.core.usage import Usage
 from holdfast.errors import BadReply, Refused
 from holdfast.llm.base import ModelRequest
-from holdfast.llm.bridge import proofs
+from holdfast.llm.bridge import signatures
 from holdfast.llm.bridge.messages import BETWEEN_SUMMARIES, REDACTED
-from holdfast.llm.bridge.proofs import Proof
+from holdfast.llm.bridge.signatures import Proof
 from holdfast.llm.bridge.vendor import Vendor
 from holdfast.llm.call_ids import CallIds
 from holdfast.llm.tool_names import own_name, renamed
@@ -57,7 +57,7 @@ class _Block:
     def __init__(self, part: TextPart | ThinkingPart, index: int, by: str) -> None:
         self.is_thought = isinstance(part, ThinkingPart)
         self.first = index
-        self.proof = proofs.of(part, by)
+        self.proof = signatures.of(part, by)
         self.lengths = [0]
 
     def goes_on_with(self, part: TextPart | ThinkingPart) -> bool:
@@ -69,7 +69,7 @@ class _Block:
     def learn(self, part: TextPart | ThinkingPart, index: int) -> None:
         """The whole part knows more than its beginning. Of a signature in pieces it knows only the last one."""
         if index == self.first:
-            self.proof = msgspec.structs.replace(proofs.of(part, self.proof.by), signature=self.proof.signature)
+            self.proof = msgspec.structs.replace(signatures.of(part, self.proof.by), signature=self.proof.signature)
 
 
 class Translation:
@@ -154,7 +154,7 @@ class Translation:
         else:
             # What was said needs no id: it is sent again in full.
             proof = msgspec.structs.replace(proof, id=None)
-        signature = proofs.written(proof, self._vendor.bare)
+        signature = signatures.written(proof, self._vendor.bare)
         if signature is None:
             return
         if said:
@@ -168,13 +168,13 @@ class Translation:
         arguments = _arguments(part)
         if not arguments:
             self._wordless.add(number)
-        proof = self._led_to(proofs.of(part, self._vendor.system))
+        proof = self._led_to(signatures.of(part, self._vendor.system))
         return CallDelta(
             number,
             self._ids.own(part.tool_call_id),
             own_name(part.tool_name, self._names),
             arguments,
-            proofs.written(proof, self._vendor.bare),
+            signatures.written(proof, self._vendor.bare),
         )
 
     def _go_on_with_call(self, index: int, delta: ToolCallPartDelta) -> Iterator[Delta]:

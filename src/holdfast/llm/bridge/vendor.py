@@ -11,8 +11,8 @@ from pydantic_ai.settings import ModelSettings
 
 from holdfast.errors import ModelError
 from holdfast.llm.base import ModelRequest, NamedTool
-from holdfast.llm.bridge.line import Heard, Reworded, Wants, as_it_is
-from holdfast.llm.bridge.proofs import Bare
+from holdfast.llm.bridge.response_tap import ResponseTap, Reworded, Wants, as_it_is
+from holdfast.llm.bridge.signatures import Bare
 from holdfast.llm.call_ids import plain
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.tool_names import sent_name
@@ -30,7 +30,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     concedes: Callable[[ModelError], bool] = insists  # after this refusal, the settings ask for less: try again
     wants: Wants  # which events its SDK understands
     reworded: Reworded = as_it_is  # what is said in words that the library passes over
-    hears: Callable[[Endpoint, Wants, Reworded], Heard] = Heard
+    hears: Callable[[Endpoint, Wants, Reworded], ResponseTap] = ResponseTap
     errors: Errors = {}  # of its SDK, which the library lets pass; narrow ones first
     bare: Bare = None
     redacts: bool = False  # it may send reasoning that only it can read

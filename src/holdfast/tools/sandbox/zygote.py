@@ -171,7 +171,7 @@ class Zygote:
         while True:
             spare_missing = self._may_spare and len(self._spares) < self._cell.config.spares
             pause = _QUIET_S if self._calls or self._spares else 0.0
-            events = self._selector.select(self._patience(pause if spare_missing else None))
+            events = self._selector.select(self._retry_policy(pause if spare_missing else None))
             for key, _ in events:
                 action: Callable[[], None] = key.data
                 action()
@@ -180,7 +180,7 @@ class Zygote:
             if spare_missing and not events:
                 self._prepare()
 
-    def _patience(self, at_most: float | None) -> float | None:
+    def _retry_policy(self, at_most: float | None) -> float | None:
         now = time.monotonic()
         waits = [call.deadline - now for call in self._calls.values() if call.deadline is not None]
         waits += [due - now for due in self._answered.values()]

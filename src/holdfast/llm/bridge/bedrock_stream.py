@@ -1,0 +1,143 @@
+"""Requests that Amazon's SDK has signed, carried over our line.
+
+The SDK blocks a thread for every reply, on a socket that only that thread can let go of. So it is left its signatures
+and its words, and nothing is sent by it: what it would send goes out on our line, from the event loop, and the thread
+waits for that. Giving up a reply lets go of both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, Final, TypeVar, cast
+
+import httpx2
+import msgspec
+from anyio.to_thread import current_default_thread_limiter
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+
+from holdfast.errors import BadReply
+from holdfast.llm import failures
+from holdfast.llm.bridge.frames import Frame, FrameReader
+from holdfast.llm.bridge.response_tap import HEARING, ResponseTap, Reworded, Wants
+from holdfast.llm.call_arguments import NOT_JSON
+from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.http import not_a_stream, without_key
+
+# One for each reply that is being waited for. A run must not wait for another one's silence.
+_THREADS: Final = 1_000
+_SHOWN_BYTES: Final = 64 * 1024
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+T = TypeVar("T")
+
+
+class HeardSigned(ResponseTap):
+    """A reply in frames, waited for by threads."""
+
+    def __init__(self, endpoint: Endpoint, wants: Wants, reworded: Reworded) -> None:
+        super().__init__(endpoint, wants, reworded)
+        self._frames = FrameReader()
+        self._beginning = b""
+        self._loop = asyncio.get_running_loop()
+        self._errands: set[asyncio.Task[Any]] = set()
+        self._is_left = False
+        limiter = current_default_thread_limiter()
+        limiter.total_tokens = max(limiter.total_tokens, _THREADS)
+
+    def passed(self, chunk: bytes) -> Iterator[bytes]:
+        if len(self._beginning) < _SHOWN_BYTES:
+            self._beginning += chunk
+        try:
+            yield from filter(None, map(self._passed_frame, self._frames.feed(chunk)))
+        except ValueError as error:
+            raise self._unreadable(str(error)) from error
+
+    def rest(self) -> Iterator[bytes]:
+        if self._frames.is_amid_a_frame:
+            raise self._unreadable("it ends within a frame")
+        yield from ()
+
+    def wait_for(self, errand: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Of a thread: what the loop makes of the errand. Raises CancelledError when the reply was given up."""
+
+        async def run() -> T:
+            task = asyncio.current_task()
+            assert task is not None
+            if self._is_left:
+                raise asyncio.CancelledError
+            self._errands.add(task)
+            try:
+                return await errand()
+            finally:
+                self._errands.discard(task)
+
+        if self._is_left:  # and the loop may be gone
+            raise asyncio.CancelledError
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    async def hang_up(self) -> None:
+        self._is_left = True
+        errands = tuple(self._errands)
+        for errand in errands:
+            errand.cancel()
+        await asyncio.gather(*errands, return_exceptions=True)
+        await super().hang_up()
+
+    def _passed_frame(self, frame: Frame) -> bytes:
+        said = self._content(frame)
+        failed = frame.headers.get(":exception-type") or frame.headers.get(":error-code")
+        if failed is not None:
+            message = said.get("message") or frame.headers.get(":error-message") or failed
+            raise failures.failure(self._endpoint.provider_name, (failed,), str(message))
+        self._note_figures(said)
+        return frame.raw if self._wants({"type": frame.headers.get(":event-type")}) else b""
+
+    def _content(self, frame: Frame) -> dict[str, Any]:
+        try:
+            return _decode(without_key(self._endpoint, frame.payload)) if frame.payload else {}
+        except NOT_JSON as error:
+            raise BadReply(f"{self._endpoint.provider_name} sent an event that is not a JSON object.") from error
+
+    def _unreadable(self, why: str) -> Exception:
+        if not self._beginning.startswith(b"\0"):  # as any frame of less than 16 MB does
+            return not_a_stream(self._endpoint, self._beginning)
+        return BadReply(f"{self._endpoint.provider_name} sent a stream of events that cannot be read: {why}.")
+
+
+class Carrier:
+    """Registered with the SDK as what happens before it sends: its answer takes the place of the SDK's own."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self._client = client
+
+    def __call__(self, request: AWSPreparedRequest, **_: object) -> AWSResponse:
+        heard = HEARING.get()
+        assert isinstance(heard, HeardSigned)
+        prepared = cast("Any", request)
+        asked = self._client.build_request(
+            prepared.method, prepared.url, headers=_texts(prepared.headers), content=prepared.body
+        )
+        answer = heard.wait_for(lambda: self._client.send(asked, stream=True))
+        return AWSResponse(prepared.url, answer.status_code, dict(answer.headers), _Body(answer, heard))
+
+
+class _Body:
+    """As much of a urllib3 response as the SDK looks at."""
+
+    def __init__(self, answer: httpx2.Response, heard: HeardSigned) -> None:
+        self._chunks = aiter(answer.aiter_raw())
+        self._heard = heard
+
+    def stream(self) -> Iterator[bytes]:
+        while (chunk := self._heard.wait_for(self._next)) is not None:
+            yield chunk
+
+    def close(self) -> None:
+        """Whoever gives up the reply hangs up."""
+
+    async def _next(self) -> bytes | None:
+        return await anext(self._chunks, None)
+
+
+def _texts(headers: Mapping[str, str | bytes]) -> dict[str, str]:
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in headers.items()}

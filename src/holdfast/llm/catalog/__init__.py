@@ -1,0 +1,1 @@
+"""Which models there are: listed, described, priced, and opened."""

@@ -1,0 +1,1 @@
+"""The chat-completions protocol, and the dialects of those who speak it."""

@@ -1,0 +1,196 @@
+"""The chat completions API: OpenAI, Azure, and everyone who speaks it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.core.deltas import (
+    Delta,
+    Finish,
+    FinishReason,
+    ReasoningDelta,
+    RedactedDelta,
+    TextDelta,
+    UsageDelta,
+)
+from holdfast.errors import BadReply, ModelUnavailable, Overloaded, Refused
+from holdfast.llm import failures
+from holdfast.llm.base import ModelInfo, ModelRequest
+from holdfast.llm.call_arguments import NOT_JSON
+from holdfast.llm.call_ids import CallIds
+from holdfast.llm.catalog.base_urls import is_official
+from holdfast.llm.chat import chunks
+from holdfast.llm.chat.calls import ChatCalls
+from holdfast.llm.chat.chunks import CallFragment, Chunk, Content, Piece
+from holdfast.llm.chat.dialects import Dialect, dialect_of
+from holdfast.llm.chat.paths import path_of
+from holdfast.llm.chat.payload import chat_payload
+from holdfast.llm.chat.think_tags import ThinkTags
+from holdfast.llm.endpoint import Endpoint, headers_of
+from holdfast.llm.http import Http, shown, without_key
+from holdfast.llm.tool_names import renamed
+from holdfast.llm.utf8_repair import mended
+
+_DONE: Final = b"[DONE]"
+# Whatever is not named here is taken for `stop`: vendors have many words for an ordinary end.
+_FINISHES: Final[dict[str, FinishReason]] = {
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+}
+
+
+class ChatModel:
+    def __init__(self, endpoint: Endpoint, http: Http, info: ModelInfo) -> None:
+        self._endpoint = endpoint
+        self._http = http
+        self._info = info
+        self._dialect = dialect_of(
+            endpoint.provider_type, official=is_official(endpoint.provider_type, endpoint.base_url)
+        )
+        self._path = path_of(endpoint, info.name, "chat/completions")
+        self._headers = headers_of(endpoint)
+
+    def payload(self, request: ModelRequest) -> dict[str, Any]:
+        payload = chat_payload(request, self._dialect, self._info)
+        payload["stream"] = True
+        if self._dialect.asks_for_usage:
+            payload["stream_options"] = {"include_usage": True}
+        return payload
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
+        body = msgspec.json.encode(self.payload(request))
+        reply = ChatReply(self._endpoint, self._dialect, request)
+        read = reply.read
+        events = self._http.events(self._endpoint, self._path, body, self._headers, is_last=lambda _: reply.is_done)
+        async with aclosing(events):
+            async for group in events:
+                for _, data in group:
+                    for delta in read(data):
+                        yield delta
+        for delta in reply.end():
+            yield delta
+
+
+class ChatReply:
+    """The events of one reply, read one by one."""
+
+    def __init__(self, endpoint: Endpoint, dialect: Dialect, request: ModelRequest) -> None:
+        self._endpoint = endpoint
+        self._dialect = dialect
+        self._calls = ChatCalls(CallIds(request), renamed(request.tools))
+        self._tags = ThinkTags() if dialect.think_tags else None
+        self._spoke = False
+        self._finish: str | None = None
+        self.is_done = False  # the vendor has said its last word
+
+    def read(self, data: bytes) -> Sequence[Delta]:
+        if data == _DONE or not data or self.is_done:
+            self.is_done = self.is_done or bool(data)
+            return ()
+        try:
+            chunk = chunks.decode(data)
+        except NOT_JSON:
+            chunk = self._mended(data)
+        if not chunk.choices or chunk.error is not None:
+            return self._aside(chunk, data)
+        choice = chunk.choices[0]
+        if choice.finish_reason is not None:
+            self._finish = choice.finish_reason or self._finish
+        deltas = self._content(choice.delta) if choice.delta is not None else []
+        if chunk.usage is not None or chunk.x_groq is not None:
+            deltas += _usage(chunk)
+        return deltas
+
+    def _aside(self, chunk: Chunk, data: bytes) -> list[Delta]:
+        """An event that is no part of the reply itself."""
+        if chunk.error is not None or chunk.message is not None:
+            raise failures.in_stream(self._endpoint.provider_name, self._object(data))
+        return _usage(chunk)
+
+    def end(self) -> Sequence[Delta]:
+        """What the reply ended with; no Finish when it was cut off. Raises when the vendor says that it failed.
+
+        A filter that speaks up before anything was said, or in the middle of a call, refused the request. After some
+        text it cut the reply short; what it let through is kept as the whole answer.
+        """
+        deltas = self._tags.rest() if self._tags is not None else []
+        name, said = self._endpoint.provider_name, self._finish
+        if said is None:
+            finished = self.is_done and self._dialect.omits_finish
+            return [*deltas, Finish("tool_calls" if self._calls.made else "stop")] if finished else deltas
+        if said == "content_filter" and (self._calls.made or not (self._spoke or deltas)):
+            raise Refused(f"{name} withheld the reply: its content filter objected.")
+        if said == "insufficient_system_resource":
+            raise Overloaded(f"Overloaded: {name} ran out of resources in the middle of a reply.")
+        if said in ("error", "abort"):
+            raise ModelUnavailable(f"{name} broke off the reply: {said}.")
+        reason = _FINISHES.get(said, "stop")
+        return [*deltas, Finish("tool_calls" if self._calls.made and reason == "stop" else reason)]
+
+    def _content(self, said: Content) -> list[Delta]:
+        deltas: list[Delta] = []
+        if said.reasoning_content or said.reasoning or said.reasoning_details:
+            deltas = _reasoned(said)
+        if content := said.content or said.refusal:
+            deltas += self._said(content) if isinstance(content, str) else self._pieces(content)
+        if said.tool_calls:
+            deltas += self._calls.read(said.tool_calls)
+        elif said.function_call is not None:
+            deltas += self._calls.read([CallFragment(0, None, said.function_call)])
+        return deltas
+
+    def _said(self, text: str) -> list[Delta]:
+        self._spoke = True
+        return [TextDelta(text)] if self._tags is None else self._tags.split(text)
+
+    def _pieces(self, pieces: list[Piece]) -> list[Delta]:
+        deltas: list[Delta] = []
+        for piece in pieces:
+            if thought := chunks.thought_in(piece):
+                deltas.append(ReasoningDelta(thought))
+            elif piece.text:
+                deltas += self._said(piece.text)
+        return deltas
+
+    def _mended(self, data: bytes) -> Chunk:
+        try:
+            return mended(chunks.decode, data)
+        except msgspec.DecodeError as error:
+            vendor, said = self._endpoint.provider_name, shown(self._endpoint, data)
+            raise BadReply(f"{vendor} sent an event that cannot be read ({error}): {said}") from error
+
+    def _object(self, data: bytes) -> dict[str, Any]:
+        return msgspec.json.decode(without_key(self._endpoint, data), type=dict[str, Any])
+
+
+def _reasoned(said: Content) -> list[Delta]:
+    """OpenRouter tells the same again in details: what has a signature or is in cipher is kept whole, to be sent back
+    as it came."""
+    plain = said.reasoning_content or said.reasoning
+    if not said.reasoning_details:
+        return [ReasoningDelta(plain)] if plain else []
+    deltas: list[Delta] = []
+    spoken = False
+    for detail in said.reasoning_details:
+        text: str = detail.get("text") or detail.get("summary") or ""
+        spoken = spoken or bool(text)
+        if detail.get("type") == "reasoning.encrypted":
+            deltas.append(RedactedDelta(msgspec.json.encode(detail).decode()))
+        elif detail.get("signature"):
+            rest = {key: value for key, value in detail.items() if key != "text" and value is not None}
+            deltas.append(ReasoningDelta(text, msgspec.json.encode(rest).decode()))
+        elif text:
+            deltas.append(ReasoningDelta(text))
+    return deltas if spoken or not plain else [ReasoningDelta(plain), *deltas]
+
+
+def _usage(chunk: Chunk) -> list[Delta]:
+    said = chunk.usage or (chunk.x_groq.usage if chunk.x_groq else None)
+    return [UsageDelta(chunks.usage_of(said))] if said is not None else []

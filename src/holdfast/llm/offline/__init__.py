@@ -1,0 +1,1 @@
+"""The offline model: needs no network, and does what a message tells it to."""

@@ -1,0 +1,268 @@
+"""Arguments for a tool, filled from its JSON schema and from what an instruction says in quotes, numbers and names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.llm.offline.loose_schema import (
+    Schema,
+    example,
+    is_numeric,
+    kind_of,
+    list_of,
+    properties_of,
+    required_of,
+    resolved,
+)
+from holdfast.llm.offline.patterns import lazily
+
+QUOTED = re.compile(r"(?<!\w)'([^'\n]*(?:'\w[^'\n]*)*)'(?!\w)|\"([^\"]*)\"|`([^`]*)`|“([^”]*)”|‘([^’]*)’")
+_NUMBER = re.compile(r"(?<![\w.])-?\d{1,300}(?:\.\d+)?(?!\d)")  # with more digits it would be infinite
+_COUNTED: Final = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen",
+    "eighteen nineteen twenty",
+)
+NUMBER_WORDS: Final = {word: number for number, word in enumerate(" ".join(_COUNTED).split(), start=1)}
+# "One" is more often no number.
+_NUMBER_WORD = lazily(rf"\b(?:{'|'.join(word for word in NUMBER_WORDS if word != 'one')})\b", re.IGNORECASE)
+_YES: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_SWITCH = lazily(r"\b(\w++)\s*+(?:[=:]\s*+|(?:is|to)\s++)?(true|false|yes|no|on|off)\b", re.IGNORECASE)
+_ADDRESSES: Final = (
+    (lazily(r"\bhttps?://[^\s'\"<>)\]]*[^\s'\"<>)\].,;!?]"), ("url", "uri", "link", "href", "page", "site")),
+    (
+        lazily(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}\b"),
+        ("email", "mail", "to", "recipient"),
+    ),
+)
+_NAME_WORD = lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_a-zA-Z]+")
+_ITEM_END = lazily(r"\s*,\s*(?:and\s+)?|\s+and\s+")
+_VALUE_END = lazily(r"[,;\n)]|\s+and\s")
+# Of several arguments, those that words without quotes are for.
+_CONTENT: Final = frozenset({"body", "content", "input", "message", "prompt", "query", "question", "text"})
+_MOST_NUMBERS: Final = 200  # that are read: no call takes more
+_NAME_CHARS: Final = 200  # that a name, and what stands between it and its value, may have
+# What the server itself adds to the schemas of older kinds of agent; no user speaks of them.
+_ADDED: Final = frozenset({"request_heartbeat", "thinking"})
+
+
+class Hints(msgspec.Struct, frozen=True):
+    """What an instruction offers: quoted texts and numbers not tied to a name, and values that are; and, if there are
+    no quotes, the words that may be meant as one."""
+
+    quotes: tuple[str, ...] = ()
+    numbers: tuple[float, ...] = ()
+    named: dict[str, Any] = {}
+    words: str = ""
+
+
+def fill(tool_name: str, parameters: Schema, hints: Hints) -> dict[str, Any]:
+    """Every required argument, and optional ones that the instruction gives a value for; in the schema's order."""
+    properties = properties_of(parameters)
+    required = required_of(parameters)
+    values: dict[str, Any] = {name: value for name, value in hints.named.items() if name in properties}
+    wanted = [name for name in required if name in properties] + [name for name in properties if name not in required]
+    free = [name for name in wanted if name not in values and name not in _ADDED]
+    _take_quotes(values, free, properties, parameters, iter(hints.quotes))
+    _take_numbers(values, free, properties, parameters, iter(hints.numbers))
+    if hints.words:
+        _take_words(values, required, properties, parameters, hints.words)
+    for name in required:
+        if name not in values:
+            values[name] = _added(name, tool_name) if name in _ADDED else example(properties.get(name, {}), parameters)
+    return {name: values[name] for name in (*properties, *values) if name in values}
+
+
+def hints_in(text: str, parameters: Schema) -> Hints:
+    """Reads one stretch of an instruction. A name right before a value ties the value to it."""
+    properties = properties_of(parameters)
+    masked = mask_quotes(text)
+    named: dict[str, Any] = {}
+    quotes: list[str] = []
+    for match in QUOTED.finditer(text):
+        owner = _owner(masked[: match.start()], properties, named)
+        if owner is not None and kind_of(properties[owner], parameters) == "string":
+            named[owner] = quoted_value(match)
+        else:
+            quotes.append(quoted_value(match))
+    for match in _SWITCH().finditer(masked):
+        if match[1] in properties and kind_of(properties[match[1]], parameters) == "boolean":
+            named[match[1]] = _YES[match[2].lower()]
+    for found_in in (_addresses_in, _choices_in, _said_in):
+        named |= found_in(masked, parameters, named)
+    return Hints(tuple(quotes), _numbers_in(masked, parameters, named), named)
+
+
+def spoken_properties(parameters: Schema) -> dict[str, Schema]:
+    """Those an instruction may give a value for."""
+    return {name: schema for name, schema in properties_of(parameters).items() if name not in _ADDED}
+
+
+def without_named(text: str, hints: Hints) -> str:
+    """What is left of an instruction when words that were tied to a name are taken out, with the name."""
+    for name, value in hints.named.items():
+        if isinstance(value, str) and value:
+            spelled, given = re.escape(name), re.escape(value)
+            text = re.sub(rf"(?:\b{spelled}\s*(?:[:=]|\bis\b|\bas\b)?\s*)?{given}", " ", text, count=1)
+    return text
+
+
+def mask_quotes(text: str) -> str:
+    """The same text with quoted stretches blanked out, so that nothing inside them is read as an instruction."""
+    return QUOTED.sub(lambda match: " " * len(match[0]), text)
+
+
+def quoted_value(match: re.Match[str]) -> str:
+    return next((group for group in match.groups() if group is not None), "")
+
+
+def _take_quotes(
+    values: dict[str, Any], free: list[str], properties: Mapping[str, Schema], root: Schema, quotes: Iterator[str]
+) -> None:
+    for name in free:
+        schema = resolved(properties[name], root)
+        kind = kind_of(schema, root)
+        if kind == "array" and (rest := list(quotes)):
+            values[name] = rest
+        elif kind == "string" and (quote := next(quotes, None)) is not None:
+            allowed = list_of(schema.get("enum"))
+            values[name] = quote if not allowed or quote in allowed else allowed[0]
+
+
+def _take_numbers(
+    values: dict[str, Any], free: list[str], properties: Mapping[str, Schema], root: Schema, numbers: Iterator[float]
+) -> None:
+    for name in free:
+        schema = resolved(properties[name], root)
+        kind = kind_of(schema, root)
+        if kind in ("integer", "number") and (number := next(numbers, None)) is not None:
+            values[name] = int(number) if kind == "integer" or number.is_integer() else number
+        elif (
+            kind == "array" and name not in values and is_numeric(schema.get("items"), root) and (rest := list(numbers))
+        ):
+            values[name] = [int(number) if number.is_integer() else number for number in rest]
+
+
+def _take_words(
+    values: dict[str, Any], required: list[str], properties: Mapping[str, Schema], root: Schema, words: str
+) -> None:
+    """Words without quotes go to the first argument that must have some, or that is there for words."""
+    open_names: list[str] = []
+    for name in required:
+        schema = resolved(properties.get(name, {}), root)
+        kind = kind_of(schema, root)
+        takes = kind == "string" or (kind == "array" and not is_numeric(schema.get("items"), root))
+        if takes and name not in values and name not in _ADDED and not list_of(schema.get("enum")):
+            open_names.append(name)
+    if open_names:
+        name = next((name for name in open_names if _CONTENT & set(name_words(name))), open_names[0])
+        is_list = kind_of(properties.get(name, {}), root) == "array"
+        values[name] = [one for one in _ITEM_END().split(words) if one] if is_list else words
+
+
+def _numbers_in(masked: str, parameters: Schema, named: dict[str, Any]) -> tuple[float, ...]:
+    """Ties numbers to names where names stand beside them, and gives the rest in order."""
+    properties = properties_of(parameters)
+    numeric = {name: schema for name, schema in properties.items() if is_numeric(schema, parameters)}
+    found: list[float] = []
+    matches = list(islice(_NUMBER.finditer(masked), _MOST_NUMBERS)) or list(_NUMBER_WORD().finditer(masked))
+    for match in matches:
+        value = float(NUMBER_WORDS.get(match[0].lower(), match[0]))
+        owner = _owner(masked[: match.start()], properties, named)
+        if owner not in numeric and len(numeric) > 1:
+            owner = _follower(masked[match.end() :], numeric, named)
+        if owner in numeric:
+            whole = kind_of(numeric[owner], parameters) == "integer" or value.is_integer()
+            named[owner] = int(value) if whole else value
+        else:
+            found.append(value)
+    return tuple(found)
+
+
+def _addresses_in(masked: str, parameters: Schema, taken: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for pattern, words in _ADDRESSES:
+        match = pattern().search(masked)
+        for name, schema in spoken_properties(parameters).items() if match else ():
+            if name not in taken and kind_of(schema, parameters) == "string" and set(name_words(name)) & set(words):
+                found[name] = match[0] if match else ""
+                break
+    return found
+
+
+def _choices_in(masked: str, parameters: Schema, taken: Mapping[str, Any]) -> dict[str, Any]:
+    """Of an argument that must be one of a few words, the one that is said."""
+    properties = properties_of(parameters)
+    found: dict[str, Any] = {}
+    for name in required_of(parameters):
+        allowed = list_of(resolved(properties.get(name, {}), parameters).get("enum"))
+        said = (one for one in allowed if isinstance(one, str) and one and name not in taken)
+        for one in said:
+            if re.search(rf"(?<!\w){re.escape(one)}(?!\w)", masked, re.IGNORECASE):
+                found[name] = one
+                break
+    return found
+
+
+def _said_in(masked: str, parameters: Schema, taken: Mapping[str, Any]) -> dict[str, Any]:
+    """`city: Paris`, `with city Paris`: words behind a name, up to the next name, comma or `and`."""
+    names = [name for name in spoken_properties(parameters) if name and name not in taken]
+    texts = {name for name in names if kind_of(properties_of(parameters)[name], parameters) == "string"}
+    if not texts:
+        return {}
+    any_name = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    opening = re.compile(
+        rf"(?:(?<![\w-])({any_name})\s*[:=]|(?:\b(?:with|and)|,)\s+(?:the\s+)?({any_name})\b(?!\s*[,;)]))\s*"
+    )
+    found: dict[str, Any] = {}
+    for match in opening.finditer(masked):
+        name = match[1] or match[2]
+        end = _VALUE_END().search(masked, match.end())
+        value = masked[match.end() : end.start() if end else len(masked)].strip()
+        value = value.removeprefix("is ").removeprefix("as ").strip(" .!?:=()")
+        allowed = list_of(resolved(properties_of(parameters)[name], parameters).get("enum"))
+        if name in texts and value and (not allowed or value in allowed):
+            found.setdefault(name, value)
+    return found
+
+
+def name_words(name: str) -> list[str]:
+    """`roll_dice`, `roll-dice` and `rollDice` are all roll, dice."""
+    return [word.lower() for word in _NAME_WORD().findall(name)]
+
+
+def stem(word: str) -> str:
+    """Sides, side, sided; dice, die."""
+    word = word.lower()
+    return "dice" if word == "die" else word.removesuffix("s").removesuffix("d") if len(word) > 3 else word
+
+
+def _follower(after: str, numeric: Mapping[str, Schema], taken: Mapping[str, Any]) -> str | None:
+    """`16 sides` speaks of `num_sides`."""
+    match = re.match(r"[\s-]{0,3}(\w{1,64})", after)
+    if match is None:
+        return None
+    word = stem(match[1])
+    return next((name for name in numeric if name not in taken and word == stem((name_words(name) or [""])[-1])), None)
+
+
+def _owner(before: str, properties: Mapping[str, Schema], taken: Mapping[str, Any]) -> str | None:
+    """The argument whose name stands right before this place: `operation 'x'`, `num_sides=6`, `inputs: 'a'`."""
+    match = re.search(r"(\w+)['\"`]?\s*(?:[=:]|\bis|\bas|\bto|\bof)?\s*$", before[-_NAME_CHARS:])
+    if match is None:
+        return None
+    word = match[1]
+    for name in (word, word.removesuffix("s")):
+        if name in properties and name not in taken:
+            return name
+    last = stem(word)
+    free = (name for name in properties if name not in taken and name not in _ADDED)
+    return next((name for name in free if len(parts := name_words(name)) > 1 and stem(parts[-1]) == last), None)
+
+
+def _added(name: str, tool_name: str) -> Any:
+    return tool_name != "send_message" if name == "request_heartbeat" else "Doing what was asked."
