@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -393,8 +394,10 @@ async def test_moments_at_the_ends_of_time_are_refused_or_shown(served: Served) 
 @pytest.mark.parametrize("manner", ["silent", "dripping"])
 async def test_a_vendor_that_never_ends_its_answer_holds_up_nobody(tmp_path: Path, manner: str) -> None:
     asked: list[str] = []
+    answering: list[asyncio.Task[None] | None] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answering.append(asyncio.current_task())
         asked.append((await reader.readuntil(b"\r\n\r\n")).decode())
         if manner == "dripping":
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -405,6 +408,8 @@ async def test_a_vendor_that_never_ends_its_answer_holds_up_nobody(tmp_path: Pat
             while await reader.read(1_000):  # until the other side has gone
                 pass
         writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
@@ -419,3 +424,4 @@ async def test_a_vendor_that_never_ends_its_answer_holds_up_nobody(tmp_path: Pat
         hits = await client.ask("POST", "/v1/passages/search", {"query": "tea", "archive_id": archive["id"]})
         assert texts(hits) == ["green tea"]
         assert len(asked) == 2
+    await asyncio.wait([task for task in answering if task])

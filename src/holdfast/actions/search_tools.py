@@ -9,8 +9,12 @@ from holdfast.core.words import asked_words
 
 
 def matching(tools: Iterable[Tool], query: str | None, tags: Iterable[str]) -> list[Tool]:
-    """Those with the most words of the query first, and of these the ones whose names hold them. No query: all."""
-    words, wanted = asked_words(query or ""), set(tags)
+    """Those with the most words of the query first, and of these the ones whose names hold them. No query: all.
+
+    A query that has no words, such as of signs only, is looked for as it stands.
+    """
+    text = (query or "").strip().lower()
+    words, wanted = asked_words(text) or ([text] if text else []), set(tags)
     found = [
         (score, tool)
         for tool in tools
