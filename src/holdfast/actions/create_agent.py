@@ -29,7 +29,7 @@ from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.agent_requests import AgentFields, CompactionRequestSettings, CreateAgentRequest
 from holdfast.wire.agents import MASKED, AgentState, Relations, Secret, agent_state
 from holdfast.wire.blocks import new_block, unique_tags
-from holdfast.wire.model_settings import sent_settings
+from holdfast.wire.model_settings import ModelViews, sent_settings
 from holdfast.wire.tool_rules import rules_of
 
 MAX_FILES_OPEN: Final = 1000
@@ -79,7 +79,7 @@ async def create_agent(
         tags=unique_tags(request.tags),
         secrets=[Secret(secret.id, secret.key, values[secret.key], secret.description) for secret in secrets],
     )
-    return agent_state(created.agent, relations)
+    return agent_state(created.agent, relations, ModelViews())
 
 
 def refuse_unbuilt(request: AgentFields) -> None:

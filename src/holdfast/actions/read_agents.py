@@ -16,6 +16,7 @@ from holdfast.store import threads as thread_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Transaction
 from holdfast.wire.agents import ALL_RELATIONS, AgentState, Relations, Secret, agent_state
+from holdfast.wire.model_settings import ModelViews
 
 
 async def agent_states(
@@ -38,6 +39,7 @@ async def agent_states(
     tags = await agent_rows.tags_of(tx, agent_ids) if "agent.tags" in include else {}
     secrets = await agent_rows.secrets_of(tx, agent_ids) if "agent.secrets" in include else {}
     waiting = await agent_rows.pending_approvals_of(tx, agent_ids) if "agent.pending_approval" in include else {}
+    models = ModelViews()
     return [
         agent_state(
             _with_whole_model(agent),
@@ -50,6 +52,7 @@ async def agent_states(
                 pending_approval=waiting[agent.id].request if agent.id in waiting else None,
                 changed_secrets=waiting[agent.id].changed_secrets if agent.id in waiting else (),
             ),
+            models,
         )
         for agent in agents
     ]
@@ -68,4 +71,4 @@ def _shown(secret: agent_rows.SealedSecret, reveal: SecretBox | None, sent: Mapp
 
 def _with_whole_model(agent: Agent) -> Agent:
     whole = completed(agent.model, in_words=agent.agent_type in heartbeats.AGENT_TYPES)
-    return msgspec.structs.replace(agent, model=whole)
+    return agent if whole is agent.model else msgspec.structs.replace(agent, model=whole)

@@ -15,7 +15,7 @@ from holdfast.core.records import Agent, Block, CompactionSettings, Tool
 from holdfast.wire import messages, times
 from holdfast.wire.blocks import BlockResponse, block_view
 from holdfast.wire.clients import Client
-from holdfast.wire.model_settings import llm_config_view, settings_view
+from holdfast.wire.model_settings import ModelViews
 from holdfast.wire.tool_rules import rules_view
 from holdfast.wire.tools import ToolView, tool_view
 
@@ -151,10 +151,11 @@ def included(include: Iterable[str], include_relationships: Iterable[str] | None
     return frozenset(names)
 
 
-def agent_state(agent: Agent, relations: Relations) -> AgentState:
+def agent_state(agent: Agent, relations: Relations, models: ModelViews) -> AgentState:
     blocks = [block_view(block) for block in relations.blocks]
     secrets = [_secret_view(agent, secret) for secret in relations.secrets]
     files_open, file_chars = _file_limits(agent)
+    model_settings, llm_config = models.of(agent.model)
     return {
         "id": agent.id,
         "name": agent.name,
@@ -163,8 +164,8 @@ def agent_state(agent: Agent, relations: Relations) -> AgentState:
         "description": agent.description,
         "metadata": agent.metadata,
         "model": agent.model.handle,
-        "model_settings": settings_view(agent.model),
-        "llm_config": llm_config_view(agent.model),
+        "model_settings": model_settings,
+        "llm_config": llm_config,
         "embedding": agent.embedding,
         "embedding_config": agent.embedding_config,
         "compaction_settings": compaction_view(agent.compaction, agent.model.handle),

@@ -179,6 +179,20 @@ def sent_settings(settings: ModelSettings) -> dict[str, Any]:
     return settings.model_dump(exclude_unset=True, exclude_none=True)
 
 
+class ModelViews:
+    """How a model is shown in `model_settings` and in `llm_config`. Most agents of a list have the same one, which is
+    made once."""
+
+    def __init__(self) -> None:
+        self._choice: ModelChoice | None = None
+        self._views: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+
+    def of(self, choice: ModelChoice) -> tuple[dict[str, Any], dict[str, Any]]:
+        if choice != self._choice:
+            self._choice, self._views = choice, (settings_view(choice), llm_config_view(choice))
+        return self._views
+
+
 def settings_view(choice: ModelChoice) -> dict[str, Any]:
     provider = shown_provider(_provider_of(choice))
     fields = _FIELDS.get(provider, _PLAIN)
