@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,12 @@ def test_the_program_of_the_readme_runs_as_it_stands(server: ServerProcess) -> N
 
 
 @pytest.fixture
-async def dice(client: AsyncLetta) -> str:
-    return (await client.tools.upsert(source_code=DICE)).id
+async def dice(client: AsyncLetta, tool_ids: dict[str, str]) -> AsyncGenerator[str]:
+    """The server is shared, and other tests have a tool of this name: it is theirs again afterwards."""
+    theirs = (await client.tools.retrieve(tool_ids["roll_dice"])).source_code
+    assert theirs is not None
+    yield (await client.tools.upsert(source_code=DICE)).id
+    await client.tools.upsert(source_code=theirs)
 
 
 @pytest.mark.parametrize("agent_type", TYPES)
