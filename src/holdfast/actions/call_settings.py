@@ -6,6 +6,7 @@ default. So what an agent shows can be written back, in whole or in part, and no
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +30,6 @@ class CallSettings:
         self._choice = choice
         self._info = info
         self._in_words = in_words
-        self._usual = preset(info, choice.context_window, in_words=in_words)
         self._switch: Switch = switch_of(info)
         self._changes: dict[str, Any] = {}
         self._settings = dict(choice.settings)
@@ -85,6 +85,11 @@ class CallSettings:
             self._put_part("thinking", "budget_tokens", tokens)
         elif self._switch == "thinking_config":
             self._put_part("thinking_config", "thinking_budget", tokens)
+
+    @cached_property
+    def _usual(self) -> ModelChoice:
+        """Made when a null asks for it: most requests have none."""
+        return preset(self._info, self._choice.context_window, in_words=self._in_words)
 
     def _read_fields(self, sent: CallFields) -> None:
         said = sent.model_fields_set
