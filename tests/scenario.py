@@ -31,6 +31,8 @@ from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
 from holdfast.engine.ratios import TokenRatios
+from holdfast.engine.reading import RunReader
+from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.runner import Runner
 from holdfast.engine.streams import Numbered, Streams
 from holdfast.engine.thinking import Instrumentation
@@ -236,8 +238,10 @@ class Node:
         )
         self.worker = Worker(self.database, runner, self.streams, clock, pace)
         retries = world.retry_policy.retries
-        self._send = SendMessage(self.database, self.catalog, self.worker, self.streams, clock, retries)
+        self._send = SendMessage(self.database, self.catalog, self.worker, clock, retries)
         self.cancel = CancelRuns(self.database, self.worker, clock)
+        self.reader = RunReader(self.database, self.worker, self.streams)
+        self.retention = Retention(self.database, clock, RetentionPolicy())
 
     async def send(
         self,

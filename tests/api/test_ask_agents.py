@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from holdfast.actions.await_run import stopped_run
+
 from holdfast.actions.cancel_runs import CancelRuns
 from holdfast.core.records import Run
 from holdfast.errors import ShuttingDown

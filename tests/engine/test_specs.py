@@ -168,10 +168,10 @@ async def test_an_unused_spec_goes_an_hour_after_a_server_has_begun_to_use_it(wo
     node = world.node()
     run = await node.ask("say hello")
     await world.database.write(lambda tx: runs.delete(tx, run.id))
-    await node.worker.forget_unused_specs()
+    await node.retention.forget_unused_specs()
     assert await stored_specs(world) == 1
     clock.advance(3_601)
-    await node.worker.forget_unused_specs()
+    await node.retention.forget_unused_specs()
     assert await stored_specs(world) == 0
     await node.die()
 

@@ -164,7 +164,7 @@ class SeamNode(Node):
         runner = runner_of(database, self.catalog, self.executor, TokenRatios(database), clock, world.retry_policy)
         self.worker = Worker(database, runner, self.streams, clock, LONG)
         retries = world.retry_policy.retries
-        self._send = SendMessage(database, self.catalog, self.worker, self.streams, clock, retries)
+        self._send = SendMessage(database, self.catalog, self.worker, clock, retries)
         self.cancel = CancelRuns(world.database, self.worker, clock)
         self.cancelling: list[asyncio.Task[Answer]] = []
 

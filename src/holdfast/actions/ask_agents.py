@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from holdfast import ids
-from holdfast.actions.await_run import stopped_run
 from holdfast.actions.send_message import Accepted, SendMessage, SendRequest
 from holdfast.core.arguments import arguments_of, converted
 from holdfast.core.messages import Message, ToolReturn
@@ -22,6 +21,7 @@ from holdfast.core.records import PARENT, PARENT_WAITS, Run
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec, Speaking
 from holdfast.engine.acting import Execute
+from holdfast.engine.reading import RunReader
 from holdfast.engine.waiting import until_database_answers
 from holdfast.engine.worker import Worker
 from holdfast.errors import Busy, NotFound, RequestError, ShuttingDown, ToolFailed
@@ -43,11 +43,12 @@ T = TypeVar("T")
 class AskAgents:
     """Carries out the tools of `tools.agents`."""
 
-    def __init__(self, database: Database, send: SendMessage, worker: Worker, wait_s: float) -> None:
+    def __init__(self, database: Database, send: SendMessage, worker: Worker, reader: RunReader, wait_s: float) -> None:
         """`wait_s`: how long to wait for an agent that is busy."""
         self._database = database
         self._send = send
         self._worker = worker
+        self._reader = reader
         self._wait_s = wait_s
         self._awaited: dict[str, Counter[str]] = {}  # by thread: those whose answer or whose end it waits for
 
@@ -111,7 +112,7 @@ class AskAgents:
     async def _answer(self, asking: Run, agent_id: str, message: str) -> dict[str, Any]:
         """Once the message is sent, a database that does not answer is waited for: the message cannot be sent again."""
         child = (await self._deliver(asking, agent_id, message, waits=True)).run.id
-        run = await until_database_answers(lambda: stopped_run(self._database, self._worker, child), f"run {child}")
+        run = await until_database_answers(lambda: self._reader.until_stopped(child), f"run {child}")
         if run.is_active:
             raise ShuttingDown(f"the server stops before agent {agent_id} has answered")
         _require_answer(run)

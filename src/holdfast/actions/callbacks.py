@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.core.heartbeats import speaking_in
 from holdfast.core.records import Run
 from holdfast.engine.clock import Clock
 from holdfast.errors import Invalid
 from holdfast.store import messages, runs
 from holdfast.store.paging import Page
 from holdfast.store.transaction import Database, DatabaseError, Transaction
-from holdfast.wire.messages import filter_types, speaking_in, to_wire
+from holdfast.wire.messages import filter_types, to_wire
 from holdfast.wire.responses import stop_reason_view, usage_statistics
 from holdfast.wire.times import timestamp
 

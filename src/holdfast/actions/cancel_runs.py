@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from holdfast.core.records import Run
-from holdfast.engine.cancel_parked import cancel_parked
+from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
 from holdfast.engine.worker import Worker
 from holdfast.errors import NothingToCancel
@@ -61,11 +61,14 @@ class CancelRuns:
             run = await self._stop(run)
         elif run.status == "cancelled":
             await self._stop_descendants(run_id)  # whoever cancelled it may not have come so far
-        if run.stop_reason == "requires_approval" and await cancel_parked(self._database, self._clock, run_id):
+        if run.stop_reason == "requires_approval" and await self._cancel_parked(run_id):
             return "cancelled"
         if run.is_active:
             return "failed"
         return "cancelled" if run.status == "cancelled" else "already_finished"
+
+    async def _cancel_parked(self, run_id: str) -> bool:
+        return await self._database.write(lambda tx: cancel_parked(tx, self._clock, run_id))
 
     async def _stop(self, run: Run) -> Run:
         """After this the run cannot complete any more: the worker's checkpoints find the wish on record.
@@ -94,7 +97,7 @@ class CancelRuns:
                     if not run.is_active:
                         return
                     if not self._worker.draining:
-                        await self._worker.recover()
+                        await self._worker.take(run_id)  # it may wait for a worker, or its worker may have died
                 await self._worker.until_changed(watch, left_ns / 1_000_000_000)
                 if owned and not self._worker.owns(run_id):
                     return

@@ -12,7 +12,7 @@ from holdfast.actions.find_thread import require_idle
 from holdfast.core import envelopes, prompt
 from holdfast.core.messages import Message, Text
 from holdfast.core.records import Agent, Block, Thread
-from holdfast.engine.cancel_parked import cancel_parked_within
+from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
 from holdfast.engine.loading import blocks_in_view
 from holdfast.errors import Invalid, NotFound
@@ -105,7 +105,7 @@ async def delete_conversation(tx: Transaction, thread_id: str, clock: Clock) -> 
     await require_idle(tx, thread_id, "delete the conversation")
     hold = await holds.open_of_thread(tx, thread_id)
     if hold is not None:
-        await cancel_parked_within(tx, clock, hold.run_id)
+        await cancel_parked(tx, clock, hold.run_id)
     await threads.soft_delete(tx, thread_id, clock.now_us())
     for block_id in await blocks.find_many(tx, thread.isolated_block_ids):
         await blocks.delete_block(tx, block_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engine.cancel_parked import cancel_parked_within
+from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
 from holdfast.errors import Conflict
 from holdfast.store import holds, runs
@@ -16,5 +16,5 @@ async def delete_run(tx: Transaction, run_id: str, clock: Clock) -> None:
         raise Conflict(f"CONFLICT: Run {run_id} is active and cannot be deleted. Wait for it to end, or cancel it.")
     hold = await holds.get(tx, run_id)
     if hold is not None and hold.decided_us is None:
-        await cancel_parked_within(tx, clock, run_id)
+        await cancel_parked(tx, clock, run_id)
     await runs.delete(tx, run_id)

@@ -6,7 +6,7 @@ from holdfast.actions.find_thread import require_idle
 from holdfast.actions.initial_messages import first_messages
 from holdfast.actions.read_agents import whole_state
 from holdfast.actions.recompile_system import recompile_system
-from holdfast.engine.cancel_parked import cancel_parked_within
+from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
 from holdfast.store import agents, blocks, holds, messages, threads
 from holdfast.store.transaction import Transaction
@@ -19,7 +19,7 @@ async def reset_messages(tx: Transaction, agent_id: str, clock: Clock, *, greet:
     await require_idle(tx, agent_id, "reset the messages")
     hold = await holds.open_of_thread(tx, agent_id)
     if hold is not None:
-        await cancel_parked_within(tx, clock, hold.run_id)
+        await cancel_parked(tx, clock, hold.run_id)
     await threads.reset_window(tx, agent_id)
     now_us = clock.now_us()
     await recompile_system(tx, agent_id, now_us, update_timestamp=True)

@@ -25,11 +25,10 @@ from holdfast.core.records import PARENT, PARENT_WAITS, Agent, Block, Run, Step,
 from holdfast.core.run import NEW, CallModel, apply, plan
 from holdfast.core.spec import RunSpec
 from holdfast.engine.clock import Clock
-from holdfast.engine.loading import blocks_in_view
-from holdfast.engine.session import Session
+from holdfast.engine.loading import LoadedRun, blocks_in_view
 from holdfast.engine.starting import SharedParts, own_part
 from holdfast.engine.step_metrics import pending_step
-from holdfast.engine.streams import RunStream, Streams
+from holdfast.engine.streams import RunStream
 from holdfast.engine.windows import Windows
 from holdfast.engine.worker import Worker
 from holdfast.errors import Busy, HoldfastError, Invalid, PendingApproval
@@ -72,7 +71,8 @@ class SendRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """`stream` is None when the run was accepted before, by a request with the same otids and content."""
+    """`stream` is None when the run is not driven by this request's worker: it was accepted before, by a request with
+    the same otids and content, or it waits for a worker."""
 
     run: Run
     stream: RunStream | None
@@ -121,7 +121,6 @@ class SendMessage:
         database: Database,
         catalog: Catalog,
         worker: Worker,
-        streams: Streams,
         clock: Clock,
         retries: int = 0,
     ) -> None:
@@ -129,7 +128,6 @@ class SendMessage:
         self._database = database
         self._catalog = catalog
         self._worker = worker
-        self._streams = streams
         self._clock = clock
         self._retries = retries
         self._shared_parts = SharedParts()
@@ -176,21 +174,24 @@ class SendMessage:
         """None when somebody else was quicker: look again."""
         accepting = await self._prepare(sending, context)
         now_us = self._clock.now_us()
-        begun: list[Session] = []  # one, or none if it was refused
+        stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        begun: list[RunStream | None] = []  # one, or none if it was refused
 
         def begin(started: RunStarted | None) -> None:
             """The model is asked while the input is on its way to the disk. Nobody hears of it before it is there."""
-            if started is not None:
-                begun.append(self._session(accepting, context, started))
-                self._worker.start(begun[0])
+            if started is None:
+                return
+            if accepting.run.lease_owner is None:
+                begun.append(None)
+            else:
+                begun.append(self._worker.drive(_loaded(accepting, context, started), stored))
 
         def settle(error: BaseException | None) -> None:
             """Also when the sender has left meanwhile: a run that has begun must learn whether it is stored."""
-            if begun and error is not None:
-                self._worker.abort_lost(accepting.run.id)
-                begun[0].accept_settled(None)
-            elif begun:
-                begun[0].accept_settled(_places(accepting)[0][-1] + 1)
+            if begun:
+                stored.set_result(error is None)
+            if begun == [None] and error is None:
+                self._worker.dispatch(accepting.run.id)
 
         try:
             await self._store(accepting, sending, now_us, begin, settle)
@@ -203,7 +204,7 @@ class SendMessage:
             settle(None)
         if not begun:
             return None
-        return Accepted(accepting.run, begun[0].stream, context.agent)
+        return Accepted(accepting.run, begun[0], context.agent)
 
     async def _store(
         self,
@@ -250,7 +251,7 @@ class SendMessage:
             retries=self._retries,
             kept=_kept_tools(context, sending.parsed),
         )
-        parsed = sending.parsed
+        parsed, claims = sending.parsed, self._worker.claims(background=sending.background)
         run = Run(
             id=run_id,
             agent_id=context.agent.id,
@@ -263,30 +264,29 @@ class SendMessage:
             callback_url=sending.callback_url,
             created_us=now_us,
             started_us=None if sending.background else now_us,
-            lease=1,
-            lease_owner=self._worker.owner,
+            lease=1 if claims else 0,
+            lease_owner=self._worker.owner if claims else None,
         )
         if parsed.decisions is None:
             refuse_while_pending(context)
             return _Plan(run=run, spec=spec, rows=input_rows(run, parsed.messages), end=context.end)
         return _answer(run, spec, context, parsed)
 
-    def _session(self, accepting: _Plan, context: AcceptContext, started: RunStarted) -> Session:
-        stream = self._streams.open(accepting.run.id, background=accepting.run.background)
-        return Session(
-            run=accepting.run,
-            agent=context.agent,
-            thread=context.thread,
-            state=apply(NEW, started),
-            window=[*context.window, *accepting.rows],
-            blocks=context.blocks,
-            system_digest=context.system_digest,
-            journalled=1,
-            stream=stream,
-            clock=self._clock,
-            step=_first_step(accepting, started),
-            accept_pending=True,
-        )
+
+def _loaded(accepting: _Plan, context: AcceptContext, started: RunStarted) -> LoadedRun:
+    """What `load_run` would read, if it were asked after the commit."""
+    return LoadedRun(
+        run=accepting.run,
+        agent=context.agent,
+        thread=context.thread,
+        state=apply(NEW, started),
+        journalled=1,
+        window=[*context.window, *accepting.rows],
+        blocks=context.blocks,
+        system_digest=context.system_digest,
+        next_position=_places(accepting)[0][-1] + 1,
+        step=_first_step(accepting, started),
+    )
 
 
 async def load_accept_context(
@@ -333,7 +333,7 @@ async def _write(
     spec_known: bool,
 ) -> RunStarted | None:
     run, rows = accepting.run, accepting.rows
-    if not await runs.insert(tx, run, lease_ttl_us):
+    if not await runs.insert(tx, run, lease_ttl_us if run.lease_owner is not None else None):
         return None
     places, return_position = _places(accepting)
     if not await threads.extend(tx, run.thread_id, accepting.end, places[-1] + 1 - accepting.end, now_us):

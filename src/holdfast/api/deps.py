@@ -14,6 +14,8 @@ from holdfast.actions.send_message import SendMessage
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
 from holdfast.engine.compacting import Compactor
+from holdfast.engine.reading import RunReader
+from holdfast.engine.retention import Retention
 from holdfast.engine.streams import Streams
 from holdfast.engine.worker import Worker
 from holdfast.errors import Invalid
@@ -38,6 +40,8 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     worker: Worker
     streams: Streams
+    reader: RunReader
+    retention: Retention
     compactor: Compactor
     archival: ArchivalMemory
     send: SendMessage

@@ -111,7 +111,7 @@ class Runner:
         if isinstance(intent, CallModel):
             await self._think(session, intent, scope)
             return False
-        await self._wait_accepted(session, scope)
+        await self._wait_stored(session, scope)
         match intent:
             case CallTools(calls):
                 await self._act(session, calls, scope)
@@ -287,14 +287,14 @@ class Runner:
         if not session.is_fresh:
             session.blocks = await self._inline.current_blocks(session)
         if prompt.digest(session.agent, session.blocks, session.run.conversation_id) != session.system_digest:
-            await self._wait_accepted(session, scope)
+            await self._wait_stored(session, scope)
             await self._recompile(session, scope)
 
     @staticmethod
-    async def _wait_accepted(session: Session, scope: CancelScope) -> None:
+    async def _wait_stored(session: Session, scope: CancelScope) -> None:
         """Whoever was to say that the run is stored may be gone, when the server stops."""
-        if not session.is_accepted:
-            await scope.run(session.wait_accepted())
+        if not session.is_stored:
+            await scope.run(session.until_stored())
 
     async def _recompile(self, session: Session, scope: CancelScope) -> None:
         digest = prompt.digest(session.agent, session.blocks, session.run.conversation_id)

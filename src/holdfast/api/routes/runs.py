@@ -19,13 +19,14 @@ from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Count, Limit, Order, OrderBy
 from holdfast.api.routing import LazyRouter
 from holdfast.api.sending import resumed_stream
+from holdfast.core.heartbeats import speaking_in
 from holdfast.core.messages import Message
 from holdfast.core.records import ProviderTrace, Run, Step, StopReason
 from holdfast.store import messages, runs, steps, tools, traces
 from holdfast.store.paging import Page
 from holdfast.store.run_filters import RunFilter
 from holdfast.store.transaction import Transaction
-from holdfast.wire.messages import WireMessage, filter_types, speaking_in, to_wire
+from holdfast.wire.messages import WireMessage, filter_types, to_wire
 from holdfast.wire.requests import RetrieveStreamRequest
 from holdfast.wire.runs import RunMetricsView, RunUsageView, RunView, run_usage_view, run_view
 from holdfast.wire.steps import StepView, step_view
