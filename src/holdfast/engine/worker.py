@@ -23,7 +23,7 @@ from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, Streams
 from holdfast.engine.waiting import repeat
 from holdfast.engine.windows import Windows
-from holdfast.errors import HoldfastError, RunInterrupted, ShuttingDown
+from holdfast.errors import HoldfastError, LeaseLost, RunInterrupted, ShuttingDown
 from holdfast.store import runs
 from holdfast.store.transaction import Database, DatabaseError
 
@@ -113,22 +113,34 @@ class Worker:
         the background can wait until there is room for it, here or elsewhere (decision 23)."""
         return not background or self.has_room
 
-    def drive(self, loaded: LoadedRun, stored: asyncio.Future[bool] | None = None) -> RunStream:
-        """Takes charge of a run whose lease this worker holds. `stored`: see `Session`."""
-        stream = self._streams.open(loaded.run.id, loaded.last_seq, loaded.run.lease, background=loaded.run.background)
-        self._start(Session(loaded, stream, self._clock, stored), stored)
-        return stream
+    def drive(
+        self,
+        loaded: LoadedRun,
+        stored: asyncio.Future[bool] | None = None,
+        *,
+        owner_died: bool = False,
+        unstored_replies: tuple[str, ...] = (),
+    ) -> RunStream:
+        """Takes charge of a run whose lease this worker holds. `stored`: see `Session`.
 
-    def _start(self, session: Session, stored: asyncio.Future[bool] | None = None) -> None:
-        session.history_builder = self.windows.history_builder_of(session.run.thread_id)
-        owned = _Owned(session.run.id, session.run.background, session.lease)
-        self._replace(self._owned.get(session.run.id), owned)
-        if session.run.cancel_asked_us is not None:
+        An owner that handed the run over had stored all it had shown; one that died may have shown more (decision 13).
+        """
+        run, first = loaded.run, loaded.last_seq + (SKIPPED_AFTER_DEATH if owner_died else 0)
+        stream = self._streams.open(run.id, first, run.lease, background=run.background)
+        session = Session(loaded, stream, self._clock, stored)
+        session.history_builder = self.windows.history_builder_of(run.thread_id)
+        session.mark_abandoned(unstored_replies)
+        owned = _Owned(run.id, run.background, run.lease)
+        self._replace(self._owned.get(run.id), owned)
+        if run.cancel_asked_us is not None:
             owned.scope.cancel("user")
         if stored is not None:
             stored.add_done_callback(partial(_stop_unstored, owned.scope))
-        self.bus.wake(session.run.id)
-        task = asyncio.create_task(self._drive(session, owned), name=session.run.id)
+        self.bus.wake(run.id)
+        self._keep(asyncio.create_task(self._drive(session, owned), name=run.id))
+        return stream
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -185,9 +197,7 @@ class Worker:
         """Of a run that was stored and belongs to nobody: a hint. If it is lost, or there is no room, a sweep finds the
         run."""
         if self.has_room and not self._draining:
-            task = asyncio.create_task(self._take_or_leave(run_id), name=run_id)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._keep(asyncio.create_task(self._take_or_leave(run_id), name=run_id))
 
     async def _take_or_leave(self, run_id: str) -> None:
         try:
@@ -229,18 +239,16 @@ class Worker:
             await self._fail_unreadable(run, error)
             return False
         unstored = await self._streams.unstored_replies(run.id) if loaded.last_seq else ()
-        # An owner that handed the run over had stored all it had shown; one that died may have shown more.
-        first = loaded.last_seq + (SKIPPED_AFTER_DEATH if unowned.lease_owner is not None else 0)
-        stream = self._streams.open(run.id, first, run.lease, background=run.background)
-        session = Session(loaded, stream, self._clock)
-        session.mark_abandoned(unstored)
-        self._start(session)
+        self.drive(loaded, owner_died=unowned.lease_owner is not None, unstored_replies=unstored)
         return True
 
     async def _fail_unreadable(self, run: Run, error: Exception) -> None:
         """Its journal cannot be read: it ends as failed, with the reason, and the thread is free again."""
         failure, now_us = classify(error, run.id), self._clock.now_us()
-        await self._database.write(lambda tx: end_unreadable(tx, run, failure, now_us))
+        try:
+            await self._database.write(lambda tx: end_unreadable(tx, run, failure, now_us))
+        except LeaseLost:
+            log.info("run %s was taken over before it could be ended", run.id)
         self._streams.close(run.id)
 
     async def run_forever(self) -> None:
