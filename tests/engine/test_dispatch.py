@@ -106,7 +106,10 @@ class TestDispatch:
 
     @pytest.fixture(autouse=True)
     def claims_nothing(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(node.worker, "claims", lambda background: False)
+        def claims(*, background: bool) -> bool:
+            return False
+
+        monkeypatch.setattr(node.worker, "claims", claims)
 
     @pytest.mark.parametrize("background", [False, True], ids=["foreground", "background"])
     async def test_drives_a_run_that_nobody_has_claimed(self, world: World, node: Node, background: bool) -> None:
@@ -130,7 +133,10 @@ class TestDispatch:
     async def test_a_hint_that_is_lost_is_made_good_by_a_sweep(
         self, world: World, node: Node, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(node.worker, "dispatch", lambda run_id: None)
+        def lose(run_id: str) -> None:
+            pass
+
+        monkeypatch.setattr(node.worker, "dispatch", lose)
         run_id = (await node.send(HELLO, background=True)).run.id
         assert await node.worker.recover() == 1
         await node.settled()
