@@ -25,17 +25,17 @@ from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import ExitLoop, RequiresApproval, Rule
-from holdfast.engine.acting import Execute, Executor
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
+from holdfast.engine.model_call import Instrumentation
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.reading import RunReader
 from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.runner import Runner
 from holdfast.engine.streams import Numbered, Streams
-from holdfast.engine.thinking import Instrumentation
+from holdfast.engine.tool_calls import Execute, Executor
 from holdfast.engine.worker import Worker, WorkerTimings
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog.catalog import ModelCatalog

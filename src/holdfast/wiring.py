@@ -22,15 +22,15 @@ from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
-from holdfast.engine.executing import Executors, SandboxExecutor
 from holdfast.engine.inline import InlineTools
+from holdfast.engine.model_call import Instrumentation
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.reading import RunReader
 from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.runner import Runner
 from holdfast.engine.spans import Spans
 from holdfast.engine.streams import Streams
-from holdfast.engine.thinking import Instrumentation
+from holdfast.engine.tool_calls import Executors, SandboxExecutor
 from holdfast.engine.tracing import ProviderTraces
 from holdfast.engine.worker import Worker, WorkerTimings
 from holdfast.errors import ConfigError

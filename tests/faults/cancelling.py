@@ -17,9 +17,9 @@ from holdfast.core.deltas import Delta
 from holdfast.core.messages import ToolReturn
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
-from holdfast.engine.acting import Execute, Executor
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.streams import Streams
+from holdfast.engine.tool_calls import Execute, Executor
 from holdfast.engine.worker import Worker
 from holdfast.errors import NothingToCancel
 from holdfast.llm.base import Model, ModelInfo, ModelRequest

@@ -26,7 +26,7 @@ from holdfast.core.run import NEW, CallModel, apply, plan
 from holdfast.core.spec import RunSpec
 from holdfast.engine.clock import Clock
 from holdfast.engine.loading import LoadedRun, blocks_in_view
-from holdfast.engine.starting import SharedParts, own_part
+from holdfast.engine.shared_spec import SharedParts, own_part
 from holdfast.engine.step_metrics import pending_step
 from holdfast.engine.streams import RunStream
 from holdfast.engine.windows import Windows

@@ -16,8 +16,7 @@ from holdfast.core.messages import Approve, ToolCall, content_text
 from holdfast.core.records import Tool
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
-from holdfast.engine.acting import Execute
-from holdfast.engine.executing import SandboxExecutor
+from holdfast.engine.tool_calls import Execute, SandboxExecutor
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents, journal, runs, tools
 from holdfast.store.agents import SealedSecret

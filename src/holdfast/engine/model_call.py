@@ -1,4 +1,4 @@
-"""Calls the model for one step, folding its deltas and showing them to listeners as they come."""
+"""One call of a model: folds its deltas into a reply, and shows them to listeners as they come."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from holdfast.engine.heartbeat_emitter import HeartbeatEmitter
 from holdfast.engine.session import Session
 from holdfast.engine.spans import Spans
 from holdfast.engine.tracing import ProviderTraces, Recording
-from holdfast.errors import EmptyReply, ModelUnavailable, NoToolCall
-from holdfast.llm.base import Model, ModelInfo, ModelRequest
+from holdfast.errors import EmptyReply, ModelUnavailable, NoToolCall, Rejected, RequestError
+from holdfast.llm.base import Catalog, Model, ModelInfo, ModelRequest
 
 _WITHOUT_CONTENT: Final = (UsageDelta, Finish)
 
@@ -150,3 +150,12 @@ class _Account:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._call.ended(self._started_ns, self._recording, error)
+
+
+async def find_model(catalog: Catalog, handle: str) -> tuple[ModelInfo, Model]:
+    """Raises a ModelError, as a vendor does that does not know the model."""
+    try:
+        info = await catalog.find(handle)
+        return info, catalog.open(info)
+    except RequestError as refusal:  # it is not there any more, or what it is reached through is not installed
+        raise Rejected(refusal.message) from refusal

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.engine.models import find_model
+from holdfast.engine.model_call import find_model
 from holdfast.errors import Rejected
 from holdfast.llm.catalog import adapters
 from holdfast.llm.catalog.catalog import ModelCatalog

@@ -12,7 +12,7 @@ import pytest
 from holdfast.core.messages import ToolReturn
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
-from holdfast.engine.acting import Batch, Execute, Executor, next_batch, preparing
+from holdfast.engine.tool_calls import Batch, Execute, Executor, next_batch, preparing
 
 from ..core.machine import call, spec
 
