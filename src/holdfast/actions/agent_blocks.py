@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from holdfast.actions.agents.read import whole_state
 from holdfast.actions.blocks import update_found_block
-from holdfast.actions.read_agents import whole_state
 from holdfast.core.records import Block
 from holdfast.store import agents as agent_rows
 from holdfast.store import blocks as block_rows

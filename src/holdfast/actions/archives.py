@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast import ids
-from holdfast.actions.choose_model import chosen_embedding
+from holdfast.actions.agents.model_choice import chosen_embedding
 from holdfast.core.moments import moments
 from holdfast.core.records import Archive, Passage
 from holdfast.engine.archival import ArchivalMemory, Hit, NewPassage, Search, model_in

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from holdfast.actions import agent_tools as actions
 from holdfast.actions import run_tool
-from holdfast.actions.read_agents import whole_state
+from holdfast.actions.agents.read import whole_state
 from holdfast.api.deps import Asking, Deps, Holdfast
 from holdfast.api.ids import AgentId, ToolId
 from holdfast.api.json import json_response

@@ -8,10 +8,10 @@ from fastapi import Query
 from starlette.responses import Response
 
 from holdfast import ids
-from holdfast.actions.choose_model import Defaults
-from holdfast.actions.create_agent import create_agent
-from holdfast.actions.read_agents import agent_states
-from holdfast.actions.update_agent import update_agent
+from holdfast.actions.agents.create import create_agent
+from holdfast.actions.agents.model_choice import Defaults
+from holdfast.actions.agents.read import agent_states
+from holdfast.actions.agents.update import update_agent
 from holdfast.api.deps import Asking, Deps, Holdfast, Opener
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response

@@ -8,7 +8,7 @@ from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.actions import archives as actions
-from holdfast.actions.read_agents import agent_states
+from holdfast.actions.agents.read import agent_states
 from holdfast.api.deps import Deps, Opener
 from holdfast.api.ids import ArchiveId, PassageId
 from holdfast.api.json import json_response

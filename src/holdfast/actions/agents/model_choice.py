@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.actions.call_settings import CallSettings, moved
+from holdfast.actions.agents.call_settings import CallSettings, moved
 from holdfast.core import heartbeats
 from holdfast.core.records import ModelChoice
 from holdfast.errors import Invalid

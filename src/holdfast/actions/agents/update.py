@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.actions import create_agent as creation
-from holdfast.actions.choose_model import (
+from holdfast.actions.agents import create as creation
+from holdfast.actions.agents.model_choice import (
     Defaults,
     Embedding,
     changed_handle,
@@ -15,7 +15,7 @@ from holdfast.actions.choose_model import (
     concerns_model,
     revised_choice,
 )
-from holdfast.actions.read_agents import whole_state
+from holdfast.actions.agents.read import whole_state
 from holdfast.core.records import Agent, CompactionSettings, ModelChoice
 from holdfast.errors import Conflict
 from holdfast.llm.base import Catalog, ModelInfo

@@ -9,10 +9,10 @@ import msgspec
 
 from holdfast import ids
 from holdfast.actions import base_tools
-from holdfast.actions.agent_names import random_name
+from holdfast.actions.agents.first_messages import first_messages
+from holdfast.actions.agents.model_choice import Defaults, Embedding, chosen_embedding, first_choice, own_wish
+from holdfast.actions.agents.names import random_name
 from holdfast.actions.blocks import check_limit
-from holdfast.actions.choose_model import Defaults, Embedding, chosen_embedding, first_choice, own_wish
-from holdfast.actions.initial_messages import first_messages
 from holdfast.core import prompt
 from holdfast.core.prompts import DEFAULT_SYSTEM, SUMMARY
 from holdfast.core.records import Agent, Block, CompactionSettings, ModelChoice, Thread, Tool
