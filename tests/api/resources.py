@@ -11,7 +11,7 @@ import httpx
 import msgspec
 from letta_client import AsyncLetta
 
-from holdfast.actions.base_tools import sync_base_tools
+from holdfast.actions.tools.base_tools import sync_base_tools
 from holdfast.api.deps import Holdfast
 from holdfast.api.routes import agent_blocks, agent_tools, agents, blocks, models, tools
 from holdfast.api.server import ROUTERS, create_app

@@ -8,11 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import ids
-from holdfast.actions import base_tools
 from holdfast.actions.agents.first_messages import first_messages
 from holdfast.actions.agents.model_choice import Defaults, Embedding, chosen_embedding, first_choice, own_wish
 from holdfast.actions.agents.names import random_name
 from holdfast.actions.blocks import check_limit
+from holdfast.actions.tools import base_tools
 from holdfast.core import prompt
 from holdfast.core.prompts import DEFAULT_SYSTEM, SUMMARY
 from holdfast.core.records import Agent, Block, CompactionSettings, ModelChoice, Thread, Tool

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 from starlette.responses import Response
 
-from holdfast.actions import agent_tools as actions
-from holdfast.actions import run_tool
 from holdfast.actions.agents.read import whole_state
+from holdfast.actions.tools import attach as actions
+from holdfast.actions.tools import run as run_tool
 from holdfast.api.deps import Asking, Deps, Holdfast
 from holdfast.api.ids import AgentId, ToolId
 from holdfast.api.json import json_response

@@ -8,7 +8,10 @@ from typing import Annotated, Any
 from fastapi import Header, Query
 from starlette.responses import Response
 
-from holdfast.actions import base_tools, run_tool, search_tools, upsert_tool
+from holdfast.actions.tools import base_tools
+from holdfast.actions.tools import read as search_tools
+from holdfast.actions.tools import run as run_tool
+from holdfast.actions.tools import write as upsert_tool
 from holdfast.api.deps import Deps
 from holdfast.api.ids import ToolId
 from holdfast.api.json import json_response

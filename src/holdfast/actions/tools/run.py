@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from holdfast import ids
-from holdfast.actions.base_tools import is_base_tool
+from holdfast.actions.tools.base_tools import is_base_tool
 from holdfast.core.fingerprint import calls_others, gets_secrets
 from holdfast.core.records import Agent, Tool
 from holdfast.engine.archival import ArchivalMemory

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from holdfast import ids
-from holdfast.actions.base_tools import is_base_tool
+from holdfast.actions.tools.base_tools import is_base_tool
 from holdfast.core import egress
 from holdfast.core.records import Tool
 from holdfast.core.tool_rules import with_renamed

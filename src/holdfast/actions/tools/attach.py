@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.actions import base_tools
+from holdfast.actions.tools import base_tools
 from holdfast.core.records import Agent
 from holdfast.core.tool_rules import RequiresApproval, Rule
 from holdfast.store import agents as agent_rows
