@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 from sqlalchemy import update
 
 from holdfast import ids
-from holdfast.actions.cancel_runs import CancelRuns
+from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.send_message import Accepted, SendMessage, SendRequest
 from holdfast.actions.tools.base_tools import find_named
 from holdfast.core.frames import Frame, StopFrame

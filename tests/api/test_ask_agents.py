@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.actions.await_run import stopped_run
-from holdfast.actions.cancel_runs import CancelRuns
+from holdfast.actions.runs.cancel import CancelRuns
+from holdfast.actions.runs.wait import stopped_run
 from holdfast.core.records import Run
 from holdfast.errors import ShuttingDown
 from holdfast.store import runs

@@ -17,7 +17,7 @@ ALLOWED_INSIDE = {
     ("store/database.py", "holdfast.store.postgres_start"): "asyncpg, for those who use PostgreSQL",
     ("store/sqlite.py", "holdfast.store.migrations"): "Alembic is slow to import",
     ("store/postgres.py", "holdfast.store.migrations"): "Alembic is slow to import",
-    ("actions/callbacks.py", "holdfast"): "outgoing, because aiohttp is slow to import",
+    ("actions/runs/callbacks.py", "holdfast"): "outgoing, because aiohttp is slow to import",
     ("api/sending.py", "holdfast"): "outgoing, because aiohttp is slow to import",
     ("llm/catalog/adapters.py", "holdfast.llm"): "http, because aiohttp is slow to import",
     ("llm/catalog/adapters.py", "holdfast.llm.anthropic"): "aiohttp is slow to import",

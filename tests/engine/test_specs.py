@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import delete, func, select, text
 
 from holdfast import ids
-from holdfast.actions.explain_run import explain_run
-from holdfast.actions.run_spec import freeze
+from holdfast.actions.runs.records import explain_run
+from holdfast.actions.runs.spec import freeze
 from holdfast.core.events import AnyEvent, RunStarted
 from holdfast.core.messages import Approve, Message, Text
 from holdfast.core.records import CompactionSettings, ModelChoice, Run

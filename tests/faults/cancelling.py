@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from holdfast.actions.cancel_runs import CancelRuns
+from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.send_message import SendMessage
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import ToolReturn

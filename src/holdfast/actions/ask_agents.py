@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from holdfast import ids
-from holdfast.actions.await_run import stopped_run
+from holdfast.actions.runs.wait import stopped_run
 from holdfast.actions.send_message import Accepted, SendMessage, SendRequest
 from holdfast.core.arguments import arguments_of, converted
 from holdfast.core.messages import Message, ToolReturn

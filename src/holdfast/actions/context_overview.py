@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.actions.recompile_system import hidden_messages
-from holdfast.actions.run_spec import effective_model
+from holdfast.actions.runs.spec import effective_model
 from holdfast.core import envelopes, prompt
 from holdfast.engine.loading import blocks_in_view
 from holdfast.engine.ratios import TokenRatios

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import ids
-from holdfast.actions.run_spec import freeze
+from holdfast.actions.runs.spec import freeze
 from holdfast.actions.send_message import (
     AcceptContext,
     SendRequest,

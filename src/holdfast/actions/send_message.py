@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import ids
-from holdfast.actions.run_spec import freeze
+from holdfast.actions.runs.spec import freeze
 from holdfast.core.context import return_char_limit
 from holdfast.core.events import AnyEvent, Resumed, RunStarted
 from holdfast.core.fingerprint import identity_of
