@@ -9,8 +9,8 @@ from fastapi import Depends, Request
 from starlette.types import Scope
 
 from holdfast import ids
+from holdfast.actions.messages.send import SendMessage
 from holdfast.actions.runs.cancel import CancelRuns
-from holdfast.actions.send_message import SendMessage
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
 from holdfast.engine.compacting import Compactor

@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.responses import Response
 
+from holdfast.actions.messages.send import Accepted, SendRequest
 from holdfast.actions.runs.wait import stopped_run
-from holdfast.actions.send_message import Accepted, SendRequest
 from holdfast.api.deps import Holdfast
 from holdfast.api.errors import HANDED_OVER, failed_run_answer
 from holdfast.api.event_stream import EventStream

@@ -9,10 +9,10 @@ from starlette.responses import Response
 from holdfast.actions.compact_thread import compact_thread
 from holdfast.actions.context_overview import read_context
 from holdfast.actions.find_thread import DEFAULT, thread_of
-from holdfast.actions.preview_request import preview_request
+from holdfast.actions.messages.preview import preview_request
+from holdfast.actions.messages.send import SendRequest
 from holdfast.actions.recompile_system import recompile_system
 from holdfast.actions.reset_messages import reset_messages
-from holdfast.actions.send_message import SendRequest
 from holdfast.api.deps import Deps
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response

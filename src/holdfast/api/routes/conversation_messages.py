@@ -10,9 +10,9 @@ from starlette.responses import Response
 from holdfast.actions.compact_thread import compact_thread
 from holdfast.actions.find_run import find_streamed_run
 from holdfast.actions.find_thread import is_default, require_thread, thread_of
-from holdfast.actions.preview_request import preview_request
+from holdfast.actions.messages.preview import preview_request
+from holdfast.actions.messages.send import SendRequest
 from holdfast.actions.recompile_system import recompile_system
-from holdfast.actions.send_message import SendRequest
 from holdfast.api.deps import Deps
 from holdfast.api.ids import ConversationId
 from holdfast.api.json import json_response

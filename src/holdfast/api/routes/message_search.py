@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from holdfast.actions.search_messages import search_said, search_stored
+from holdfast.actions.messages.read import search_said, search_stored
 from holdfast.api.deps import Deps
 from holdfast.api.json import json_response
 from holdfast.api.routing import LazyRouter

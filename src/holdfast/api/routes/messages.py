@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from fastapi import Query
 from starlette.responses import Response
 
-from holdfast.actions.send_message import SendRequest
+from holdfast.actions.messages.send import SendRequest
 from holdfast.api.deps import Asking, Deps
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from holdfast import ids
+from holdfast.actions.messages.send import Accepted, SendMessage, SendRequest
 from holdfast.actions.runs.wait import stopped_run
-from holdfast.actions.send_message import Accepted, SendMessage, SendRequest
 from holdfast.core.arguments import arguments_of, converted
 from holdfast.core.messages import Message, ToolReturn
 from holdfast.core.records import PARENT, PARENT_WAITS, Run

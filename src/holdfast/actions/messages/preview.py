@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import ids
-from holdfast.actions.runs.spec import freeze
-from holdfast.actions.send_message import (
+from holdfast.actions.messages.send import (
     AcceptContext,
     SendRequest,
     input_rows,
     load_accept_context,
     refuse_while_pending,
 )
+from holdfast.actions.runs.spec import freeze
 from holdfast.core import prompt
 from holdfast.core.context import HistoryBuilder
 from holdfast.core.events import RunStarted
