@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.actions.recompile_system import hidden_messages
 from holdfast.actions.runs.spec import effective_model
+from holdfast.actions.threads.context import hidden_messages
 from holdfast.core import envelopes, prompt
 from holdfast.engine.loading import blocks_in_view
 from holdfast.engine.ratios import TokenRatios

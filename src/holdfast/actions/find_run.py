@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from holdfast.actions.find_thread import require_thread
+from holdfast.actions.threads.find import require_thread
 from holdfast.core.records import Run
 from holdfast.errors import Invalid, NotFound
 from holdfast.store import runs

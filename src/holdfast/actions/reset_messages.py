@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from holdfast.actions.agents.first_messages import first_messages
 from holdfast.actions.agents.read import whole_state
-from holdfast.actions.find_thread import require_idle
-from holdfast.actions.recompile_system import recompile_system
+from holdfast.actions.threads.context import recompile_system
+from holdfast.actions.threads.find import require_idle
 from holdfast.engine.cancel_parked import cancel_parked_within
 from holdfast.engine.clock import Clock
 from holdfast.store import agents, blocks, holds, messages, threads

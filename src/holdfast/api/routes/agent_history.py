@@ -6,13 +6,13 @@ from typing import Any
 
 from starlette.responses import Response
 
-from holdfast.actions.compact_thread import compact_thread
 from holdfast.actions.context_overview import read_context
-from holdfast.actions.find_thread import DEFAULT, thread_of
 from holdfast.actions.messages.preview import preview_request
 from holdfast.actions.messages.send import SendRequest
-from holdfast.actions.recompile_system import recompile_system
 from holdfast.actions.reset_messages import reset_messages
+from holdfast.actions.threads.compact import compact_thread
+from holdfast.actions.threads.context import recompile_system
+from holdfast.actions.threads.find import DEFAULT, thread_of
 from holdfast.api.deps import Deps
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response

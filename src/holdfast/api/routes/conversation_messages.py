@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import Query
 from starlette.responses import Response
 
-from holdfast.actions.compact_thread import compact_thread
 from holdfast.actions.find_run import find_streamed_run
-from holdfast.actions.find_thread import is_default, require_thread, thread_of
 from holdfast.actions.messages.preview import preview_request
 from holdfast.actions.messages.send import SendRequest
-from holdfast.actions.recompile_system import recompile_system
+from holdfast.actions.threads.compact import compact_thread
+from holdfast.actions.threads.context import recompile_system
+from holdfast.actions.threads.find import is_default, require_thread, thread_of
 from holdfast.api.deps import Deps
 from holdfast.api.ids import ConversationId
 from holdfast.api.json import json_response

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from starlette.responses import Response
 
-from holdfast.actions import conversations as actions
-from holdfast.actions.find_thread import thread_of
+from holdfast.actions.threads import conversations as actions
+from holdfast.actions.threads.find import thread_of
 from holdfast.api.deps import Deps
 from holdfast.api.ids import ConversationId, RealConversationId, id_pattern
 from holdfast.api.json import json_response

@@ -10,9 +10,9 @@ from fastapi import Depends, Query
 from starlette.responses import Response
 
 from holdfast.actions.delete_run import delete_run
-from holdfast.actions.find_thread import thread_of
 from holdfast.actions.measure_run import measure_run
 from holdfast.actions.runs.records import explain_run
+from holdfast.actions.threads.find import thread_of
 from holdfast.api.deps import Deps
 from holdfast.api.ids import RunId
 from holdfast.api.json import json_response

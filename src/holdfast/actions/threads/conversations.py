@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import ids
-from holdfast.actions.find_thread import require_idle
+from holdfast.actions.threads.find import require_idle
 from holdfast.core import envelopes, prompt
 from holdfast.core.messages import Message, Text
 from holdfast.core.records import Agent, Block, Thread

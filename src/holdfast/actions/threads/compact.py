@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.actions.find_thread import require_idle
-from holdfast.actions.recompile_system import recompile_system
 from holdfast.actions.runs.spec import effective_model, tool_specs
+from holdfast.actions.threads.context import recompile_system
+from holdfast.actions.threads.find import require_idle
 from holdfast.core import compaction
 from holdfast.core.messages import Message, text_of
 from holdfast.core.records import Agent, CompactionSettings, Thread, Tool
