@@ -14,7 +14,8 @@ from fastapi import APIRouter, Body
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from holdfast.api.deps import Actor, Deps, Holdfast
+from holdfast.actions.assembled import Holdfast
+from holdfast.api.deps import Actor, Deps
 from holdfast.api.ids import AgentId, ConversationId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Int64, Limit, Order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from holdfast.api.deps import Holdfast
+from holdfast.actions.assembled import Holdfast
 from holdfast.core.frames import TERMINAL, closing_frames
 from holdfast.core.records import Run
 from holdfast.engine.bus import NET_S

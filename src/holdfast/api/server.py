@@ -12,9 +12,9 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 
+from holdfast.actions.assembled import Holdfast
 from holdfast.api import errors
 from holdfast.api.auth import Auth
-from holdfast.api.deps import Holdfast
 from holdfast.api.limits import Limits
 from holdfast.api.not_implemented import unbuilt_routes
 from holdfast.api.paths import CanonicalPaths

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 from starlette.responses import Response
 
 from holdfast.actions.agents.read import whole_state
+from holdfast.actions.assembled import Holdfast
 from holdfast.actions.tools import attach as actions
 from holdfast.actions.tools import run as run_tool
-from holdfast.api.deps import Asking, Deps, Holdfast
+from holdfast.api.deps import Asking, Deps
 from holdfast.api.ids import AgentId, ToolId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order, OrderBy

@@ -12,7 +12,8 @@ from holdfast.actions.agents.create import create_agent
 from holdfast.actions.agents.model_choice import Defaults
 from holdfast.actions.agents.read import agent_states
 from holdfast.actions.agents.update import update_agent
-from holdfast.api.deps import Asking, Deps, Holdfast, Opener
+from holdfast.actions.assembled import Holdfast
+from holdfast.api.deps import Asking, Deps, Opener
 from holdfast.api.ids import AgentId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order, SearchQuery

@@ -12,7 +12,7 @@ from holdfast.api.deps import Deps
 from holdfast.api.json import json_response
 from holdfast.api.routing import LazyRouter
 from holdfast.engine.worker import skew_of
-from holdfast.store.transaction import DatabaseError
+from holdfast.errors import DatabaseError
 from holdfast.version import API_VERSION, VERSION
 
 router = LazyRouter(tags=["health"])

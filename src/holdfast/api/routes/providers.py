@@ -5,7 +5,8 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from holdfast.actions import providers as actions
-from holdfast.api.deps import Deps, Holdfast
+from holdfast.actions.assembled import Holdfast
+from holdfast.api.deps import Deps
 from holdfast.api.ids import ProviderId
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order, OrderBy
