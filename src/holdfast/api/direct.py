@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated, Any, get_args, get_origin
 from urllib.parse import parse_qsl
 
-from fastapi.params import Path, Query
+from fastapi.params import Depends, Path, Query
 from pydantic import AfterValidator, BaseModel, ValidationError, create_model
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -47,6 +47,7 @@ class _Arguments:
         self.body: tuple[str, type[BaseModel]] | None = None
         self.query: dict[str, Any] = {}
         self.lists: set[str] = set()
+        self.made: list[tuple[str, Callable[..., Any], tuple[str, ...]]] = []  # of query parameters, by `Depends`
 
     def take(self, name: str, parameter: inspect.Parameter) -> bool:
         wanted = parameter.annotation
@@ -61,13 +62,22 @@ class _Arguments:
             self.query[name] = (wanted, default)
             if _holds_list(wanted):
                 self.lists.add(name)
+        elif (make := _dependency(wanted)) is not None:
+            return self._take_made(name, make)
         else:
             return False
         return True
 
+    def _take_made(self, name: str, make: Callable[..., Any]) -> bool:
+        parameters = inspect.signature(make, eval_str=True).parameters
+        self.made.append((name, make, tuple(parameters)))
+        return not inspect.iscoroutinefunction(make) and all(
+            _is_query(parameter.annotation) and self.take(taken, parameter) for taken, parameter in parameters.items()
+        )
+
 
 def _way(endpoint: Endpoint, arguments: _Arguments) -> Direct:
-    ids, from_scope, lists = arguments.ids, arguments.from_scope, arguments.lists
+    ids, from_scope, lists, made = arguments.ids, arguments.from_scope, arguments.lists, arguments.made
     body_name, model = arguments.body or ("", None)
     read_body = model.__pydantic_validator__.validate_json if model else None
     query = create_model("Query", **arguments.query) if arguments.query else None
@@ -88,6 +98,8 @@ def _way(endpoint: Endpoint, arguments: _Arguments) -> Direct:
                 given[body_name] = read_body(message["body"])
         except ValidationError:
             return unread
+        for name, make, taken in made:
+            given[name] = make(**{each: given.pop(each) for each in taken})
         for name, read in from_scope:
             given[name] = read(scope)
         response = await endpoint(**given)
@@ -111,6 +123,13 @@ def _is_query(annotation: object) -> bool:
     if not all(isinstance(note, AfterValidator) or (isinstance(note, Query) and not note.alias) for note in notes):
         return False
     return all(leaf in _PLAIN or isinstance(leaf, str) for leaf in _leaves(kind))
+
+
+def _dependency(annotation: object) -> Callable[..., Any] | None:
+    kind, notes = _taken_apart(annotation)
+    if len(notes) != 1 or not isinstance(notes[0], Depends):
+        return None
+    return notes[0].dependency or (kind if inspect.isclass(kind) else None)
 
 
 def _taken_apart(annotation: object) -> tuple[object, list[Any]]:

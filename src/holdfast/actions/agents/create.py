@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -10,7 +11,6 @@ import msgspec
 from holdfast import ids
 from holdfast.actions.agents.first_messages import first_messages
 from holdfast.actions.agents.model_choice import Defaults, Embedding, chosen_embedding, first_choice, own_wish
-from holdfast.actions.agents.names import random_name
 from holdfast.actions.blocks import check_limit
 from holdfast.actions.tools import base_tools
 from holdfast.core import prompt
@@ -36,6 +36,19 @@ MAX_FILES_OPEN: Final = 1000
 MAX_FILE_CHARS: Final = 2**31 - 1
 _SUBAGENT_TAG: Final = "role:subagent"
 _SEVERAL_FIRST_TOOLS: Final = ("gpt-4o", "gpt-4o-mini")
+# Of the names of agents that were given none, such as `AmberHeron`.
+_ADJECTIVES: Final = (
+    "Amber Ample Azure Brave Bright Calm Candid Clever Coral Crisp Deft Eager Early Fair Fleet Fond Gentle Gilded "
+    "Glad Golden Hardy Honest Humble Ivory Jade Jolly Keen Kind Light Lively Lucid Mellow Merry Mild Neat Nimble "
+    "Noble Opal Patient Plucky Polite Prime Quick Quiet Ready Rosy Sage Serene Silver Sincere Sleek Snug Steady "
+    "Sunny Swift Tidy Tranquil True Velvet Vivid Warm Wise Witty"
+)
+_NOUNS: Final = (
+    "Acorn Anchor Aspen Badger Beacon Birch Brook Canyon Cedar Clover Comet Condor Cove Crane Delta Dolphin Ember "
+    "Falcon Fern Finch Fjord Garnet Glade Grove Harbor Hazel Heron Island Juniper Kestrel Lagoon Lantern Larch Lark "
+    "Linden Lynx Maple Marten Meadow Mesa Moss Otter Owl Pebble Pine Plover Prairie Quail Quarry Raven Reef Ridge "
+    "River Robin Sparrow Spruce Summit Thistle Tide Valley Walnut Willow Wren"
+)
 
 
 class Created(msgspec.Struct, frozen=True):
@@ -163,7 +176,7 @@ def _draft(request: CreateAgentRequest, model: ModelChoice, embedding: Embedding
         compaction = compaction_of(request.compaction_settings, compaction, model.handle)
     return Agent(
         id=ids.new("agent"),
-        name=request.name or random_name(),
+        name=request.name or _random_name(),
         agent_type=request.agent_type,
         system=system,
         model=model,
@@ -233,3 +246,7 @@ async def _begin_thread(
     await thread_rows.append(tx, agent.id, message_ids)
     await thread_rows.set_system_digest(tx, agent.id, prompt.digest(agent, blocks, None))
     return message_ids
+
+
+def _random_name() -> str:
+    return random.choice(_ADJECTIVES.split()) + random.choice(_NOUNS.split())

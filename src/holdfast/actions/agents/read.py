@@ -11,12 +11,80 @@ from holdfast.core.records import Agent
 from holdfast.llm.catalog.presets import completed
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
+from holdfast.store import archives as archive_rows
 from holdfast.store import blocks as block_rows
+from holdfast.store import tags as tag_rows
 from holdfast.store import threads as thread_rows
 from holdfast.store import tools as tool_rows
-from holdfast.store.transaction import Transaction
-from holdfast.wire.agents import ALL_RELATIONS, AgentState, Relations, Secret, agent_state
+from holdfast.store.agents import AgentFilter
+from holdfast.store.paging import Page
+from holdfast.store.transaction import Database, Transaction
+from holdfast.wire.agents import ALL_RELATIONS, AgentState, MemoryView, Relations, Secret, agent_state, memory_view
+from holdfast.wire.blocks import block_view
 from holdfast.wire.model_settings import ModelViews
+
+
+async def list_agents(
+    database: Database,
+    filters: AgentFilter,
+    page: Page,
+    include: frozenset[str],
+    reveal: SecretBox | None,
+    order_by: agent_rows.OrderBy = "created_at",
+) -> list[AgentState]:
+    async def read(tx: Transaction) -> list[AgentState]:
+        return await agent_states(tx, await agent_rows.list_agents(tx, filters, page, order_by), include, reveal)
+
+    return await database.read(read)
+
+
+async def list_agents_of_block(
+    database: Database, block_id: str, page: Page, include: frozenset[str], reveal: SecretBox | None
+) -> list[AgentState]:
+    async def read(tx: Transaction) -> list[AgentState]:
+        await block_rows.get(tx, block_id)
+        filters = AgentFilter(block_id=block_id, show_hidden=True)
+        return await agent_states(tx, await agent_rows.list_agents(tx, filters, page), include, reveal)
+
+    return await database.read(read)
+
+
+async def list_agents_of_archive(
+    database: Database, archive_id: str, page: Page, include: frozenset[str], reveal: SecretBox | None
+) -> list[AgentState]:
+    async def read(tx: Transaction) -> list[AgentState]:
+        await archive_rows.get(tx, archive_id)
+        filters = AgentFilter(archive_id=archive_id, show_hidden=True)
+        return await agent_states(tx, await agent_rows.list_agents(tx, filters, page), include, reveal)
+
+    return await database.read(read)
+
+
+async def count_agents(database: Database, filters: AgentFilter) -> int:
+    return await database.read(lambda tx: agent_rows.count_agents(tx, filters))
+
+
+async def read_agent(
+    database: Database, agent_id: str, include: frozenset[str], reveal: SecretBox | None
+) -> AgentState:
+    async def read(tx: Transaction) -> AgentState:
+        agent = await agent_rows.get(tx, agent_id)
+        return (await agent_states(tx, (agent,), include, reveal))[0]
+
+    return await database.read(read)
+
+
+async def read_memory(database: Database, agent_id: str) -> MemoryView:
+    async def read(tx: Transaction) -> MemoryView:
+        agent = await agent_rows.get(tx, agent_id)
+        return memory_view(agent.agent_type, [block_view(block) for block in await block_rows.of_agent(tx, agent_id)])
+
+    return await database.read(read)
+
+
+async def list_tags(database: Database, text: str | None, page: Page) -> list[str]:
+    """Of agents and of blocks; `text` is a part of a tag."""
+    return await database.read(lambda tx: tag_rows.list_tags(tx, text, page))
 
 
 async def agent_states(

@@ -1,4 +1,4 @@
-"""Change an agent. What was not sent stays; null clears what may be empty; lists replace the whole set."""
+"""Change agents and delete them. What was not sent stays; null clears what may be empty; lists replace the set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from holdfast.actions.agents.model_choice import (
     revised_choice,
 )
 from holdfast.actions.agents.read import whole_state
+from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.core.records import Agent, CompactionSettings, ModelChoice
+from holdfast.engine.archival import ArchivalMemory
+from holdfast.engine.clock import Clock
 from holdfast.errors import Conflict
 from holdfast.llm.base import Catalog, ModelInfo
 from holdfast.secretbox import SecretBox
@@ -73,6 +76,17 @@ async def update_agent(
         return await whole_state(tx, agent_id, request.given_secrets or {})
 
     return await database.write(write)
+
+
+async def delete_agent(
+    agent_id: str, *, database: Database, cancel: CancelRuns, archival: ArchivalMemory, clock: Clock
+) -> None:
+    """Its runs are stopped first. Blocks and tools outlive it; the archive that was made for it does not."""
+    await cancel.before_deleting_agent(agent_id)
+    now_us = clock.now_us()
+    archive_id = await database.write(lambda tx: agent_rows.delete_agent(tx, agent_id, now_us))
+    if archive_id is not None:
+        await archival.clear(archive_id)
 
 
 async def _resolve(

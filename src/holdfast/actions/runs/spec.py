@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.actions.agents.call_settings import CallSettings, moved
+from holdfast.actions.agents.model_choice import CallSettings, moved
 from holdfast.core import heartbeats, prompt
 from holdfast.core.records import Agent, ModelChoice, Thread, Tool
 from holdfast.core.spec import Effect, HeartbeatLoop, RunSpec, Speaking, ToolSpec
