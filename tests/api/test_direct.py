@@ -51,6 +51,10 @@ def _volume(loudness: Annotated[int, Query(ge=0)] = 1) -> str:
     return "!" * loudness
 
 
+async def _awaited() -> str:
+    return "an event loop"
+
+
 async def count_things(
     which: Annotated[Which, Depends()], volume: Annotated[str, Depends(_volume)], limit: Limit = 50
 ) -> Response:
@@ -124,10 +128,7 @@ def test_there_is_no_short_way_to_an_endpoint_that_takes_more() -> None:
     async def with_alias(name: Annotated[str, Query(alias="n")]) -> Response:
         return json_response(name)
 
-    async def asked() -> str:
-        return "an event loop"
-
-    async def with_async_dependency(name: Annotated[str, Depends(asked)]) -> Response:
+    async def with_async_dependency(name: Annotated[str, Depends(_awaited)]) -> Response:
         return json_response(name)
 
     async def without_response(name: str) -> dict[str, str]:
