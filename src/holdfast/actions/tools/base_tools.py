@@ -11,7 +11,7 @@ from holdfast import ids
 from holdfast.core.records import Tool
 from holdfast.core.tool_rules import ContinueLoop, ExitLoop, RequiresApproval, Rule
 from holdfast.store import tools as tool_rows
-from holdfast.store.transaction import Transaction
+from holdfast.store.transaction import Database, Transaction
 from holdfast.tools import builtin
 
 _BY_TYPE: Final[dict[str, tuple[str, ...]]] = {
@@ -51,6 +51,10 @@ def base_tool_names(agent_type: str, enable_sleeptime: bool | None) -> tuple[str
 
 def is_base_tool(tool: Tool) -> bool:
     return tool.tool_type != "custom" and tool.name in builtin.TOOLS
+
+
+async def restore_base_tools(database: Database, now_us: int) -> list[Tool]:
+    return await database.write(lambda tx: sync_base_tools(tx, now_us))
 
 
 async def sync_base_tools(tx: Transaction, now_us: int) -> list[Tool]:

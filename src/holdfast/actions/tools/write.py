@@ -30,8 +30,12 @@ _TUNABLE: Final = frozenset(
 _NULLABLE: Final = frozenset({"default_requires_approval", "pip_requirements", "npm_requirements"})
 
 
-async def upsert_tool(tx: Transaction, request: ToolCreate, project_id: str | None, now_us: int) -> Tool:
+async def upsert_tool(database: Database, request: ToolCreate, project_id: str | None, now_us: int) -> Tool:
     """The same name is the same tool: it keeps its id, and its tags when the request brings none."""
+    return await database.write(lambda tx: _upsert(tx, request, project_id, now_us))
+
+
+async def _upsert(tx: Transaction, request: ToolCreate, project_id: str | None, now_us: int) -> Tool:
     wanted = described_tool(request, project_id, now_us)
     known = await tool_rows.find_named(tx, wanted.name)
     if known is None:
@@ -96,11 +100,16 @@ async def _rename_in_rules(tx: Transaction, tool: Tool, new: str, now_us: int) -
             await agent_rows.update_agent(tx, msgspec.structs.replace(agent, tool_rules=rules, updated_us=now_us))
 
 
-async def delete_tool(tx: Transaction, tool_id: str) -> None:
-    tool = await tool_rows.get(tx, tool_id, lock=True)
-    if is_base_tool(tool):
-        raise Invalid(f"{tool.name!r} comes with the server and cannot be deleted. Detach it from the agent instead.")
-    await tool_rows.delete_tool(tx, tool_id)
+async def delete_tool(database: Database, tool_id: str) -> None:
+    async def write(tx: Transaction) -> None:
+        tool = await tool_rows.get(tx, tool_id, lock=True)
+        if is_base_tool(tool):
+            raise Invalid(
+                f"{tool.name!r} comes with the server and cannot be deleted. Detach it from the agent instead."
+            )
+        await tool_rows.delete_tool(tx, tool_id)
+
+    await database.write(write)
 
 
 def described_tool(request: ToolCreate, project_id: str | None, now_us: int) -> Tool:
