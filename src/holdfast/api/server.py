@@ -32,7 +32,6 @@ from holdfast.api.routes import (
     conversations,
     docs,
     health,
-    message_search,
     messages,
     models,
     providers,
@@ -40,7 +39,6 @@ from holdfast.api.routes import (
     runs,
     steps,
     tags,
-    telemetry,
     tools,
 )
 from holdfast.api.routing import RouteIndex, built
@@ -64,14 +62,14 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     providers.router,
     messages.router,
     all_messages.router,
-    message_search.router,
+    all_messages.search_router,
     agent_history.router,
     conversations.router,
     conversation_messages.router,
     runs.router,
     steps.router,
     tags.router,
-    telemetry.router,
+    steps.telemetry_router,
     approvals.router,
 )
 

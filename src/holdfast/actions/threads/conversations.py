@@ -1,4 +1,5 @@
-"""Conversations: named histories of one agent, each with its own system message and window."""
+"""Conversations: named histories of one agent, each with its own system message and window. List, read, begin, change,
+fork and delete them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import ids
+from holdfast.actions.queries import Page, ThreadFilter
+from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.threads.find import require_idle
 from holdfast.core import envelopes, prompt
 from holdfast.core.messages import Message, Text
@@ -18,8 +21,8 @@ from holdfast.engine.loading import blocks_in_view
 from holdfast.errors import Invalid, NotFound
 from holdfast.llm.base import Catalog
 from holdfast.store import agents, blocks, holds, messages, threads
-from holdfast.store.transaction import Transaction
-from holdfast.wire.conversations import checked_settings
+from holdfast.store.transaction import Database, Transaction
+from holdfast.wire.conversations import ConversationView, checked_settings, conversation_view
 from holdfast.wire.requests import CreateConversation, ForkConversation, UpdateConversation
 from holdfast.wire.times import microseconds
 
@@ -27,12 +30,57 @@ from holdfast.wire.times import microseconds
 _CLEARABLE: Final = ("summary", "description", "context_window_limit")
 
 
-class Begun(msgspec.Struct, frozen=True):
-    thread: Thread
-    window_ids: list[str]
+async def list_conversations(
+    database: Database, filters: ThreadFilter, page: Page, order_by: threads.OrderBy
+) -> list[ConversationView]:
+    async def read(tx: Transaction) -> list[ConversationView]:
+        found = await threads.list_threads(tx, filters, page, order_by)
+        windows = await threads.windows_ids(tx, [thread.id for thread in found])
+        return [conversation_view(thread, windows[thread.id]) for thread in found]
+
+    return await database.read(read)
 
 
-async def checked_model(catalog: Catalog, request: CreateConversation | UpdateConversation) -> dict[str, Any]:
+async def read_conversation(database: Database, thread_id: str) -> ConversationView:
+    async def read(tx: Transaction) -> ConversationView:
+        return conversation_view(await threads.get(tx, thread_id), await threads.window_ids(tx, thread_id))
+
+    return await database.read(read)
+
+
+async def create_conversation(
+    database: Database, catalog: Catalog, agent_id: str, request: CreateConversation, now_us: int
+) -> ConversationView:
+    model = await _checked_model(catalog, request)
+    return await database.write(lambda tx: _create(tx, agent_id, request, model, now_us))
+
+
+async def update_conversation(
+    database: Database, catalog: Catalog, thread_id: str, request: UpdateConversation, now_us: int
+) -> ConversationView:
+    model = await _checked_model(catalog, request)
+
+    async def write(tx: Transaction) -> ConversationView:
+        thread = await _update(tx, thread_id, request, model, now_us)
+        return conversation_view(thread, await threads.window_ids(tx, thread_id))
+
+    return await database.write(write)
+
+
+async def fork_conversation(
+    database: Database, source_id: str, request: ForkConversation, now_us: int
+) -> ConversationView:
+    """The rows are shared: both histories hold the same messages, and go on apart. Private blocks stay behind."""
+    return await database.write(lambda tx: _fork(tx, source_id, request, now_us))
+
+
+async def delete_conversation(database: Database, cancel: CancelRuns, thread_id: str, clock: Clock) -> None:
+    """Its runs are stopped first. Private blocks go with it, and nothing of it stays pending."""
+    await cancel.before_deleting_thread(thread_id)
+    await database.write(lambda tx: _delete(tx, thread_id, clock))
+
+
+async def _checked_model(catalog: Catalog, request: CreateConversation | UpdateConversation) -> dict[str, Any]:
     """What the request says of the model, once it is known that there is such a model. Only what was sent."""
     said: dict[str, Any] = {}
     if "model" in request.model_fields_set:
@@ -42,9 +90,9 @@ async def checked_model(catalog: Catalog, request: CreateConversation | UpdateCo
     return said
 
 
-async def create_conversation(
+async def _create(
     tx: Transaction, agent_id: str, request: CreateConversation, model: dict[str, Any], now_us: int
-) -> Begun:
+) -> ConversationView:
     agent = await agents.get(tx, agent_id)
     private = await _private_copies(tx, agent_id, request.isolated_block_labels or (), now_us)
     await blocks.insert_many(tx, private)
@@ -60,10 +108,10 @@ async def create_conversation(
         updated_us=now_us,
         **model,
     )
-    return Begun(thread, [await _begin(tx, agent, thread, now_us)])
+    return conversation_view(thread, [await _begin(tx, agent, thread, now_us)])
 
 
-async def update_conversation(
+async def _update(
     tx: Transaction, thread_id: str, request: UpdateConversation, model: dict[str, Any], now_us: int
 ) -> Thread:
     known = await threads.get(tx, thread_id)
@@ -78,8 +126,7 @@ async def update_conversation(
     return thread
 
 
-async def fork_conversation(tx: Transaction, source_id: str, request: ForkConversation, now_us: int) -> Begun:
-    """The rows are shared: both histories hold the same messages, and go on apart. Private blocks stay behind."""
+async def _fork(tx: Transaction, source_id: str, request: ForkConversation, now_us: int) -> ConversationView:
     source = await threads.get(tx, source_id)
     agent = await agents.get(tx, source.agent_id)
     shared = _forkable(await threads.window(tx, source_id), request.message_id)
@@ -96,11 +143,10 @@ async def fork_conversation(tx: Transaction, source_id: str, request: ForkConver
     system_id = await _begin(tx, agent, thread, now_us)
     if shared:
         await threads.fork(tx, source_id, thread.id, shared[-1])
-    return Begun(thread, [system_id, *shared])
+    return conversation_view(thread, [system_id, *shared])
 
 
-async def delete_conversation(tx: Transaction, thread_id: str, clock: Clock) -> None:
-    """Private blocks go with it, and nothing of it stays pending."""
+async def _delete(tx: Transaction, thread_id: str, clock: Clock) -> None:
     thread = await threads.get(tx, thread_id)
     await require_idle(tx, thread_id, "delete the conversation")
     hold = await holds.open_of_thread(tx, thread_id)
