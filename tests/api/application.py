@@ -16,9 +16,8 @@ from starlette.responses import Response
 
 from holdfast.actions.assembled import Holdfast
 from holdfast.api.deps import Actor, Deps
-from holdfast.api.ids import AgentId, ConversationId
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Int64, Limit, Order
+from holdfast.api.params import After, AgentId, ConversationId, Int64, Limit, Order
 from holdfast.api.server import ROUTERS, create_app
 from holdfast.engine.clock import SystemClock
 from holdfast.errors import HoldfastError

@@ -14,10 +14,10 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.actions.assembled import Holdfast
 from holdfast.api import errors
-from holdfast.api.auth import Auth
+from holdfast.api.framework.routing import RouteIndex, built
+from holdfast.api.layers import Auth, CanonicalPaths, TraceContext
 from holdfast.api.limits import Limits
 from holdfast.api.not_implemented import unbuilt_routes
-from holdfast.api.paths import CanonicalPaths
 from holdfast.api.routes import (
     agent_archives,
     agent_blocks,
@@ -41,8 +41,6 @@ from holdfast.api.routes import (
     tags,
     tools,
 )
-from holdfast.api.routing import RouteIndex, built
-from holdfast.api.trace_context import TraceContext
 from holdfast.settings import Settings
 from holdfast.version import VERSION
 

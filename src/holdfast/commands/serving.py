@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from holdfast import telemetry
 from holdfast.actions.assembled import Holdfast
-from holdfast.api.csrf import LocalPagesOnly
+from holdfast.api.layers import LocalPagesOnly
 from holdfast.api.server import create_app
 from holdfast.commands.connections import Connections, GuardedHttp, Limits, most_connections
 from holdfast.engine.worker import HAND_OVER_S

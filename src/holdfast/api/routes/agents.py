@@ -15,10 +15,9 @@ from holdfast.actions.agents.update import delete_agent, update_agent
 from holdfast.actions.assembled import Holdfast
 from holdfast.actions.queries import AgentFilter, Page
 from holdfast.api.deps import Asking, Deps, Opener
-from holdfast.api.ids import AgentId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, SearchQuery
-from holdfast.api.routing import LazyRouter
+from holdfast.api.params import After, AgentId, Before, Limit, Order, SearchQuery
 from holdfast.core.records import StopReason
 from holdfast.wire.agent_requests import CreateAgentRequest, Include, UpdateAgent
 from holdfast.wire.agents import AgentState, MemoryView, shown_to

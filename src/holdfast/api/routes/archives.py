@@ -11,10 +11,9 @@ from holdfast.actions import archives as actions
 from holdfast.actions.agents import read as agents
 from holdfast.actions.queries import Page
 from holdfast.api.deps import Deps, Opener
-from holdfast.api.ids import ArchiveId, PassageId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy
-from holdfast.api.routing import LazyRouter
+from holdfast.api.params import After, ArchiveId, Before, Limit, Order, OrderBy, PassageId
 from holdfast.wire.agent_requests import Include
 from holdfast.wire.agents import AgentState, included
 from holdfast.wire.archives import (

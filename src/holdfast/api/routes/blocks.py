@@ -11,10 +11,9 @@ from holdfast.actions import blocks as actions
 from holdfast.actions.agents import read as agents
 from holdfast.actions.queries import BlockFilter, Page
 from holdfast.api.deps import Deps, Opener
-from holdfast.api.ids import BlockId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Int64, Limit, Order, OrderBy, SearchQuery
-from holdfast.api.routing import LazyRouter
+from holdfast.api.params import After, Before, BlockId, Int64, Limit, Order, OrderBy, SearchQuery
 from holdfast.wire.agent_requests import Include
 from holdfast.wire.agents import AgentState, included
 from holdfast.wire.blocks import BlockResponse, BlockUpdate, CreateBlock, block_view

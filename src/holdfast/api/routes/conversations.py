@@ -11,10 +11,9 @@ from holdfast.actions.queries import Page, ThreadFilter
 from holdfast.actions.threads import conversations as actions
 from holdfast.actions.threads.find import thread_of
 from holdfast.api.deps import Deps
-from holdfast.api.ids import ConversationId, RealConversationId, id_pattern
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, SearchQuery
-from holdfast.api.routing import LazyRouter
+from holdfast.api.params import After, Before, ConversationId, Limit, Order, RealConversationId, SearchQuery, id_pattern
 from holdfast.wire.conversations import ConversationView
 from holdfast.wire.requests import CreateConversation, ForkConversation, UpdateConversation
 

@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from holdfast.actions.health import check_database
 from holdfast.api.deps import Deps
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.routing import LazyRouter
 from holdfast.errors import DatabaseError
 from holdfast.version import API_VERSION, VERSION
 

@@ -11,10 +11,9 @@ from holdfast.actions.messages.read import list_messages_of_agent
 from holdfast.actions.messages.send import SendRequest
 from holdfast.actions.queries import Page
 from holdfast.api.deps import Asking, Deps
-from holdfast.api.ids import AgentId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, SpeakingTool
-from holdfast.api.routing import LazyRouter
+from holdfast.api.params import After, AgentId, Before, Limit, Order, SpeakingTool
 from holdfast.api.sending import parse, request_config, require_callable, send_and_answer
 from holdfast.errors import Unprocessable
 from holdfast.wire.message_shapes import MessageType

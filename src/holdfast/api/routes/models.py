@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from holdfast.actions import models as actions
 from holdfast.api.deps import Deps
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.routing import LazyRouter
 from holdfast.wire import models as wire
 from holdfast.wire.providers import ProviderStatusView
 

@@ -8,10 +8,9 @@ from holdfast.actions import providers as actions
 from holdfast.actions.assembled import Holdfast
 from holdfast.actions.queries import Page
 from holdfast.api.deps import Deps
-from holdfast.api.ids import ProviderId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy
-from holdfast.api.routing import LazyRouter
+from holdfast.api.params import After, Before, Limit, Order, OrderBy, ProviderId
 from holdfast.wire import models
 from holdfast.wire.providers import ProviderCheck, ProviderCreate, ProviderUpdate, ProviderView, provider_view
 

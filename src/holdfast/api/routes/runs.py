@@ -13,10 +13,9 @@ from holdfast.actions.queries import Page, RunFilter
 from holdfast.actions.runs import records
 from holdfast.actions.threads.find import thread_of
 from holdfast.api.deps import Deps
-from holdfast.api.ids import RunId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Count, Limit, Order, OrderBy
-from holdfast.api.routing import LazyRouter
+from holdfast.api.params import After, Before, Count, Limit, Order, OrderBy, RunId
 from holdfast.api.sending import resumed_stream
 from holdfast.core.records import StopReason
 from holdfast.wire.messages import WireMessage, filter_types, speaking_in, to_wire

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
-from holdfast.api.direct import Direct, direct_way
+from holdfast.api.framework.direct import Direct, direct_way
 
 _CHOSEN: Final = "holdfast.route"
 
