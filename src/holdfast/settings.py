@@ -90,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     secrets_key: str | None = None
     encryption_key: str | None = None
+    old_encryption_key: str | None = None
     max_body_bytes: int = 32 * 1024 * 1024
     header_timeout_s: float = 10.0
     body_timeout_s: float = 30.0

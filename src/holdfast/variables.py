@@ -178,6 +178,12 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         str,
         "Seals stored secrets instead of the key file in the data directory.",
     ),
+    Variable(
+        "old_encryption_key",
+        ("HOLDFAST_OLD_ENCRYPTION_KEY",),
+        str,
+        "The encryption key before this one: opens what it sealed, until `holdfast reseal` was run.",
+    ),
     Variable("max_body_bytes", ("HOLDFAST_MAX_BODY_BYTES",), _whole(1024, 2**32), "The largest request accepted."),
     Variable(
         "header_timeout_s",
