@@ -128,10 +128,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     unsafe_tools: bool = False
     tool_egress: egress.Mode = "public"
     tool_egress_allow: tuple[egress.Entry, ...] = ()
-    mcp_connect_timeout_s: float = 30.0
-    mcp_list_timeout_s: float = 30.0
-    mcp_call_timeout_s: float = 60.0
-    mcp_stdio: bool = False
     log_level: str = "INFO"
     providers: Mapping[str, str] = {}
 

@@ -277,16 +277,6 @@ async def test_a_run_that_completed_otherwise_cannot_become_cancelled(database: 
     assert (await stored(database, run)).status == "completed"
 
 
-async def test_metadata_is_merged_and_concurrent_merges_are_all_kept(database: Database) -> None:
-    run = await add_run(database, await add_agent(database), metadata={"run_type": "send_message", "a": {"x": 1}})
-    await call(database, runs.merge_metadata, run.id, {"a": {"y": 2}})
-    await asyncio.gather(*(call(database, runs.merge_metadata, run.id, {f"k{n}": n}) for n in range(10)))
-    merged = {"run_type": "send_message", "a": {"y": 2}} | {f"k{n}": n for n in range(10)}
-    assert (await stored(database, run)).metadata == merged
-    with pytest.raises(NotFound):
-        await call(database, runs.merge_metadata, "run-none", {})
-
-
 async def test_deleting_a_run_takes_its_parts_but_leaves_its_messages(database: Database) -> None:
     agent_id = await add_agent(database)
     run = await add_run(database, agent_id)

@@ -183,7 +183,6 @@ _CALLING = (
     .where(messages.c.run_id == bindparam("run"), one_of(messages.c.role, ("assistant", "approval")))
     .order_by(messages.c.seq)
 )
-_LOCK = select(runs.c.metadata).where(_this_run).with_for_update()
 _SET_METADATA = update(runs).where(_this_run).values(metadata=bindparam("merged"))
 _BY_AGE = Ordering(sort=runs.c.created_us, id=runs.c.id, what="Run")
 _BY_DURATION = Ordering(sort=runs.c.total_duration_ns, id=runs.c.id, what="Run")
@@ -379,14 +378,6 @@ async def ask_cancel(tx: Transaction, run_id: str, now_us: int) -> Run | None:
 async def end_parked(tx: Transaction, run_id: str) -> bool:
     """The one way out of `completed`: an approval withdrawn. True for exactly one caller."""
     return await tx.execute(_END_PARKED, {"run": run_id}) == 1
-
-
-async def merge_metadata(tx: Transaction, run_id: str, changes: Mapping[str, Any]) -> None:
-    """Shallow: new keys win, others stay."""
-    row = await tx.fetch_one(_LOCK, {"run": run_id})
-    if row is None:
-        raise NotFound("Run not found")
-    await _set_metadata(tx, run_id, row["metadata"], changes)
 
 
 async def callbacks_due(tx: Transaction, now_us: int, limit: int, hold_us: int) -> list[tuple[Run, int]]:
