@@ -92,6 +92,11 @@ def _sandbox(settings: Settings) -> ForkServerSandbox:
 def open_secretbox(settings: Settings) -> SecretBox:
     if settings.encryption_key:
         return SecretBox.from_passphrases([settings.encryption_key, *filter(None, [settings.old_encryption_key])])
+    if settings.old_encryption_key:
+        raise ConfigError(
+            "HOLDFAST_OLD_ENCRYPTION_KEY is set without HOLDFAST_ENCRYPTION_KEY: set the new key too. Old keys of the key "
+            "file belong into that file, each on a line below the new one."
+        )
     return SecretBox.from_directory(settings.data_dir)
 
 

@@ -43,3 +43,12 @@ def test_a_key_that_is_missing_is_told(
     restart_with(monkeypatch, "new", "not the old one")
     assert main(["reseal", "--data-dir", str(tmp_path)]) == 1
     assert "left as they are: 1. Do not throw a key away yet." in capsys.readouterr().out
+
+
+def test_an_old_key_without_a_new_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HOLDFAST_ENCRYPTION_KEY", raising=False)
+    monkeypatch.setenv("HOLDFAST_OLD_ENCRYPTION_KEY", "old")
+    assert main(["reseal", "--data-dir", str(tmp_path)]) == 2
+    assert "set the new key too" in capsys.readouterr().err
