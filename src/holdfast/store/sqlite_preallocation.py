@@ -4,8 +4,8 @@ A commit that makes the log grow waits for the file system to record its new len
 time, with zeros, which mean nothing to SQLite after the last frame. It reads the log by its header, its checksums and
 the index in `-shm`, never by the length of the file.
 
-It is kept for its worth alone (decision 24): without it a commit takes 0.2 to 0.3 ms longer until the log has reached
-its full length of 16 MB, some 150 turns after each start. Creating an agent, a figure of the README, takes 12 % longer.
+It is kept for its worth alone (decision 24): without it commits take longer until the log has reached its full length
+of 16 MB, within 150 turns after each start. Creating an agent, a figure of the README, then takes 12 % longer.
 Nothing else depends on this module: without its use in `sqlite.py` everything works, at that price.
 """
 
