@@ -94,8 +94,8 @@ def open_secretbox(settings: Settings) -> SecretBox:
         return SecretBox.from_passphrases([settings.encryption_key, *filter(None, [settings.old_encryption_key])])
     if settings.old_encryption_key:
         raise ConfigError(
-            "HOLDFAST_OLD_ENCRYPTION_KEY is set without HOLDFAST_ENCRYPTION_KEY: set the new key too. Old keys of the key "
-            "file belong into that file, each on a line below the new one."
+            "HOLDFAST_OLD_ENCRYPTION_KEY is set without HOLDFAST_ENCRYPTION_KEY: set the new key too. Old keys of the "
+            "key file belong into that file, each on a line below the new one."
         )
     return SecretBox.from_directory(settings.data_dir)
 
