@@ -24,6 +24,7 @@ All commands:      holdfast --help
 _COMMANDS: Final = {
     "serve": ("serving", "run"),
     "migrate": ("migrate", "run"),
+    "reseal": ("reseal", "run"),
     "why": ("remote", "why"),
     "runs": ("remote", "runs"),
     "approvals": ("remote", "approvals"),
@@ -88,7 +89,9 @@ def build_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     serve.add_argument("--data-dir", help="where the database and the key file live (HOLDFAST_DATA_DIR)")
 
     migrate = commands.add_parser("migrate", help="bring the database to the newest schema, without serving")
-    migrate.add_argument("--data-dir", help="where the database and the key file live (HOLDFAST_DATA_DIR)")
+    reseal = commands.add_parser("reseal", help="seal stored secrets with the newest encryption key")
+    for command in (migrate, reseal):
+        command.add_argument("--data-dir", help="where the database and the key file live (HOLDFAST_DATA_DIR)")
 
     why = commands.add_parser("why", help="say what a run is doing or waiting for, and why it ended")
     why.add_argument("run", metavar="RUN", help="the id of the run")

@@ -90,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     secrets_key: str | None = None
     encryption_key: str | None = None
+    old_encryption_key: str | None = None
     max_body_bytes: int = 32 * 1024 * 1024
     header_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
@@ -128,10 +129,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     unsafe_tools: bool = False
     tool_egress: egress.Mode = "public"
     tool_egress_allow: tuple[egress.Entry, ...] = ()
-    mcp_connect_timeout_s: float = 30.0
-    mcp_list_timeout_s: float = 30.0
-    mcp_call_timeout_s: float = 60.0
-    mcp_stdio: bool = False
     log_level: str = "INFO"
     providers: Mapping[str, str] = {}
 

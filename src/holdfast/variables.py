@@ -75,10 +75,6 @@ def _truth(text: str) -> bool:
             raise ValueError(f"must be true or false, not {text!r}")
 
 
-def _untruth(text: str) -> bool:
-    return not _truth(text)
-
-
 def _comma_list(text: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in text.split(",") if entry.strip())
 
@@ -177,6 +173,12 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("HOLDFAST_ENCRYPTION_KEY", "LETTA_ENCRYPTION_KEY"),
         str,
         "Seals stored secrets instead of the key file in the data directory.",
+    ),
+    Variable(
+        "old_encryption_key",
+        ("HOLDFAST_OLD_ENCRYPTION_KEY",),
+        str,
+        "The encryption key before this one: opens what it sealed, until `holdfast reseal` was run.",
     ),
     Variable("max_body_bytes", ("HOLDFAST_MAX_BODY_BYTES",), _whole(1024, 2**32), "The largest request accepted."),
     Variable(
@@ -392,11 +394,5 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         egress.entries,
         "For `allow-list`: hosts, addresses and networks, each with or without `:PORT`, separated by commas.",
     ),
-    Variable(
-        "mcp_connect_timeout_s", ("MCP_CONNECT_TO_SERVER_TIMEOUT",), _seconds(0.1, 3600), "To reach an MCP server."
-    ),
-    Variable("mcp_list_timeout_s", ("MCP_LIST_TOOLS_TIMEOUT",), _seconds(0.1, 3600), "To list an MCP server's tools."),
-    Variable("mcp_call_timeout_s", ("MCP_EXECUTE_TOOL_TIMEOUT",), _seconds(0.1, _DAY), "For one call of an MCP tool."),
-    Variable("mcp_stdio", ("MCP_DISABLE_STDIO",), _untruth, "`false` allows MCP servers that are local commands."),
     Variable("log_level", ("HOLDFAST_LOG_LEVEL", "LETTA_LOGGING_LOG_LEVEL"), _log_level, "How much is logged."),
 )

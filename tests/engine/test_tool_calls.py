@@ -27,7 +27,7 @@ from holdfast.tools.sandbox.forkserver import ForkServerSandbox
 from ..scenario import LONG, Crash, Node, World
 
 ASK = "call the guarded tool"
-BOX = SecretBox(bytes(32), "the tests")
+BOX = SecretBox.from_passphrases(["of the tests"])
 REWRITE = update(run_events).where(run_events.c.run_id == bindparam("run")).values(event=bindparam("text"))
 Change = Callable[[], Awaitable[None]]
 

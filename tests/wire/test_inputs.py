@@ -241,8 +241,7 @@ def test_answers_of_all_kinds_may_be_mixed_and_followed_by_messages() -> None:
     ],
 )
 def test_the_old_form_of_an_approval_is_understood(item: dict[str, Any], decision: Decision) -> None:
-    parsed = parse(item)
-    assert parsed.decisions == (decision,)
+    assert parse(item).decisions == (decision,)
 
 
 def test_the_list_of_approvals_beats_the_old_fields() -> None:

@@ -1,6 +1,6 @@
 """What the `holdfast` program can do; `cli` parses, and loads only the module that it needs.
 
-`serving` runs the server on `connections`, `migrate` prepares its database, and `remote` asks a running one.
+`serving` runs the server on `connections`, `migrate` prepares its database, `reseal` rewrites its secrets, and `remote` asks a running one.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ from holdfast.store.sqlite_connection import (
     now_us,
     refusal,
 )
-from holdfast.store.sqlite_log import Room, keep_a_log
+from holdfast.store.sqlite_log import keep_a_log
+from holdfast.store.sqlite_preallocation import LogPreallocation
 from holdfast.store.transaction import DatabaseError, Job
 
 T = TypeVar("T")
@@ -121,7 +122,7 @@ class _Writer:
         self.waits = False  # for a read to end: the next one is not to come before it
         self.view = SQLiteView(connection)
         self._connection = connection
-        self._room = Room(connection, Path(f"{path}-wal"))
+        self._preallocation = LogPreallocation(connection, Path(f"{path}-wal"))
         self._tx = SQLiteTransaction(connection)
         # A daemon, so that a program that forgets to close its database can still end.
         self.thread = threading.Thread(target=self._run, name=f"holdfast-writer {path.name}", daemon=True)
@@ -146,7 +147,7 @@ class _Writer:
                         self._commit_together(group)
                     _tell(group)
                     with self.busy:
-                        self._room.make()
+                        self._preallocation.keep_ahead()
         finally:
             self.busy.acquire()  # for good: nobody is to read from it either
             self._connection.close()

@@ -19,7 +19,6 @@ from holdfast.core.tool_rules import Rule, approval_names, bound_names
 from holdfast.tools import builtin
 from holdfast.tools.base import Job
 
-NAME: Final = "run_code_with_tools"
 _NAME_IN_CODE: Final = re.compile(r"[^\W\d]\w*")
 
 
