@@ -87,6 +87,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8283
     database_url: str | None = None
+    database_direct_url: str | None = None
     api_key: str | None = None
     secrets_key: str | None = None
     encryption_key: str | None = None
@@ -146,6 +147,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if not ENABLING_VARIABLES & providers.keys():
             values.setdefault("default_model", OFFLINE_MODEL)
         return cls(**values, providers=providers)
+
+    @property
+    def signals_address(self) -> str:
+        """Of PostgreSQL itself, where `database_url` names a proxy that pools transactions."""
+        return self.database_direct_url or self.database_address
 
     @property
     def database_address(self) -> str:

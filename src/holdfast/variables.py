@@ -164,7 +164,15 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable("data_dir", ("HOLDFAST_DATA_DIR", "LETTA_DIR"), _directory, "Where the database and the key file live."),
     Variable("host", ("HOLDFAST_HOST",), str, "The address to listen on."),
     Variable("port", ("HOLDFAST_PORT",), _whole(0, 65_535), "The port to listen on; 0 takes any free one."),
-    Variable("database_url", ("HOLDFAST_DATABASE_URL",), _database_url, "PostgreSQL; unset means SQLite."),
+    Variable(
+        "database_url", ("HOLDFAST_DATABASE_URL", "LETTA_PG_URI"), _database_url, "PostgreSQL; unset means SQLite."
+    ),
+    Variable(
+        "database_direct_url",
+        ("HOLDFAST_DATABASE_DIRECT_URL",),
+        _database_url,
+        "PostgreSQL itself, for signals between servers, where the other address is a proxy that pools transactions.",
+    ),
     Variable("api_key", ("HOLDFAST_API_KEY", "LETTA_SERVER_PASSWORD"), str, "Required of every request when set."),
     Variable(
         "secrets_key",

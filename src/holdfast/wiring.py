@@ -20,6 +20,7 @@ from holdfast.api.deps import Holdfast
 from holdfast.core.redaction import is_secret_name
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine.archival import ArchivalMemory
+from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
@@ -45,6 +46,7 @@ from holdfast.private_files import LOCK_FILE, private_paths
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.store.database import only_server, open_database, sqlite_path
+from holdfast.store.signals import open_signals
 from holdfast.store.transaction import Database
 from holdfast.tools import agents as talk
 from holdfast.tools.base import Sandbox
@@ -102,7 +104,8 @@ def assemble(
 ) -> Holdfast:
     clock = SystemClock()
     box = box or open_secretbox(settings)
-    streams = Streams(database)
+    bus = Bus(open_signals(settings.signals_address))
+    streams = Streams(database, bus.run_changed)
     executors = Executors(SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s))
     retry_policy = RetryPolicy(settings.model_retries, settings.model_retry_s)
     instrumentation = Instrumentation(
@@ -128,7 +131,7 @@ def assemble(
         drain_s=settings.drain_s,
         most_runs=settings.max_runs,
     )
-    worker = Worker(database, runner, streams, clock, timings)
+    worker = Worker(database, runner, streams, clock, timings, bus)
     send = SendMessage(database, catalog, worker, clock, retry_policy.retries)
     reader = RunReader(database, worker, streams)
     others = AskAgents(database, send, worker, reader, settings.queue_wait_s)

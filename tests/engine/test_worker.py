@@ -13,7 +13,7 @@ from holdfast.core.frames import ErrorFrame, StopFrame
 from holdfast.core.messages import Approve, text_of
 from holdfast.engine.worker import WorkerTimings
 from holdfast.errors import ShuttingDown
-from holdfast.store import agents, runs
+from holdfast.store import agents, leases, runs
 from holdfast.store.tables import run_events
 from holdfast.store.tables import runs as run_rows
 from holdfast.store.transaction import DatabaseError, Job, Transaction
@@ -178,7 +178,7 @@ async def test_a_run_that_cannot_be_read_and_was_taken_over_meanwhile_is_left_to
     read_long = second.database.read_long
 
     async def overtaken(job: Job[Any]) -> Any:
-        await world.database.write(lambda tx: runs.claim(tx, run_id, "worker-other", 2**62, 1))
+        await world.database.write(lambda tx: leases.claim(tx, run_id, "worker-other", 2**62, 1))
         return await read_long(job)
 
     monkeypatch.setattr(second.database, "read_long", overtaken)
@@ -247,8 +247,8 @@ async def test_a_run_that_the_worker_has_lost_track_of_is_not_renewed_for_ever(w
     del node.worker._owned[lost]
     await node.worker.renew_leases()
     now_us = world.clock.now_us()
-    expired = await world.database.read(lambda tx: runs.expired(tx, now_us, 10))
-    assert [run.id for run in expired] == [lost]
+    expired = await world.database.read(lambda tx: leases.waiting(tx, now_us, 10))
+    assert expired == [lost]
     assert other != lost
     node.worker._owned[lost] = node.worker._owned[other]
 

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core.records import Run
-from holdfast.engine.bus import NET_S, Bus, Watch
+from holdfast.engine.bus import Bus, Watch
 from holdfast.engine.checkpoint import end_unreadable
 from holdfast.engine.clock import Clock
 from holdfast.engine.failures import classify
@@ -24,11 +24,12 @@ from holdfast.engine.streams import RunStream, Streams
 from holdfast.engine.waiting import repeat
 from holdfast.engine.windows import Windows
 from holdfast.errors import HoldfastError, LeaseLost, RunInterrupted, ShuttingDown
-from holdfast.store import runs
+from holdfast.store import leases, runs
+from holdfast.store.leases import Claimed
 from holdfast.store.transaction import Database, DatabaseError
 
 log = logging.getLogger(__name__)
-_CLAIMS_AT_ONCE = 64
+_CLAIMS_AT_ONCE = 16  # few, so that other servers get their share
 SKEW_LIMIT_S = 5.0
 HAND_OVER_S = 6.0  # a sandbox that hangs is given five seconds to end its tools
 _BETWEEN_SWEEPS_S = 0.01
@@ -77,7 +78,13 @@ class _ThreadQueue:
 
 class Worker:
     def __init__(
-        self, database: Database, runner: Runner, streams: Streams, clock: Clock, timings: WorkerTimings
+        self,
+        database: Database,
+        runner: Runner,
+        streams: Streams,
+        clock: Clock,
+        timings: WorkerTimings,
+        bus: Bus | None = None,
     ) -> None:
         self.owner = ids.new("worker")
         self._database = database
@@ -86,7 +93,7 @@ class Worker:
         self._clock = clock
         self._timings = timings
         self.windows = Windows()
-        self.bus = Bus()
+        self.bus = bus or Bus()
         self._owned: dict[str, _Owned] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._queues: dict[str, _ThreadQueue] = {}
@@ -172,7 +179,8 @@ class Worker:
     async def until_changed(self, watch: Watch, at_most_s: float | None = None) -> None:
         """Returns when the run may have begun, stopped or changed hands: look at its record again."""
         if not self.owns(watch.run_id):
-            at_most_s = NET_S if at_most_s is None else min(at_most_s, NET_S)
+            net_s = self.bus.net_s
+            at_most_s = net_s if at_most_s is None else min(at_most_s, net_s)
         await watch.woken(at_most_s)
 
     @asynccontextmanager
@@ -191,13 +199,15 @@ class Worker:
     async def expire_other_leases(self) -> None:
         """For a server that shares its database with nobody: whoever else holds a lease is dead. One statement, so that
         many interrupted runs do not keep the server from listening; they are carried on beside requests."""
-        await self._database.write(lambda tx: runs.expire_other_leases(tx, self.owner))
+        await self._database.write(lambda tx: leases.expire_other_leases(tx, self.owner))
 
     def dispatch(self, run_id: str) -> None:
         """Of a run that was stored and belongs to nobody: a hint. If it is lost, or there is no room, a sweep finds the
-        run."""
+        run, here or elsewhere."""
         if self.has_room and not self._draining:
             self._keep(asyncio.create_task(self._take_or_leave(run_id), name=run_id))
+        else:
+            self.bus.work_waits()
 
     async def _take_or_leave(self, run_id: str) -> None:
         try:
@@ -212,7 +222,10 @@ class Worker:
             run = await self._database.read(lambda tx: runs.find(tx, run_id))
             if run is None or run_id in self._owned or (run.lease_expires_us or 0) > now_us:
                 return False  # a lease of this worker's own counts too: its acceptance is about to drive it
-            return await self._take(run, now_us)
+            taken = await self._database.write(
+                lambda tx: leases.claim(tx, run_id, self.owner, now_us, self.lease_ttl_us)
+            )
+            return taken is not None and await self._open(Claimed(taken, run.lease_owner is not None))
 
     async def recover(self) -> int:
         """Carries on some of the runs that no live worker drives, as far as there is room. How many these were."""
@@ -222,14 +235,17 @@ class Worker:
             room = min(self._timings.most_runs - len(self._owned), _CLAIMS_AT_ONCE)
             if room <= 0:
                 return 0
-            left = await self._database.read(lambda tx: runs.expired(tx, now_us, room))
-            return len([run for run in left if run.id not in self._owned and await self._take(run, now_us)])
+            waiting = await self._database.read(lambda tx: leases.waiting(tx, now_us, room))
+            if not waiting:
+                return 0
+            claims = await self._database.write(
+                lambda tx: leases.claim_many(tx, waiting, self.owner, now_us, self.lease_ttl_us)
+            )
+            return len([claimed for claimed in claims if await self._open(claimed)])
 
-    async def _take(self, unowned: Run, now_us: int) -> bool:
-        """The one way in which a run comes to be driven by its id: claim it, load it, drive it."""
-        run = await self._database.write(lambda tx: runs.claim(tx, unowned.id, self.owner, now_us, self.lease_ttl_us))
-        if run is None:
-            return False
+    async def _open(self, claimed: Claimed) -> bool:
+        """The one way in which a run comes to be driven by its id: it was claimed; load it, drive it."""
+        run = claimed.run
         try:
             loaded = await self._database.read_long(lambda tx: load_run(tx, run))
         except DatabaseError:
@@ -239,7 +255,7 @@ class Worker:
             await self._fail_unreadable(run, error)
             return False
         unstored = await self._streams.unstored_replies(run.id) if loaded.last_seq else ()
-        self.drive(loaded, owner_died=unowned.lease_owner is not None, unstored_replies=unstored)
+        self.drive(loaded, owner_died=claimed.owner_died, unstored_replies=unstored)
         return True
 
     async def _fail_unreadable(self, run: Run, error: Exception) -> None:
@@ -258,6 +274,7 @@ class Worker:
             group.create_task(repeat(self._flush, timings.flush_s))
             group.create_task(repeat(self._renew, timings.lease_ttl_s / 3))
             group.create_task(repeat(self._sweep, timings.sweep_s, at_once=True, sooner=self._sweep_due))
+            group.create_task(self.bus.listen(self.cancel, self._sweep_due.set))
 
     @property
     def draining(self) -> bool:
@@ -296,7 +313,7 @@ class Worker:
                 del self._owned[session.run.id]
             self._streams.end(session.stream)
             owned.stopped.set()
-            self.bus.wake(session.run.id)
+            self.bus.run_changed(session.run.id)
             self._sweep_if_full()
             self.on_end(session.run)
 
@@ -309,7 +326,8 @@ class Worker:
         try:
             if session.run.background:
                 await self._streams.flush_last(session.run.id)
-            await self._database.write(lambda tx: runs.release(tx, session.run.id, session.lease))
+            await self._database.write(lambda tx: leases.release(tx, session.run.id, session.lease))
+            self.bus.work_waits()
         except DatabaseError as error:
             log.warning("run %s keeps its lease until it runs out: %s", session.run.id, error)
 
@@ -325,7 +343,9 @@ class Worker:
     async def renew_leases(self) -> None:
         """One statement for all runs; it also tells of cancels whose push was lost, and of leases that are gone."""
         before = dict(self._owned)
-        held = await self._database.write_lease(lambda tx: runs.renew(tx, self.owner, self.lease_ttl_us, list(before)))
+        held = await self._database.write_lease(
+            lambda tx: leases.renew(tx, self.owner, self.lease_ttl_us, list(before))
+        )
         alive = {run_id for run_id, _, _ in held}
         for run_id, owned in before.items():
             if run_id not in alive and run_id in self._owned:
@@ -346,6 +366,6 @@ class Worker:
     async def _sweep(self) -> None:
         """Some at a time, so that requests get in between, and other servers their share."""
         while not self._draining:
-            if await self.recover() < _CLAIMS_AT_ONCE:
+            if not await self.recover():
                 return
             await asyncio.sleep(_BETWEEN_SWEEPS_S)
