@@ -235,7 +235,8 @@ class Worker:
             room = min(self._timings.most_runs - len(self._owned), _CLAIMS_AT_ONCE)
             if room <= 0:
                 return 0
-            waiting = await self._database.read(lambda tx: leases.waiting(tx, now_us, room))
+            found = await self._database.read(lambda tx: leases.waiting(tx, now_us, room))
+            waiting = [run_id for run_id in found if run_id not in self._owned]
             if not waiting:
                 return 0
             claims = await self._database.write(

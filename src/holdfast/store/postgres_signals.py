@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import asyncpg
 
-from holdfast.store.postgres import _DRIVER_ERRORS
+from holdfast.store.postgres import DRIVER_ERRORS
 
 CHANNEL: Final = "holdfast"
 GATHER_S: Final = 0.005
 CHECK_S: Final = 2.0  # a connection that was cut without a word is noticed by asking
 ANSWER_S: Final = 2.0
 _MOST_BYTES: Final = 7_900  # of a notification; PostgreSQL refuses 8,000
+_MOST_WAITING: Final = 10_000  # while PostgreSQL is away; more are lost
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 _driver: Any = asyncpg
@@ -35,7 +36,8 @@ class PostgresSignals:
         self.connected = False
 
     def send(self, signal: str) -> None:
-        self._waiting[signal] = None
+        if len(self._waiting) < _MOST_WAITING:
+            self._waiting[signal] = None
         self._due.set()
 
     async def run_forever(self, heard: Callable[[str], None], missed: Callable[[], None]) -> None:
@@ -43,7 +45,7 @@ class PostgresSignals:
         while True:
             try:
                 await self._serve(heard, missed)
-            except (*_DRIVER_ERRORS, TimeoutError) as error:
+            except DRIVER_ERRORS as error:
                 if self.connected:
                     pause_s = _FIRST_PAUSE_S
                     _log.warning("signals between servers are lost until PostgreSQL is back: %s", _reason(error))
