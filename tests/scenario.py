@@ -26,6 +26,7 @@ from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import ExitLoop, RequiresApproval, Rule
 from holdfast.engine.archival import ArchivalMemory
+from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
@@ -42,6 +43,7 @@ from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents, holds, messages, runs, threads, tools
 from holdfast.store.database import Database, DatabaseError, Job, Transaction, open_database
 from holdfast.store.holds import HoldRow
+from holdfast.store.signals import Signals
 from holdfast.store.tables import agents as agent_rows
 from holdfast.store.transaction import TookTooLong
 from holdfast.wire.inputs import NewMessage, ParsedInput
@@ -220,12 +222,14 @@ class Node:
         catalog: ModelCatalog | None = None,
         instrumentation: Instrumentation | None = None,
         executor: Executor | None = None,
+        signals: Signals | None = None,
     ) -> None:
         self.world = world
         self.database = FragileDatabase(world.database)
         self.catalog = catalog or ModelCatalog()
         clock = world.clock
-        self.streams = Streams(self.database)
+        bus = Bus(signals)
+        self.streams = Streams(self.database, bus.run_changed)
         self.ratios = TokenRatios(self.database)
         runner = runner_of(
             self.database,
@@ -236,7 +240,7 @@ class Node:
             world.retry_policy,
             instrumentation,
         )
-        self.worker = Worker(self.database, runner, self.streams, clock, pace)
+        self.worker = Worker(self.database, runner, self.streams, clock, pace, bus)
         retries = world.retry_policy.retries
         self._send = SendMessage(self.database, self.catalog, self.worker, clock, retries)
         self.cancel = CancelRuns(self.database, self.worker, clock)

@@ -16,6 +16,7 @@ from holdfast.store.signals import open_signals
 from ..scenario import eventually
 
 pytestmark = pytest.mark.postgres
+_driver: Any = asyncpg  # ships no types for its functions
 
 
 class Process:
@@ -65,7 +66,7 @@ async def test_signals_that_are_sent_together_are_heard_once_each_in_their_order
 
 
 async def cut_connections(url: str) -> None:
-    connection: Any = await asyncpg.connect(url)
+    connection = await _driver.connect(url)
     try:
         await connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast signals'"
@@ -89,7 +90,7 @@ async def test_a_lost_connection_is_repaired_and_whoever_listens_is_told_that_si
 async def test_a_database_that_cannot_be_reached_is_tried_again_without_an_end(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = asyncpg.connect
+    connect = _driver.connect
     tried = 0
 
     async def unreachable(*given: Any, **named: Any) -> Any:

@@ -1,8 +1,8 @@
 """Signals by LISTEN and NOTIFY, on one connection beside the pools.
 
 NOTIFY takes a lock of the whole PostgreSQL instance until its transaction has committed, so it is never part of an
-acceptance or a checkpoint: signals are gathered for a few milliseconds and sent together, in a transaction of their
-own (decision 27).
+acceptance or a checkpoint (decision 27). A signal is sent at once if none was sent lately; what comes within the next
+few milliseconds is sent together.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class PostgresSignals:
         self._dsn = dsn
         self._waiting: dict[str, None] = {}  # a set that keeps the order
         self._due = asyncio.Event()
+        self._send_after = 0.0  # by the event loop's clock
         self.connected = False
 
     def send(self, signal: str) -> None:
@@ -89,7 +90,10 @@ class PostgresSignals:
             async with asyncio.timeout(ANSWER_S):
                 await connection.execute("SELECT 1")
             return
-        await asyncio.sleep(GATHER_S)
+        now = asyncio.get_running_loop().time
+        if (early_s := self._send_after - now()) > 0:
+            await asyncio.sleep(early_s)
+        self._send_after = now() + GATHER_S
         self._due.clear()
         signals, self._waiting = self._waiting, {}
         async with asyncio.timeout(ANSWER_S):
