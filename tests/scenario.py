@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeVar
 from sqlalchemy import update
 
 from holdfast import ids
-from holdfast.actions.base_tools import find_named
-from holdfast.actions.cancel_runs import CancelRuns
-from holdfast.actions.send_message import Accepted, SendMessage, SendRequest
+from holdfast.actions.messages.send import Accepted, SendMessage, SendRequest
+from holdfast.actions.runs.cancel import CancelRuns
+from holdfast.actions.tools.base_tools import find_named
 from holdfast.core.frames import Frame, StopFrame
 from holdfast.core.messages import Decision, Message, Text, ToolReturn
 from holdfast.core.records import Agent, ModelChoice, Run, Thread, Tool

@@ -10,13 +10,13 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 
-from holdfast.actions.ask_agents import AskAgents
-from holdfast.actions.base_tools import shipped_id, sync_base_tools
-from holdfast.actions.callbacks import Callbacks
-from holdfast.actions.cancel_runs import CancelRuns
+from holdfast.actions.assembled import Holdfast
+from holdfast.actions.messages.ask_agents import AskAgents
+from holdfast.actions.messages.send import SendMessage
 from holdfast.actions.providers import load_endpoints
-from holdfast.actions.send_message import SendMessage
-from holdfast.api.deps import Holdfast
+from holdfast.actions.runs.callbacks import Callbacks
+from holdfast.actions.runs.cancel import CancelRuns
+from holdfast.actions.tools.base_tools import shipped_id, sync_base_tools
 from holdfast.core.redaction import is_secret_name
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine.archival import ArchivalMemory

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import delete, func, select, text
 
 from holdfast import ids
-from holdfast.actions.explain_run import explain_run
-from holdfast.actions.run_spec import freeze
+from holdfast.actions.runs.records import explain_run
+from holdfast.actions.runs.spec import freeze
 from holdfast.core.events import AnyEvent, RunStarted
 from holdfast.core.messages import Approve, Message, Text
 from holdfast.core.records import CompactionSettings, ModelChoice, Run
@@ -305,7 +305,7 @@ async def test_a_database_of_the_revision_before_is_used_on(old_url: str) -> Non
         await node.settled()
         assert (await world.run(active.id)).status == "completed"
         for run_id in (ended.id, active.id):
-            story = await world.database.read(lambda tx, run_id=run_id: explain_run(tx, run_id, 10))
+            story = await explain_run(world.database, run_id, 10)
             assert story.state is not None
             assert not story.journal_removed
         assert await stored_specs(world) == 0

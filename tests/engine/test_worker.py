@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, update
 
-from holdfast.actions.send_message import Accepted
+from holdfast.actions.messages.send import Accepted
 from holdfast.core.frames import ErrorFrame, StopFrame
 from holdfast.core.messages import Approve, text_of
 from holdfast.engine.worker import WorkerTimings

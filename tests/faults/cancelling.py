@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from holdfast.actions.cancel_runs import CancelRuns
-from holdfast.actions.send_message import SendMessage
+from holdfast.actions.messages.send import SendMessage
+from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import ToolReturn
 from holdfast.core.run import OpenCall

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.actions.send_message import SendMessage
+from holdfast.actions.messages.send import SendMessage
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import Message, ToolReturn
 from holdfast.core.rows import OUTCOME_UNKNOWN

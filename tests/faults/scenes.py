@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.actions.send_message import Accepted
+from holdfast.actions.messages.send import Accepted
 from holdfast.core.hold import Hold
 from holdfast.core.messages import Approve, ClientReturn, Decision, Deny
 from tests.effort import EFFORT

@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from holdfast.actions.send_message import Accepted, SendRequest
-from holdfast.api.deps import Holdfast
+from holdfast.actions.assembled import Holdfast
+from holdfast.actions.messages.send import Accepted, SendRequest
 from holdfast.api.errors import HANDED_OVER, failed_run_answer
 from holdfast.api.event_stream import EventStream
 from holdfast.api.json import json_response

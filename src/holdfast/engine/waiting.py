@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from holdfast.store.transaction import DatabaseError
+from holdfast.errors import DatabaseError
 
 T = TypeVar("T")
 _FIRST_PAUSE_S: Final = 0.05

@@ -98,6 +98,13 @@ def to_live(
     ]
 
 
+def messages_view(
+    rows: Iterable[Message], speaking: Speaking | None, include: Collection[str] | None = None
+) -> list[WireMessage]:
+    """A list of stored messages, each of which may show as several. `include`: as in `filter_types`."""
+    return filter_types((wire for row in rows for wire in to_wire(row, speaking=speaking)), include)
+
+
 def filter_types(messages: Iterable[WireMessage], include: Collection[str] | None) -> list[WireMessage]:
     """`None` means all types; an empty collection means none of them."""
     return [message for message in messages if include is None or message["message_type"] in include]
