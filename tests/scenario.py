@@ -37,7 +37,7 @@ from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.runner import Runner
 from holdfast.engine.streams import Numbered, Streams
 from holdfast.engine.tool_calls import Execute, Executor
-from holdfast.engine.worker import Worker, WorkerTimings
+from holdfast.engine.worker import Worker, WorkerSettings
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents, holds, messages, runs, threads, tools
@@ -55,7 +55,7 @@ HANDLE = "holdfast/offline"
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
 RULES: tuple[Rule, ...] = (RequiresApproval(tool_name="guarded"),)
 ENDING = (*RULES, ExitLoop(tool_name="finish"))
-LONG = WorkerTimings(lease_ttl_s=600, drain_s=0.0)
+LONG = WorkerSettings(lease_ttl_s=600, drain_s=0.0)
 Moment = Literal["before", "during", "after"]  # of a crash: a commit that it interrupts never happens
 IMPATIENT = RetryPolicy(retries=0)
 HASTY = RetryPolicy(retries=3, first_pause_s=0.001)
@@ -218,7 +218,7 @@ class Node:
     def __init__(
         self,
         world: World,
-        pace: WorkerTimings = LONG,
+        pace: WorkerSettings = LONG,
         catalog: ModelCatalog | None = None,
         instrumentation: Instrumentation | None = None,
         executor: Executor | None = None,
@@ -331,7 +331,7 @@ class World:
         self.tools = CountingTools()
         self.agent_id = ""
 
-    def node(self, pace: WorkerTimings = LONG) -> Node:
+    def node(self, pace: WorkerSettings = LONG) -> Node:
         return Node(self, pace)
 
     async def run(self, run_id: str) -> Run:

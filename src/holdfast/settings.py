@@ -111,9 +111,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model_retry_s: float = 0.5
     keepalive_s: float = 20.0
     queue_wait_s: float = 20.0
-    lease_ttl_s: float = 15.0
+    lease_ttl_s: float = 10.0
     drain_s: float = 10.0
     max_runs: int = 1_000
+    worker: bool = True
+    processes: int = 1
     database_timeout_s: float = 10.0
     frame_retention_s: float = 3 * 3600.0
     run_retention_s: float = 0.0
@@ -196,6 +198,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"Refusing to listen on {self.host} without an API key, because anyone who can reach that address "
                 f"could run code here: set HOLDFAST_API_KEY (LETTA_SERVER_PASSWORD is honoured too), or listen on "
                 f"127.0.0.1."
+            )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may use the same database."""
+        return self.database_address.startswith("postgres")
+
+    def require_shared(self, what: str) -> None:
+        if not self.is_shared:
+            raise ConfigError(
+                f"{what} needs PostgreSQL: SQLite belongs to one process. Set HOLDFAST_DATABASE_URL=postgresql://…; "
+                "`holdfast move` copies what there is."
             )
 
     def make_data_dir(self) -> None:

@@ -317,6 +317,18 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "How many runs a server drives at once. More of them wait, unless somebody waits for their answer.",
     ),
     Variable(
+        "worker",
+        ("HOLDFAST_WORKER",),
+        _truth,
+        "Whether a server drives background runs. Without, it leaves them to `holdfast worker`.",
+    ),
+    Variable(
+        "processes",
+        ("HOLDFAST_PROCESSES",),
+        _whole(1, 256),
+        "How many processes `holdfast serve` starts on one port; more than one needs PostgreSQL.",
+    ),
+    Variable(
         "frame_retention_s",
         ("HOLDFAST_FRAME_RETENTION_S",),
         _seconds(60, 365 * _DAY),

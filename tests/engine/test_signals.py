@@ -10,14 +10,14 @@ import pytest
 
 from holdfast.core.frames import StopFrame
 from holdfast.engine import bus
-from holdfast.engine.worker import WorkerTimings
+from holdfast.engine.worker import WorkerSettings
 from holdfast.store.signals import Signals
 
 from ..invariants import assert_invariants
 from ..scenario import Node, World, eventually
 
-SELDOM = WorkerTimings(lease_ttl_s=600, sweep_s=3_600, drain_s=0.0)  # nothing is found but by a signal
-NARROW = WorkerTimings(lease_ttl_s=600, sweep_s=3_600, drain_s=0.0, most_runs=1)
+SELDOM = WorkerSettings(lease_ttl_s=600, sweep_s=3_600, drain_s=0.0)  # nothing is found but by a signal
+NARROW = WorkerSettings(lease_ttl_s=600, sweep_s=3_600, drain_s=0.0, most_runs=1)
 HELLO = "Hello [[say:Good day.]] [[no_reasoning]]"
 
 
@@ -42,7 +42,7 @@ class Line:
 
 
 @asynccontextmanager
-async def servers(world: World, *timings: WorkerTimings) -> AsyncGenerator[list[Node]]:
+async def servers(world: World, *timings: WorkerSettings) -> AsyncGenerator[list[Node]]:
     hub: list[Line] = []
     nodes = [Node(world, timing, signals=Line(hub)) for timing in timings]
     forever = [asyncio.create_task(node.worker.run_forever()) for node in nodes]

@@ -11,7 +11,7 @@ from sqlalchemy import delete, update
 from holdfast.actions.messages.send import Accepted
 from holdfast.core.frames import ErrorFrame, StopFrame
 from holdfast.core.messages import Approve, text_of
-from holdfast.engine.worker import WorkerTimings
+from holdfast.engine.worker import WorkerSettings
 from holdfast.errors import ShuttingDown
 from holdfast.store import agents, leases, runs
 from holdfast.store.tables import run_events
@@ -273,7 +273,7 @@ async def test_draining_hands_over_what_does_not_finish_in_time_and_writes_nothi
 
 
 async def test_draining_waits_for_what_is_about_to_finish(world: World) -> None:
-    node = world.node(WorkerTimings(lease_ttl_s=600, drain_s=30))
+    node = world.node(WorkerSettings(lease_ttl_s=600, drain_s=30))
     run_id = (await node.send("call the slow tool")).run.id
     await world.tools.waiting.wait()
     drained = asyncio.create_task(node.worker.drain())

@@ -35,12 +35,13 @@ HAND_OVER_S = 6.0  # a sandbox that hangs is given five seconds to end its tools
 _BETWEEN_SWEEPS_S = 0.01
 
 
-class WorkerTimings(msgspec.Struct, frozen=True, kw_only=True):
-    lease_ttl_s: float = 15.0
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    lease_ttl_s: float = 10.0
     flush_s: float = 0.03
-    sweep_s: float = 5.0
+    sweep_s: float = 1.0
     drain_s: float = 10.0
     most_runs: int = 1_000  # driven at once; those that somebody waits for here are not refused
+    takes_waiting: bool = True  # False: only runs that somebody waits for here are driven here
 
 
 def _stop_unstored(scope: CancelScope, stored: asyncio.Future[bool]) -> None:
@@ -83,7 +84,7 @@ class Worker:
         runner: Runner,
         streams: Streams,
         clock: Clock,
-        timings: WorkerTimings,
+        settings: WorkerSettings,
         bus: Bus | None = None,
     ) -> None:
         self.owner = ids.new("worker")
@@ -91,7 +92,7 @@ class Worker:
         self._runner = runner
         self._streams = streams
         self._clock = clock
-        self._timings = timings
+        self._settings = settings
         self.windows = Windows()
         self.bus = bus or Bus()
         self._owned: dict[str, _Owned] = {}
@@ -105,7 +106,7 @@ class Worker:
 
     @property
     def lease_ttl_us(self) -> int:
-        return int(self._timings.lease_ttl_s * 1_000_000)
+        return int(self._settings.lease_ttl_s * 1_000_000)
 
     def refuse_if_draining(self) -> None:
         if self._draining:
@@ -113,7 +114,7 @@ class Worker:
 
     @property
     def has_room(self) -> bool:
-        return len(self._owned) < self._timings.most_runs
+        return self._settings.takes_waiting and len(self._owned) < self._settings.most_runs
 
     def claims(self, *, background: bool) -> bool:
         """Whether a run is this worker's from its acceptance on. In the foreground somebody waits for it here; one in
@@ -232,9 +233,9 @@ class Worker:
         async with self._taking:
             now_us = await self._database.now_us()
             self._notice_skew(now_us)
-            room = min(self._timings.most_runs - len(self._owned), _CLAIMS_AT_ONCE)
-            if room <= 0:
+            if not self.has_room:
                 return 0
+            room = min(self._settings.most_runs - len(self._owned), _CLAIMS_AT_ONCE)
             found = await self._database.read(lambda tx: leases.waiting(tx, now_us, room))
             waiting = [run_id for run_id in found if run_id not in self._owned]
             if not waiting:
@@ -270,11 +271,11 @@ class Worker:
 
     async def run_forever(self) -> None:
         """The side tasks; if one of them dies, so does the worker, loudly."""
-        timings = self._timings
+        settings = self._settings
         async with asyncio.TaskGroup() as group:
-            group.create_task(repeat(self._flush, timings.flush_s))
-            group.create_task(repeat(self._renew, timings.lease_ttl_s / 3))
-            group.create_task(repeat(self._sweep, timings.sweep_s, at_once=True, sooner=self._sweep_due))
+            group.create_task(repeat(self._flush, settings.flush_s))
+            group.create_task(repeat(self._renew, settings.lease_ttl_s / 3))
+            group.create_task(repeat(self._sweep, settings.sweep_s, at_once=True, sooner=self._sweep_due))
             group.create_task(self.bus.listen(self.cancel, self._sweep_due.set))
 
     @property
@@ -286,7 +287,7 @@ class Worker:
         self._draining = True
         self.bus.wake_all()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._timings.drain_s)
+            await asyncio.wait(self._tasks, timeout=self._settings.drain_s)
         for owned in list(self._owned.values()):
             owned.scope.cancel("shutdown")
         if self._tasks:
@@ -320,7 +321,7 @@ class Worker:
 
     def _sweep_if_full(self) -> None:
         """There was no room until now: runs may be waiting for it."""
-        if len(self._owned) == self._timings.most_runs - 1:
+        if len(self._owned) == self._settings.most_runs - 1:
             self._sweep_due.set()
 
     async def _release(self, session: Session) -> None:

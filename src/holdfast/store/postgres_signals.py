@@ -66,7 +66,12 @@ class PostgresSignals:
                         heard(signal)
 
             lost = asyncio.Event()
-            connection.add_termination_listener(lambda _: self._stop(lost))
+
+            def on_termination(_: Any) -> None:
+                lost.set()
+                self._due.set()
+
+            connection.add_termination_listener(on_termination)
             async with asyncio.timeout(ANSWER_S):
                 await connection.add_listener(CHANNEL, on_notification)
             self.connected = True
@@ -76,10 +81,6 @@ class PostgresSignals:
             raise ConnectionError("the connection was closed")
         finally:
             connection.terminate()
-
-    def _stop(self, lost: asyncio.Event) -> None:
-        lost.set()
-        self._due.set()
 
     async def _send_some(self, connection: Any) -> None:
         """What is to be sent, or, when there is nothing for a while, a question."""
