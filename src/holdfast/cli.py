@@ -96,7 +96,8 @@ def build_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
         help="leave background runs to `holdfast worker`",
     )
     serve.add_argument("--processes", help="how many processes share the port, with PostgreSQL (HOLDFAST_PROCESSES, 1)")
-    serve.add_argument("--listen-fd", type=int, help=argparse.SUPPRESS)  # from the process that started this one
+    for descriptor in ("--listen-fd", "--parent-fd"):  # from the process that started this one
+        serve.add_argument(descriptor, type=int, help=argparse.SUPPRESS)
 
     worker = commands.add_parser("worker", help="drive background runs without serving requests, with PostgreSQL")
     worker.add_argument("--data-dir", help="where the key file lives (HOLDFAST_DATA_DIR)")

@@ -24,6 +24,16 @@ _STARTING_S: Final = 5.0  # one that ends sooner than this was never up: what is
 _STOP_GRACE_S: Final = 12.0  # more than a server takes beyond its drain time before it ends itself
 
 
+def end_with_parent(parent_fd: int) -> None:
+    """For a process that was started here: it stops in order when this one is gone, even if that was killed."""
+
+    def wait() -> None:
+        os.read(parent_fd, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="holdfast-parent", daemon=True).start()
+
+
 class Processes:
     def __init__(self, settings: Settings, listener: socket.socket) -> None:
         self._settings = settings
@@ -31,6 +41,7 @@ class Processes:
         self._children: dict[int, subprocess.Popen[bytes]] = {}  # by their number
         self._started: dict[int, float] = {}
         self._stopping = threading.Event()
+        self._alive_fd, self._held_fd = os.pipe()  # nobody writes: it is closed when this process ends, however it ends
 
     def run(self) -> int:
         """Until SIGINT or SIGTERM, or until a process cannot be started. What to exit with."""
@@ -49,8 +60,11 @@ class Processes:
     def _start(self, number: int) -> None:
         descriptor = self._listener.fileno()
         self._children[number] = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "serve", "--listen-fd", str(descriptor)],
-            pass_fds=[descriptor],
+            [
+                *(sys.executable, "-m", "holdfast", "serve"),
+                *("--listen-fd", str(descriptor), "--parent-fd", str(self._alive_fd)),
+            ],
+            pass_fds=[descriptor, self._alive_fd],
             env=os.environ | self._environment(),
             stdout=None if number == 0 else subprocess.DEVNULL,  # all would say the same
             start_new_session=True,  # a Ctrl-C in the terminal reaches this process alone, which tells the others once

@@ -26,7 +26,7 @@ from holdfast.api.layers import LocalPagesOnly
 from holdfast.api.server import create_app
 from holdfast.commands import settings_from
 from holdfast.commands.connections import Connections, GuardedHttp, Limits, most_connections
-from holdfast.commands.processes import Processes
+from holdfast.commands.processes import Processes, end_with_parent
 from holdfast.engine.worker import HAND_OVER_S
 from holdfast.errors import ConfigError
 from holdfast.settings import OFFLINE_MODEL, Settings
@@ -51,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = settings_from(arguments)
     if settings.processes > 1 and arguments.listen_fd is None:
         return serve_many(settings)
+    if arguments.parent_fd is not None:
+        end_with_parent(arguments.parent_fd)
     serve(settings, build, arguments.listen_fd)
     return 0
 
