@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -65,8 +66,12 @@ async def test_runs_of_a_killed_worker_are_finished_by_another(
 
 
 def children_of(server: ServerProcess) -> list[psutil.Process]:
-    children = psutil.Process(server.pid).children()
-    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and "serve" in child.cmdline()]
+    found: list[psutil.Process] = []
+    for child in psutil.Process(server.pid).children():
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            if "serve" in child.cmdline():
+                found.append(child)
+    return found
 
 
 async def test_several_processes_share_a_port_and_one_that_dies_is_started_again(
