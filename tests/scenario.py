@@ -26,6 +26,7 @@ from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import ExitLoop, RequiresApproval, Rule
 from holdfast.engine.archival import ArchivalMemory
+from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
@@ -36,12 +37,13 @@ from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.runner import Runner
 from holdfast.engine.streams import Numbered, Streams
 from holdfast.engine.tool_calls import Execute, Executor
-from holdfast.engine.worker import Worker, WorkerTimings
+from holdfast.engine.worker import Worker, WorkerSettings
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents, holds, messages, runs, threads, tools
 from holdfast.store.database import Database, DatabaseError, Job, Transaction, open_database
 from holdfast.store.holds import HoldRow
+from holdfast.store.signals import Signals
 from holdfast.store.tables import agents as agent_rows
 from holdfast.store.transaction import TookTooLong
 from holdfast.wire.inputs import NewMessage, ParsedInput
@@ -53,7 +55,7 @@ HANDLE = "holdfast/offline"
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
 RULES: tuple[Rule, ...] = (RequiresApproval(tool_name="guarded"),)
 ENDING = (*RULES, ExitLoop(tool_name="finish"))
-LONG = WorkerTimings(lease_ttl_s=600, drain_s=0.0)
+LONG = WorkerSettings(lease_ttl_s=600, drain_s=0.0)
 Moment = Literal["before", "during", "after"]  # of a crash: a commit that it interrupts never happens
 IMPATIENT = RetryPolicy(retries=0)
 HASTY = RetryPolicy(retries=3, first_pause_s=0.001)
@@ -216,16 +218,18 @@ class Node:
     def __init__(
         self,
         world: World,
-        pace: WorkerTimings = LONG,
+        pace: WorkerSettings = LONG,
         catalog: ModelCatalog | None = None,
         instrumentation: Instrumentation | None = None,
         executor: Executor | None = None,
+        signals: Signals | None = None,
     ) -> None:
         self.world = world
         self.database = FragileDatabase(world.database)
         self.catalog = catalog or ModelCatalog()
         clock = world.clock
-        self.streams = Streams(self.database)
+        bus = Bus(signals)
+        self.streams = Streams(self.database, bus.run_changed)
         self.ratios = TokenRatios(self.database)
         runner = runner_of(
             self.database,
@@ -236,7 +240,7 @@ class Node:
             world.retry_policy,
             instrumentation,
         )
-        self.worker = Worker(self.database, runner, self.streams, clock, pace)
+        self.worker = Worker(self.database, runner, self.streams, clock, pace, bus)
         retries = world.retry_policy.retries
         self._send = SendMessage(self.database, self.catalog, self.worker, clock, retries)
         self.cancel = CancelRuns(self.database, self.worker, clock)
@@ -327,7 +331,7 @@ class World:
         self.tools = CountingTools()
         self.agent_id = ""
 
-    def node(self, pace: WorkerTimings = LONG) -> Node:
+    def node(self, pace: WorkerSettings = LONG) -> Node:
         return Node(self, pace)
 
     async def run(self, run_id: str) -> Run:

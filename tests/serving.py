@@ -68,13 +68,17 @@ class ServerProcess:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "serve", "--port", str(self.port)],
+                [sys.executable, "-m", "holdfast", *self._command],
                 env=self._surroundings(),
                 stdout=log,
                 stderr=log,
             )
         watchdog.end_with_us(self._process.pid)
         self.may_be_dead = False
+
+    @property
+    def _command(self) -> list[str]:
+        return ["serve", "--port", str(self.port)]
 
     def kill(self) -> None:
         assert self._process is not None
@@ -126,6 +130,21 @@ class ServerProcess:
             except (urllib.error.URLError, ConnectionError, TimeoutError):
                 time.sleep(0.02)  # there is no event to wait for before the port is open
         raise AssertionError(f"the server was not healthy within {START_S} s:\n{self.read_log()}")
+
+
+class WorkerProcess(ServerProcess):
+    """`holdfast worker`: it drives runs and answers nobody."""
+
+    @property
+    def _command(self) -> list[str]:
+        return ["worker"]
+
+    def _wait_until_healthy(self) -> None:
+        deadline = time.monotonic() + START_S
+        while "this worker is ready" not in self.read_log():
+            if self.exit_code is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the worker did not start ({self.exit_code}):\n{self.read_log()}")
+            time.sleep(0.02)  # there is no event to wait for but a line in its log
 
 
 def hold_port(owner: object) -> int:

@@ -23,6 +23,7 @@ All commands:      holdfast --help
 # The module and the function of each; loaded by name, because a module brings along all that its commands need.
 _COMMANDS: Final = {
     "serve": ("serving", "run"),
+    "worker": ("worker", "run"),
     "migrate": ("migrate", "run"),
     "reseal": ("reseal", "run"),
     "why": ("remote", "why"),
@@ -87,6 +88,20 @@ def build_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     serve.add_argument("--host", help="the address to listen on (HOLDFAST_HOST, 127.0.0.1)")
     serve.add_argument("--port", help="the port to listen on; 0 takes any free one (HOLDFAST_PORT, 8283)")
     serve.add_argument("--data-dir", help="where the database and the key file live (HOLDFAST_DATA_DIR)")
+
+    serve.add_argument(
+        "--no-worker",
+        dest="worker",
+        action="store_const",
+        const="no",
+        help="leave background runs to `holdfast worker`",
+    )
+    serve.add_argument("--processes", help="how many processes share the port, with PostgreSQL (HOLDFAST_PROCESSES, 1)")
+    for descriptor in ("--listen-fd", "--parent-fd"):  # from the process that started this one
+        serve.add_argument(descriptor, type=int, help=argparse.SUPPRESS)
+
+    worker = commands.add_parser("worker", help="drive background runs without serving requests, with PostgreSQL")
+    worker.add_argument("--data-dir", help="where the key file lives (HOLDFAST_DATA_DIR)")
 
     migrate = commands.add_parser("migrate", help="bring the database to the newest schema, without serving")
     reseal = commands.add_parser("reseal", help="seal stored secrets with the newest encryption key")

@@ -87,6 +87,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8283
     database_url: str | None = None
+    database_direct_url: str | None = None
     api_key: str | None = None
     secrets_key: str | None = None
     encryption_key: str | None = None
@@ -111,9 +112,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model_retry_s: float = 0.5
     keepalive_s: float = 20.0
     queue_wait_s: float = 20.0
-    lease_ttl_s: float = 15.0
+    lease_ttl_s: float = 10.0
     drain_s: float = 10.0
     max_runs: int = 1_000
+    worker: bool = True
+    processes: int = 1
     database_timeout_s: float = 10.0
     frame_retention_s: float = 3 * 3600.0
     run_retention_s: float = 0.0
@@ -143,6 +146,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if not ENABLING_VARIABLES & providers.keys():
             values.setdefault("default_model", OFFLINE_MODEL)
         return cls(**values, providers=providers)
+
+    @property
+    def signals_address(self) -> str:
+        """Of PostgreSQL itself, where `database_url` names a proxy that pools transactions."""
+        return self.database_direct_url or self.database_address
 
     @property
     def database_address(self) -> str:
@@ -187,6 +195,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"Refusing to listen on {self.host} without an API key, because anyone who can reach that address "
                 f"could run code here: set HOLDFAST_API_KEY (LETTA_SERVER_PASSWORD is honoured too), or listen on "
                 f"127.0.0.1."
+            )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may use the same database."""
+        return self.database_address.startswith("postgres")
+
+    def require_shared(self, what: str) -> None:
+        if not self.is_shared:
+            raise ConfigError(
+                f"{what} needs PostgreSQL: SQLite belongs to one process. Set HOLDFAST_DATABASE_URL=postgresql://…; "
+                "`holdfast move` copies what there is."
             )
 
     def make_data_dir(self) -> None:

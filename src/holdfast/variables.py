@@ -160,7 +160,15 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable("data_dir", ("HOLDFAST_DATA_DIR", "LETTA_DIR"), _directory, "Where the database and the key file live."),
     Variable("host", ("HOLDFAST_HOST",), str, "The address to listen on."),
     Variable("port", ("HOLDFAST_PORT",), _whole(0, 65_535), "The port to listen on; 0 takes any free one."),
-    Variable("database_url", ("HOLDFAST_DATABASE_URL",), _database_url, "PostgreSQL; unset means SQLite."),
+    Variable(
+        "database_url", ("HOLDFAST_DATABASE_URL", "LETTA_PG_URI"), _database_url, "PostgreSQL; unset means SQLite."
+    ),
+    Variable(
+        "database_direct_url",
+        ("HOLDFAST_DATABASE_DIRECT_URL",),
+        _database_url,
+        "PostgreSQL itself, for signals between servers, where the other address is a proxy that pools transactions.",
+    ),
     Variable("api_key", ("HOLDFAST_API_KEY", "LETTA_SERVER_PASSWORD"), str, "Required of every request when set."),
     Variable(
         "secrets_key",
@@ -309,6 +317,18 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("HOLDFAST_MAX_RUNS",),
         _whole(1, 1_000_000),
         "How many runs a server drives at once. More of them wait, unless somebody waits for their answer.",
+    ),
+    Variable(
+        "worker",
+        ("HOLDFAST_WORKER",),
+        _truth,
+        "Whether a server drives background runs. Without, it leaves them to `holdfast worker`.",
+    ),
+    Variable(
+        "processes",
+        ("HOLDFAST_PROCESSES",),
+        _whole(1, 256),
+        "How many processes `holdfast serve` starts on one port; more than one needs PostgreSQL.",
     ),
     Variable(
         "frame_retention_s",

@@ -20,6 +20,7 @@ from holdfast.actions.tools.base_tools import shipped_id, sync_base_tools
 from holdfast.core.redaction import is_secret_name
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine.archival import ArchivalMemory
+from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
@@ -32,7 +33,7 @@ from holdfast.engine.spans import Spans
 from holdfast.engine.streams import Streams
 from holdfast.engine.tool_calls import Executors, SandboxExecutor
 from holdfast.engine.tracing import ProviderTraces
-from holdfast.engine.worker import Worker, WorkerTimings
+from holdfast.engine.worker import Worker, WorkerSettings
 from holdfast.errors import ConfigError
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog import environment
@@ -45,6 +46,7 @@ from holdfast.private_files import LOCK_FILE, private_paths
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.store.database import only_server, open_database, sqlite_path
+from holdfast.store.signals import open_signals
 from holdfast.store.transaction import Database
 from holdfast.tools import agents as talk
 from holdfast.tools.base import Sandbox
@@ -59,6 +61,8 @@ async def build(settings: Settings, *, warm_tools: bool = True) -> AsyncGenerato
     Without `warm_tools` the fork server starts with the first call of a tool, not before it.
     """
     settings.make_data_dir()
+    if not settings.worker:
+        settings.require_shared("A server that drives no background runs")
     endpoints = environment.endpoints(settings.providers)
     sandbox = _sandbox(settings)
     with _only_process(settings):
@@ -72,7 +76,7 @@ async def build(settings: Settings, *, warm_tools: bool = True) -> AsyncGenerato
             deps = assemble(settings, database, sandbox, catalog, box)
             now_us = deps.clock.now_us()
             await database.write(lambda tx: sync_base_tools(tx, now_us))
-            if _is_alone(settings):
+            if not settings.is_shared:
                 await deps.worker.expire_other_leases()
             async with _side_tasks(deps, sandbox if warm_tools else None):
                 yield deps
@@ -107,7 +111,8 @@ def assemble(
 ) -> Holdfast:
     clock = SystemClock()
     box = box or open_secretbox(settings)
-    streams = Streams(database)
+    bus = Bus(open_signals(settings.signals_address))
+    streams = Streams(database, bus.run_changed)
     executors = Executors(SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s))
     retry_policy = RetryPolicy(settings.model_retries, settings.model_retry_s)
     instrumentation = Instrumentation(
@@ -128,12 +133,13 @@ def assemble(
         instrumentation,
         listeners_wait_s=settings.lease_ttl_s,
     )
-    timings = WorkerTimings(
+    worker_settings = WorkerSettings(
         lease_ttl_s=settings.lease_ttl_s,
         drain_s=settings.drain_s,
         most_runs=settings.max_runs,
+        takes_waiting=settings.worker,
     )
-    worker = Worker(database, runner, streams, clock, timings)
+    worker = Worker(database, runner, streams, clock, worker_settings, bus)
     send = SendMessage(database, catalog, worker, clock, retry_policy.retries)
     reader = RunReader(database, worker, streams)
     others = AskAgents(database, send, worker, reader, settings.queue_wait_s)
@@ -207,10 +213,6 @@ async def _warm(sandbox: ForkServerSandbox) -> None:
     await sandbox.warm()
 
 
-def _is_alone(settings: Settings) -> bool:
-    return not settings.database_address.startswith("postgres")
-
-
 def _privately(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
@@ -219,7 +221,7 @@ def _privately(path: str, flags: int) -> int:
 def _only_process(settings: Settings) -> Generator[None]:
     """One process per SQLite file and per data directory. It may then take over every run at once: nobody else can own
     any."""
-    if not _is_alone(settings):
+    if settings.is_shared:
         yield
         return
     with _lock_file(settings.data_dir / LOCK_FILE) as lock:

@@ -13,7 +13,7 @@ from holdfast.engine.failures import classify
 from holdfast.engine.loading import load_run
 from holdfast.engine.session import Session
 from holdfast.errors import LeaseLost
-from holdfast.store import runs
+from holdfast.store import leases, runs
 
 from ..core.machine import BROKEN, PHASES, after, judged, replied, returned
 from ..invariants import assert_invariants, take_snapshot
@@ -25,7 +25,7 @@ async def session(world: World, node: Node) -> Session:
     """Of a run whose worker died while it called the model; claimed by the test."""
     accepted = await node.send("[[stall]]", background=True)
     await node.die()
-    claimed = await world.database.write(lambda tx: runs.claim(tx, accepted.run.id, "worker-test", 2**61, 1))
+    claimed = await world.database.write(lambda tx: leases.claim(tx, accepted.run.id, "worker-test", 2**61, 1))
     assert claimed is not None
     loaded = await world.database.read(lambda tx: load_run(tx, claimed))
     stream = node.streams.open(claimed.id, loaded.last_seq, claimed.lease, background=True)
@@ -67,7 +67,7 @@ def test_a_run_that_failed_with_an_answer_closes_like_one_that_succeeded() -> No
 
 
 async def test_a_checkpoint_without_the_lease_writes_nothing_and_says_so(world: World, session: Session) -> None:
-    await world.database.write(lambda tx: runs.claim(tx, session.run.id, "worker-other", 2**62, 1))
+    await world.database.write(lambda tx: leases.claim(tx, session.run.id, "worker-other", 2**62, 1))
     before = await take_snapshot(world.database)
     session.failed(_failure())
     with pytest.raises(LeaseLost):

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from holdfast.core.frames import StopFrame
-from holdfast.engine.worker import WorkerTimings
+from holdfast.engine.worker import WorkerSettings
 from holdfast.store import runs
 
 from ..invariants import assert_invariants
 from ..scenario import LONG, Node, World, eventually
 
-NARROW = WorkerTimings(lease_ttl_s=600, drain_s=0.0, most_runs=1)
+NARROW = WorkerSettings(lease_ttl_s=600, drain_s=0.0, most_runs=1)
 HELLO = "Hello [[say:Good day.]] [[no_reasoning]]"
 
 
@@ -94,7 +94,7 @@ async def test_many_interrupted_runs_are_carried_on_as_there_is_room(world: Worl
     for _ in range(5):
         await dead.send("[[stall]]", thread=await world.add_thread(), background=True)
     await dead.die()
-    heir = world.node(WorkerTimings(lease_ttl_s=600, drain_s=0.0, most_runs=2))
+    heir = world.node(WorkerSettings(lease_ttl_s=600, drain_s=0.0, most_runs=2))
     await heir.worker.expire_other_leases()
     assert await heir.worker.recover() == 2
     assert await heir.worker.recover() == 0

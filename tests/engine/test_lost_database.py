@@ -14,7 +14,7 @@ from holdfast.core.run import OpenCall
 from holdfast.errors import Busy
 from holdfast.llm.base import ModelRequest
 from holdfast.llm.offline.model import OfflineModel
-from holdfast.store import runs, threads
+from holdfast.store import leases, runs, threads
 from holdfast.store.transaction import DatabaseError
 
 from ..invariants import assert_invariants
@@ -209,7 +209,7 @@ async def test_a_process_that_takes_over_its_own_run_ends_the_drive_under_the_ol
     accepted = await node.send("call the slow tool", background=True, stream_tokens=True)
     await world.tools.waiting.wait()
     owned = node.worker._owned.pop(accepted.run.id)  # a sweep that runs before the acceptance is known to the worker
-    await world.database.write(lambda tx: runs.expire_other_leases(tx, "nobody"))
+    await world.database.write(lambda tx: leases.expire_other_leases(tx, "nobody"))
     assert await node.worker.recover() == 1
     world.tools.let_go.set()
     owned.scope.cancel("lease_lost")

@@ -13,7 +13,7 @@ from holdfast.core.usage import Usage
 from holdfast.engine import streams as streams_module
 from holdfast.engine.streams import Numbered, RunStream, Streams, without_abandoned
 from holdfast.errors import HandedOver
-from holdfast.store import frames, runs
+from holdfast.store import frames, leases, runs
 
 from ..invariants import assert_invariants
 from ..scenario import Node, World, eventually
@@ -106,7 +106,7 @@ async def test_a_worker_that_has_lost_its_lease_stores_no_frames(world: World, r
     old, new = Streams(world.database), Streams(world.database)
     stale = old.open(run_id, 0, lease=1)
     stale.publish(said("stale"))
-    claimed = await world.database.write(lambda tx: runs.claim(tx, run_id, "worker-new", 2**62, 1))
+    claimed = await world.database.write(lambda tx: leases.claim(tx, run_id, "worker-new", 2**62, 1))
     assert claimed is not None
     await old.flush([run_id])
     fresh = new.open(run_id, 0, claimed.lease)

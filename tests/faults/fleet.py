@@ -164,7 +164,7 @@ async def get(url: str, path: str, within_s: float = SETTLE_S, **query: str) -> 
                 return None
             return None if answer.status_code == 503 else answer
 
-        answer = await _poll(answered, within_s)
+        answer = await poll(answered, within_s)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -174,24 +174,31 @@ async def wait_for_end(url: str, run_id: str, within_s: float = SETTLE_S) -> dic
         run = await get(url, f"/v1/runs/{run_id}")
         return None if run["status"] in ("created", "running") else run
 
-    return await _poll(ended, within_s)
+    return await poll(ended, within_s)
+
+
+async def wait_until_running(url: str, run_id: str) -> None:
+    async def running() -> bool | None:
+        return (await get(url, f"/v1/runs/{run_id}"))["status"] == "running" or None
+
+    await poll(running, SETTLE_S)
 
 
 async def wait_until_busy(url: str, runs: int) -> None:
     async def busy() -> bool | None:
         return len(await get(url, "/v1/runs/", active="true")) >= runs or None
 
-    await _poll(busy, SETTLE_S)
+    await poll(busy, SETTLE_S)
 
 
 async def wait_until_idle(url: str) -> None:
     async def idle() -> bool | None:
         return not await get(url, "/v1/runs/", active="true") or None
 
-    await _poll(idle, SETTLE_S)
+    await poll(idle, SETTLE_S)
 
 
-async def _poll(look: Callable[[], Awaitable[T | None]], within_s: float) -> T:
+async def poll(look: Callable[[], Awaitable[T | None]], within_s: float = SETTLE_S) -> T:
     """The first answer that is not None."""
     async with asyncio.timeout(within_s):
         while True:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.engine.clock import SystemClock
-from holdfast.engine.worker import WorkerTimings
+from holdfast.engine.worker import WorkerSettings
 from tests.invariants import assert_invariants
 
 from .scenes import on_both_databases
 from .templates import Template, world_from
 
-SHORT = WorkerTimings(lease_ttl_s=0.5, drain_s=0.0)
-STEADY = WorkerTimings(lease_ttl_s=20.0, drain_s=0.0)
+SHORT = WorkerSettings(lease_ttl_s=0.5, drain_s=0.0)
+STEADY = WorkerSettings(lease_ttl_s=20.0, drain_s=0.0)
 
 
 class SkewedClock(SystemClock):

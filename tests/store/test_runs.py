@@ -1,4 +1,4 @@
-"""Runs: one active per thread, leases that fence, ends that happen once."""
+"""Runs: one active per thread, ends that happen once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.core.messages import Role, Text, ToolCall
 from holdfast.core.records import Run
 from holdfast.core.usage import Usage
 from holdfast.errors import NotFound
-from holdfast.store import frames, journal, messages, runs
+from holdfast.store import frames, journal, leases, messages, runs
 from holdfast.store.database import Database
 from holdfast.store.paging import Page
 from holdfast.store.run_filters import RunFilter
@@ -108,69 +108,6 @@ async def test_a_run_is_found_by_any_otid_it_was_sent_and_the_newest_wins(databa
     assert await look(database, runs.by_otid, "agent-other", "a") is None
 
 
-async def test_a_claim_raises_the_lease_and_keeps_others_out_until_it_expires(database: Database) -> None:
-    run = await add_run(database, await add_agent(database))
-    mine = await call(database, runs.claim, run.id, "me", NOW, 10 * SECOND)
-    assert (mine.lease, mine.lease_owner, mine.lease_expires_us) == (1, "me", NOW + 10 * SECOND)
-    assert await call(database, runs.claim, run.id, "you", NOW + 9 * SECOND, SECOND) is None
-    again = await call(database, runs.claim, run.id, "me", NOW, 10 * SECOND)
-    assert again.lease == 2
-    yours = await call(database, runs.claim, run.id, "you", NOW + 10 * SECOND, SECOND)
-    assert (yours.lease, yours.lease_owner) == (3, "you")
-
-
-async def test_of_twenty_claims_at_once_one_wins(database: Database) -> None:
-    run = await add_run(database, await add_agent(database))
-    claimed = await asyncio.gather(*(call(database, runs.claim, run.id, f"w{n}", NOW, SECOND) for n in range(20)))
-    assert sum(each is not None for each in claimed) == 1
-    assert (await stored(database, run)).lease == 1
-
-
-async def test_an_ended_run_cannot_be_claimed(database: Database) -> None:
-    run = await add_run(database, await add_agent(database))
-    await end_run(database, run)
-    assert await call(database, runs.claim, run.id, "me", NOW, SECOND) is None
-
-
-async def test_expired_finds_active_runs_without_a_live_owner(database: Database) -> None:
-    names = ("orphan", "dead", "alive", "ended")
-    made = {
-        name: await add_run(database, await add_agent(database), created_us=NOW + n) for n, name in enumerate(names)
-    }
-    await call(database, runs.claim, made["dead"].id, "gone", NOW, SECOND)
-    await call(database, runs.claim, made["alive"].id, "here", NOW, 60 * SECOND)
-    await end_run(database, made["ended"])
-    found = await look(database, runs.expired, NOW + SECOND, 10)
-    assert {run.id for run in found} == {made["orphan"].id, made["dead"].id}
-    assert len(await look(database, runs.expired, NOW + SECOND, 1)) == 1
-
-
-async def test_renewing_extends_all_runs_of_the_owner_and_tells_of_cancels(database: Database) -> None:
-    mine = [await add_run(database, await add_agent(database)) for _ in range(3)]
-    other = await add_run(database, await add_agent(database))
-    for run in mine:
-        await call(database, runs.claim, run.id, "me", NOW, SECOND)
-    await call(database, runs.claim, other.id, "you", NOW, SECOND)
-    await call(database, runs.ask_cancel, mine[1].id, NOW + 7)
-    await end_run(database, msgspec.structs.replace(mine[2], lease=1))
-    before_us = await database.now_us() // 1_000 * 1_000  # SQLite stamps to the millisecond
-    renewed = await call(database, runs.renew, "me", 5 * SECOND)
-    assert sorted(renewed) == sorted([(mine[0].id, 1, None), (mine[1].id, 1, NOW + 7)])
-    until_us = (await stored(database, mine[0])).lease_expires_us
-    assert until_us is not None
-    assert before_us + 5 * SECOND <= until_us <= await database.now_us() + 5 * SECOND, "by the database's clock"
-    assert (await stored(database, other)).lease_expires_us == NOW + SECOND
-
-
-async def test_a_released_run_is_free_at_once_but_only_its_holder_can_release_it(database: Database) -> None:
-    run = await add_run(database, await add_agent(database))
-    await call(database, runs.claim, run.id, "me", NOW, 60 * SECOND)
-    assert not await call(database, runs.release, run.id, 0)
-    assert await call(database, runs.claim, run.id, "you", NOW, SECOND) is None
-    assert await call(database, runs.release, run.id, 1)
-    assert (await call(database, runs.claim, run.id, "you", NOW, SECOND)).lease == 2
-
-
 async def test_a_checkpoint_changes_what_it_names_and_nothing_else(database: Database) -> None:
     run = await add_run(database, await add_agent(database), metadata={"kept": 1, "error": "old"})
     await call(
@@ -205,8 +142,8 @@ async def test_a_checkpoint_changes_what_it_names_and_nothing_else(database: Dat
 
 async def test_a_checkpoint_under_an_old_lease_is_fenced_and_changes_nothing(database: Database) -> None:
     run = await add_run(database, await add_agent(database))
-    await call(database, runs.claim, run.id, "me", NOW, SECOND)
-    taken = await call(database, runs.claim, run.id, "you", NOW + SECOND, SECOND)
+    await call(database, leases.claim, run.id, "me", NOW, SECOND)
+    taken = await call(database, leases.claim, run.id, "you", NOW + SECOND, SECOND)
     outcome = await call(
         database, runs.checkpoint, run.id, 1, 1, status="completed", metadata_merge={"x": 1}, unless_cancelling=False
     )

@@ -1,6 +1,7 @@
 """What the `holdfast` program can do; `cli` parses, and loads only the module that it needs.
 
-`serving` runs the server on `connections`, `migrate` prepares its database, `reseal` rewrites its secrets, and `remote` asks a running one.
+`serving` runs the server on `connections`, `processes` runs several of it, `worker` drives runs without serving.
+`migrate` prepares the database, `reseal` rewrites its secrets, and `remote` asks a running server.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from typing import Final
 
 from holdfast.settings import Settings
 
-_OPTIONS: Final = {"host": "HOLDFAST_HOST", "port": "HOLDFAST_PORT", "data_dir": "HOLDFAST_DATA_DIR"}
+_OPTIONS: Final = {
+    "host": "HOLDFAST_HOST",
+    "port": "HOLDFAST_PORT",
+    "data_dir": "HOLDFAST_DATA_DIR",
+    "worker": "HOLDFAST_WORKER",
+    "processes": "HOLDFAST_PROCESSES",
+}
 
 
 def settings_from(arguments: argparse.Namespace) -> Settings:

@@ -26,6 +26,7 @@ from holdfast.api.layers import LocalPagesOnly
 from holdfast.api.server import create_app
 from holdfast.commands import settings_from
 from holdfast.commands.connections import Connections, GuardedHttp, Limits, most_connections
+from holdfast.commands.processes import Processes, end_with_parent
 from holdfast.engine.worker import HAND_OVER_S
 from holdfast.errors import ConfigError
 from holdfast.settings import OFFLINE_MODEL, Settings
@@ -35,9 +36,9 @@ from holdfast.wiring import build
 if os.name == "posix":
     import uvloop
 
-    _new_loop = uvloop.new_event_loop
+    new_loop = uvloop.new_event_loop
 else:
-    _new_loop = asyncio.new_event_loop
+    new_loop = asyncio.new_event_loop
 
 
 _STOP_GRACE_S: Final = 10.0  # to hand over runs, end the sandbox and close the database, in that order
@@ -47,20 +48,40 @@ Build = Callable[[Settings], AbstractAsyncContextManager[Holdfast]]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    serve(settings_from(arguments), build)
+    settings = settings_from(arguments)
+    if settings.processes > 1 and arguments.listen_fd is None:
+        return serve_many(settings)
+    if arguments.parent_fd is not None:
+        end_with_parent(arguments.parent_fd)
+    serve(settings, build, arguments.listen_fd)
     return 0
 
 
-def serve(settings: Settings, build: Build) -> None:
-    """Blocks until SIGINT or SIGTERM. `build` opens everything the server uses, and closes it again."""
+def serve_many(settings: Settings) -> int:
     settings.require_safe_binding()
-    settings.make_data_dir()
+    settings.require_shared("Serving with several processes")
+    configure_logging(settings)
+    with listen(settings.host, settings.port) as listener:
+        return Processes(settings, listener).run()
+
+
+def configure_logging(settings: Settings) -> None:
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it narrates its own loading
+
+
+def serve(settings: Settings, build: Build, listen_fd: int | None = None) -> None:
+    """Blocks until SIGINT or SIGTERM. `build` opens everything the server uses, and closes it again.
+
+    `listen_fd`: a socket that listens already, for one of several processes.
+    """
+    settings.require_safe_binding()
+    settings.make_data_dir()
+    configure_logging(settings)
     with (
-        listen(settings.host, settings.port) as listener,
+        listen(settings.host, settings.port) if listen_fd is None else socket.socket(fileno=listen_fd) as listener,
         telemetry.exporting(settings),
-        asyncio.Runner(loop_factory=_new_loop) as runner,
+        asyncio.Runner(loop_factory=new_loop) as runner,
     ):
         # The port that is really listened on, also when any free one was asked for: no tool may connect to it.
         bound = msgspec.structs.replace(settings, port=listener.getsockname()[1])
@@ -142,7 +163,7 @@ def _uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     )
 
 
-def _end_after(drain_s: float) -> None:
+def end_after(drain_s: float) -> None:
     """Whatever hangs, a blocked event loop included, the process ends. Nothing is lost by that: what was accepted is
     stored, and its leases run out."""
 
@@ -167,7 +188,7 @@ class _Server(uvicorn.Server):
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         if not self.should_exit:
-            _end_after(self._deps.settings.drain_s)
+            end_after(self._deps.settings.drain_s)
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

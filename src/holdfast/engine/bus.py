@@ -1,17 +1,21 @@
-"""Wakes whoever waits for a run to change: it begins to be driven here, it stops, the server stops.
+"""Wakes whoever waits for a run, here and in other processes: it changed, it is to stop, there is work to claim.
 
-A wake-up is a hint, never the truth: whoever waits looks at the record, waits, and looks again. What happens in another
-process wakes nobody here, so nobody waits longer than NET_S for a run that is not driven here.
+A wake-up is a hint, never the truth: whoever is woken looks at the record. Wake-ups of other processes come as signals
+(`store/signals.py`). Should one be lost, a look at the record every `net_s` makes up for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Final
 
-NET_S: Final = 0.1
+from holdfast.store.signals import Signals
+
+NET_S: Final = 0.1  # without signals
+NET_WITH_SIGNALS_S: Final = 1.0
+_CHANGED, _CANCEL, _WORK = "changed", "cancel", "work"
 
 
 class Watch:
@@ -34,8 +38,14 @@ class Watch:
 
 
 class Bus:
-    def __init__(self) -> None:
+    def __init__(self, signals: Signals | None = None) -> None:
+        self._signals = signals
         self._watches: dict[str, set[Watch]] = {}
+
+    @property
+    def net_s(self) -> float:
+        """How long to wait at most before the record of a run that another process drives is looked at again."""
+        return NET_WITH_SIGNALS_S if self._signals is not None and self._signals.connected else NET_S
 
     @contextmanager
     def watch(self, run_id: str) -> Generator[Watch]:
@@ -50,9 +60,47 @@ class Bus:
                 del self._watches[run_id]
 
     def wake(self, run_id: str) -> None:
+        """Those who wait here."""
         for watch in self._watches.get(run_id, ()):
             watch.wake()
 
     def wake_all(self) -> None:
         for run_id in self._watches:
             self.wake(run_id)
+
+    def run_changed(self, run_id: str) -> None:
+        """It has ended, or more of its frames are stored. Call it after the commit, as the other two."""
+        self.wake(run_id)
+        self._send(f"{_CHANGED} {run_id}")
+
+    def cancel_asked(self, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
+            self._send(f"{_CANCEL} {run_id}")
+
+    def work_waits(self) -> None:
+        """A run was stored for nobody, or let go."""
+        self._send(_WORK)
+
+    def _send(self, signal: str) -> None:
+        if self._signals is not None:
+            self._signals.send(signal)
+
+    async def listen(self, on_cancel: Callable[[str], None], on_work: Callable[[], None]) -> None:
+        """For ever. Returns at once where there is only one process."""
+        if self._signals is None:
+            return
+
+        def heard(signal: str) -> None:
+            kind, _, run_id = signal.partition(" ")
+            if kind == _CANCEL:
+                on_cancel(run_id)
+            elif kind == _WORK:
+                on_work()
+            elif kind == _CHANGED:
+                self.wake(run_id)
+
+        def missed() -> None:
+            self.wake_all()
+            on_work()
+
+        await self._signals.run_forever(heard, missed)

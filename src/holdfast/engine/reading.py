@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Sequence
 from holdfast.core.frames import TERMINAL, Frame, closing_frames, message_frames
 from holdfast.core.heartbeats import AGENT_TYPES, speaking_in
 from holdfast.core.records import Run
-from holdfast.engine.bus import NET_S
 from holdfast.engine.streams import PACKET_GAP_S, Numbered, Streams
 from holdfast.engine.worker import Worker
 from holdfast.errors import Gone, HandedOver, Invalid
@@ -73,7 +72,7 @@ class RunReader:
                     break
                 if self._worker.draining:
                     raise HandedOver(f"the server stops before run {run.id} does")
-                await self._worker.until_changed(watch, NET_S)
+                await self._worker.until_changed(watch, self._worker.bus.net_s)
         closing = await self._missing_end(run.id)
         if remaining := [numbered for numbered in closing if numbered[0] > position]:
             yield remaining

@@ -27,7 +27,7 @@ from holdfast.core.frames import (
 )
 from holdfast.errors import HandedOver
 from holdfast.store import frames as frame_rows
-from holdfast.store import messages, runs
+from holdfast.store import leases, messages
 from holdfast.store.transaction import Database, Transaction
 
 Numbered = tuple[int, Frame]
@@ -48,7 +48,14 @@ class RunStream:
     nothing is ever dropped from memory.
     """
 
-    def __init__(self, run_id: str, first: int = 0, lease: int = 1, read_stored: ReadStored | None = None) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        first: int = 0,
+        lease: int = 1,
+        read_stored: ReadStored | None = None,
+        on_stored: Callable[[str], None] | None = None,
+    ) -> None:
         self.run_id = run_id
         self.lease = lease  # under which its frames may be stored
         self.frames: list[Frame] = []
@@ -58,6 +65,7 @@ class RunStream:
         self.finished = False
         self.storing = asyncio.Lock()  # the flusher and the checkpoint must not store the same frames
         self._read_stored = read_stored
+        self._on_stored = on_stored  # called with the run's id: readers in other processes can go on
         self._batches: deque[tuple[int, int]] = deque()  # how many frames and bytes each has that is stored and kept
         self._bytes = 0
         self._dropped_ids: dict[str, None] = {}  # messages of which fragments were dropped
@@ -158,6 +166,8 @@ class RunStream:
         """The first so many of those that were not. If the kept ones weigh too much now, the oldest are dropped."""
         start = self.stored - self.base
         self.stored += count
+        if count and self._on_stored is not None:
+            self._on_stored(self.run_id)
         if self._read_stored is None or not count:
             return
         weight = len(encode(self.frames[start : start + count]))
@@ -190,13 +200,15 @@ def _resolve(future: asyncio.Future[None]) -> None:
 class Streams:
     """All runs whose frames this process is producing."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, on_stored: Callable[[str], None] | None = None) -> None:
         self._database = database
+        self._on_stored = on_stored
         self._live: dict[str, RunStream] = {}
 
     def open(self, run_id: str, first: int = 0, lease: int = 1, *, background: bool = False) -> RunStream:
         read_stored = partial(self._read, run_id, rows=ROWS_AT_ONCE) if background else None
-        stream = self._live[run_id] = RunStream(run_id, first, lease, read_stored)
+        on_stored = self._on_stored if background else None
+        stream = self._live[run_id] = RunStream(run_id, first, lease, read_stored, on_stored)
         return stream
 
     def live(self, run_id: str) -> RunStream | None:
@@ -294,7 +306,7 @@ async def _store_batches(
     being changed: they are stored the next time."""
     held: set[str] = set()
     for stream, batch in batches:
-        if await runs.is_held(tx, stream.run_id, stream.lease, wait=wait):
+        if await leases.is_held(tx, stream.run_id, stream.lease, wait=wait):
             first = stream.stored + 1
             await frame_rows.append(tx, stream.run_id, first, first + len(batch) - 1, encode(batch))
             held.add(stream.run_id)

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core.records import Run
-from holdfast.engine.bus import NET_S, Bus, Watch
+from holdfast.engine.bus import Bus, Watch
 from holdfast.engine.checkpoint import end_unreadable
 from holdfast.engine.clock import Clock
 from holdfast.engine.failures import classify
@@ -24,22 +24,24 @@ from holdfast.engine.streams import RunStream, Streams
 from holdfast.engine.waiting import repeat
 from holdfast.engine.windows import Windows
 from holdfast.errors import HoldfastError, LeaseLost, RunInterrupted, ShuttingDown
-from holdfast.store import runs
+from holdfast.store import leases, runs
+from holdfast.store.leases import Claimed
 from holdfast.store.transaction import Database, DatabaseError
 
 log = logging.getLogger(__name__)
-_CLAIMS_AT_ONCE = 64
+_CLAIMS_AT_ONCE = 16  # few, so that other servers get their share
 SKEW_LIMIT_S = 5.0
 HAND_OVER_S = 6.0  # a sandbox that hangs is given five seconds to end its tools
 _BETWEEN_SWEEPS_S = 0.01
 
 
-class WorkerTimings(msgspec.Struct, frozen=True, kw_only=True):
-    lease_ttl_s: float = 15.0
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    lease_ttl_s: float = 10.0
     flush_s: float = 0.03
-    sweep_s: float = 5.0
+    sweep_s: float = 1.0
     drain_s: float = 10.0
     most_runs: int = 1_000  # driven at once; those that somebody waits for here are not refused
+    takes_waiting: bool = True  # False: only runs that somebody waits for here are driven here
 
 
 def _stop_unstored(scope: CancelScope, stored: asyncio.Future[bool]) -> None:
@@ -77,16 +79,22 @@ class _ThreadQueue:
 
 class Worker:
     def __init__(
-        self, database: Database, runner: Runner, streams: Streams, clock: Clock, timings: WorkerTimings
+        self,
+        database: Database,
+        runner: Runner,
+        streams: Streams,
+        clock: Clock,
+        settings: WorkerSettings,
+        bus: Bus | None = None,
     ) -> None:
         self.owner = ids.new("worker")
         self._database = database
         self._runner = runner
         self._streams = streams
         self._clock = clock
-        self._timings = timings
+        self._settings = settings
         self.windows = Windows()
-        self.bus = Bus()
+        self.bus = bus or Bus()
         self._owned: dict[str, _Owned] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._queues: dict[str, _ThreadQueue] = {}
@@ -98,7 +106,7 @@ class Worker:
 
     @property
     def lease_ttl_us(self) -> int:
-        return int(self._timings.lease_ttl_s * 1_000_000)
+        return int(self._settings.lease_ttl_s * 1_000_000)
 
     def refuse_if_draining(self) -> None:
         if self._draining:
@@ -106,7 +114,7 @@ class Worker:
 
     @property
     def has_room(self) -> bool:
-        return len(self._owned) < self._timings.most_runs
+        return self._settings.takes_waiting and len(self._owned) < self._settings.most_runs
 
     def claims(self, *, background: bool) -> bool:
         """Whether a run is this worker's from its acceptance on. In the foreground somebody waits for it here; one in
@@ -172,7 +180,8 @@ class Worker:
     async def until_changed(self, watch: Watch, at_most_s: float | None = None) -> None:
         """Returns when the run may have begun, stopped or changed hands: look at its record again."""
         if not self.owns(watch.run_id):
-            at_most_s = NET_S if at_most_s is None else min(at_most_s, NET_S)
+            net_s = self.bus.net_s
+            at_most_s = net_s if at_most_s is None else min(at_most_s, net_s)
         await watch.woken(at_most_s)
 
     @asynccontextmanager
@@ -191,13 +200,15 @@ class Worker:
     async def expire_other_leases(self) -> None:
         """For a server that shares its database with nobody: whoever else holds a lease is dead. One statement, so that
         many interrupted runs do not keep the server from listening; they are carried on beside requests."""
-        await self._database.write(lambda tx: runs.expire_other_leases(tx, self.owner))
+        await self._database.write(lambda tx: leases.expire_other_leases(tx, self.owner))
 
     def dispatch(self, run_id: str) -> None:
         """Of a run that was stored and belongs to nobody: a hint. If it is lost, or there is no room, a sweep finds the
-        run."""
+        run, here or elsewhere."""
         if self.has_room and not self._draining:
             self._keep(asyncio.create_task(self._take_or_leave(run_id), name=run_id))
+        else:
+            self.bus.work_waits()
 
     async def _take_or_leave(self, run_id: str) -> None:
         try:
@@ -212,24 +223,31 @@ class Worker:
             run = await self._database.read(lambda tx: runs.find(tx, run_id))
             if run is None or run_id in self._owned or (run.lease_expires_us or 0) > now_us:
                 return False  # a lease of this worker's own counts too: its acceptance is about to drive it
-            return await self._take(run, now_us)
+            taken = await self._database.write(
+                lambda tx: leases.claim(tx, run_id, self.owner, now_us, self.lease_ttl_us)
+            )
+            return taken is not None and await self._open(Claimed(taken, run.lease_owner is not None))
 
     async def recover(self) -> int:
         """Carries on some of the runs that no live worker drives, as far as there is room. How many these were."""
         async with self._taking:
             now_us = await self._database.now_us()
             self._notice_skew(now_us)
-            room = min(self._timings.most_runs - len(self._owned), _CLAIMS_AT_ONCE)
-            if room <= 0:
+            if not self.has_room:
                 return 0
-            left = await self._database.read(lambda tx: runs.expired(tx, now_us, room))
-            return len([run for run in left if run.id not in self._owned and await self._take(run, now_us)])
+            room = min(self._settings.most_runs - len(self._owned), _CLAIMS_AT_ONCE)
+            found = await self._database.read(lambda tx: leases.waiting(tx, now_us, room))
+            waiting = [run_id for run_id in found if run_id not in self._owned]
+            if not waiting:
+                return 0
+            claims = await self._database.write(
+                lambda tx: leases.claim_many(tx, waiting, self.owner, now_us, self.lease_ttl_us)
+            )
+            return len([claimed for claimed in claims if await self._open(claimed)])
 
-    async def _take(self, unowned: Run, now_us: int) -> bool:
-        """The one way in which a run comes to be driven by its id: claim it, load it, drive it."""
-        run = await self._database.write(lambda tx: runs.claim(tx, unowned.id, self.owner, now_us, self.lease_ttl_us))
-        if run is None:
-            return False
+    async def _open(self, claimed: Claimed) -> bool:
+        """The one way in which a run comes to be driven by its id: it was claimed; load it, drive it."""
+        run = claimed.run
         try:
             loaded = await self._database.read_long(lambda tx: load_run(tx, run))
         except DatabaseError:
@@ -239,7 +257,7 @@ class Worker:
             await self._fail_unreadable(run, error)
             return False
         unstored = await self._streams.unstored_replies(run.id) if loaded.last_seq else ()
-        self.drive(loaded, owner_died=unowned.lease_owner is not None, unstored_replies=unstored)
+        self.drive(loaded, owner_died=claimed.owner_died, unstored_replies=unstored)
         return True
 
     async def _fail_unreadable(self, run: Run, error: Exception) -> None:
@@ -253,11 +271,12 @@ class Worker:
 
     async def run_forever(self) -> None:
         """The side tasks; if one of them dies, so does the worker, loudly."""
-        timings = self._timings
+        settings = self._settings
         async with asyncio.TaskGroup() as group:
-            group.create_task(repeat(self._flush, timings.flush_s))
-            group.create_task(repeat(self._renew, timings.lease_ttl_s / 3))
-            group.create_task(repeat(self._sweep, timings.sweep_s, at_once=True, sooner=self._sweep_due))
+            group.create_task(repeat(self._flush, settings.flush_s))
+            group.create_task(repeat(self._renew, settings.lease_ttl_s / 3))
+            group.create_task(repeat(self._sweep, settings.sweep_s, at_once=True, sooner=self._sweep_due))
+            group.create_task(self.bus.listen(self.cancel, self._sweep_due.set))
 
     @property
     def draining(self) -> bool:
@@ -268,7 +287,7 @@ class Worker:
         self._draining = True
         self.bus.wake_all()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._timings.drain_s)
+            await asyncio.wait(self._tasks, timeout=self._settings.drain_s)
         for owned in list(self._owned.values()):
             owned.scope.cancel("shutdown")
         if self._tasks:
@@ -296,20 +315,21 @@ class Worker:
                 del self._owned[session.run.id]
             self._streams.end(session.stream)
             owned.stopped.set()
-            self.bus.wake(session.run.id)
+            self.bus.run_changed(session.run.id)
             self._sweep_if_full()
             self.on_end(session.run)
 
     def _sweep_if_full(self) -> None:
         """There was no room until now: runs may be waiting for it."""
-        if len(self._owned) == self._timings.most_runs - 1:
+        if len(self._owned) == self._settings.most_runs - 1:
             self._sweep_due.set()
 
     async def _release(self, session: Session) -> None:
         try:
             if session.run.background:
                 await self._streams.flush_last(session.run.id)
-            await self._database.write(lambda tx: runs.release(tx, session.run.id, session.lease))
+            await self._database.write(lambda tx: leases.release(tx, session.run.id, session.lease))
+            self.bus.work_waits()
         except DatabaseError as error:
             log.warning("run %s keeps its lease until it runs out: %s", session.run.id, error)
 
@@ -325,7 +345,9 @@ class Worker:
     async def renew_leases(self) -> None:
         """One statement for all runs; it also tells of cancels whose push was lost, and of leases that are gone."""
         before = dict(self._owned)
-        held = await self._database.write_lease(lambda tx: runs.renew(tx, self.owner, self.lease_ttl_us, list(before)))
+        held = await self._database.write_lease(
+            lambda tx: leases.renew(tx, self.owner, self.lease_ttl_us, list(before))
+        )
         alive = {run_id for run_id, _, _ in held}
         for run_id, owned in before.items():
             if run_id not in alive and run_id in self._owned:
@@ -346,6 +368,6 @@ class Worker:
     async def _sweep(self) -> None:
         """Some at a time, so that requests get in between, and other servers their share."""
         while not self._draining:
-            if await self.recover() < _CLAIMS_AT_ONCE:
+            if not await self.recover():
                 return
             await asyncio.sleep(_BETWEEN_SWEEPS_S)

@@ -41,7 +41,7 @@ _CLOCK = select(database_now_us().label("now_us"))
 # asyncpg ships no types for its functions.
 _driver: Any = asyncpg
 _log = logging.getLogger("holdfast.store")
-_DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 _CONFLICTS: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 # What the same statement with the same values meets again, however often it is tried.
 _MISUSED: Final = (
@@ -219,7 +219,7 @@ class PostgresDatabase:
                 f"PostgreSQL: no connection could be had within {self._timeout_s:g} s. All of them are in use, or the "
                 "database does not answer."
             ) from error
-        except _DRIVER_ERRORS as error:
+        except DRIVER_ERRORS as error:
             raise translate(error) from error
         limit = _TimeLimit(connection, self._timeout_s)
         committing = False
@@ -237,7 +237,7 @@ class PostgresDatabase:
                 committing = not kind.get("readonly", False)
                 await transaction.commit()
                 return result
-        except _DRIVER_ERRORS as error:
+        except DRIVER_ERRORS as error:
             raise _failure(error, connection, limit, committing=committing) from error
         finally:
             limit.cancel()
@@ -302,7 +302,7 @@ def _is_lost(connection: Any) -> bool:
 async def _give_back(pool: Any, connection: Any) -> None:
     try:
         await pool.release(connection, timeout=CLOSE_S)
-    except _DRIVER_ERRORS as error:  # the pool has closed it, and makes another when it is needed
+    except DRIVER_ERRORS as error:  # the pool has closed it, and makes another when it is needed
         _log.warning("a connection to PostgreSQL was given up: %s", error or type(error).__name__)
 
 

@@ -1,4 +1,4 @@
-"""Runs: admission, leases, the conditional transitions of a run's row, and what is counted from its parts.
+"""Runs: admission, the conditional transitions of a run's row, and what is counted from its parts.
 
 A run ends once. Every transition is one conditional update, so that the database orders a checkpoint, a cancel and a
 take-over, whichever process they come from.
@@ -17,7 +17,6 @@ from sqlalchemy import (
     case,
     cast,
     func,
-    or_,
     select,
     update,
 )
@@ -39,10 +38,10 @@ _decode_parts = msgspec.json.Decoder(Parts).decode
 
 _JSON = ("metadata", "request_config")
 _PLAIN = tuple(name for name in Run.__struct_fields__ if name not in (*_JSON, "background"))
-_COLUMNS = [runs.columns[name] for name in Run.__struct_fields__]
+COLUMNS = [runs.columns[name] for name in Run.__struct_fields__]
 
-_this_run = runs.c.id == bindparam("run", type_=Text())
-_this_lease = runs.c.lease == bindparam("held_lease", type_=BigInteger())
+THIS_RUN = runs.c.id == bindparam("run", type_=Text())
+THIS_LEASE = runs.c.lease == bindparam("held_lease", type_=BigInteger())
 
 _INSERT = insert_or_ignore(runs)
 _INSERT_LEASED = PerDialect(
@@ -53,57 +52,21 @@ _INSERT_LEASED = PerDialect(
         .on_conflict_do_nothing()
     )
 )
-_ONE = select(*_COLUMNS).where(_this_run)
-_DELETE = delete_from(runs).where(_this_run).returning(runs.c.id, runs.c.created_us, runs.c.total_duration_ns)
-_ACTIVE_OF_THREAD = select(*_COLUMNS).where(runs.c.thread_id == bindparam("thread"), IS_ACTIVE)
-_BY_REQUEST_KEY = select(*_COLUMNS).where(
+_ONE = select(*COLUMNS).where(THIS_RUN)
+_DELETE = delete_from(runs).where(THIS_RUN).returning(runs.c.id, runs.c.created_us, runs.c.total_duration_ns)
+_ACTIVE_OF_THREAD = select(*COLUMNS).where(runs.c.thread_id == bindparam("thread"), IS_ACTIVE)
+_BY_REQUEST_KEY = select(*COLUMNS).where(
     runs.c.thread_id == bindparam("thread"), runs.c.request_key == bindparam("key")
 )
-_ACTIVE_WITH_PARENT = select(*_COLUMNS).where(IS_ACTIVE, runs.c.metadata.contains(f'"{PARENT}":"', autoescape=True))
+_ACTIVE_WITH_PARENT = select(*COLUMNS).where(IS_ACTIVE, runs.c.metadata.contains(f'"{PARENT}":"', autoescape=True))
 _BY_OTID = (
-    select(*_COLUMNS)
+    select(*COLUMNS)
     .join(run_otids, run_otids.c.run_id == runs.c.id)
     .where(run_otids.c.thread_id == bindparam("thread"), run_otids.c.otid == bindparam("otid"))
     .order_by(runs.c.created_us.desc(), runs.c.id.desc())
     .limit(1)
 )
 _ADD_OTIDS = insert_or_ignore(run_otids)
-_CLAIM = (
-    update(runs)
-    .where(
-        _this_run,
-        IS_ACTIVE,
-        or_(
-            runs.c.lease_owner.is_(None),
-            runs.c.lease_owner == bindparam("owner"),
-            runs.c.lease_expires_us <= bindparam("now_us"),
-        ),
-    )
-    .values(lease=runs.c.lease + 1, lease_owner=bindparam("owner"), lease_expires_us=bindparam("until_us"))
-    .returning(*_COLUMNS)
-)
-_EXPIRED = (
-    select(*_COLUMNS)
-    .where(IS_ACTIVE, or_(runs.c.lease_expires_us.is_(None), runs.c.lease_expires_us <= bindparam("now_us")))
-    .order_by(runs.c.created_us, runs.c.id)
-    .limit(bindparam("at_most"))
-)
-_EXPIRE_OTHERS = (
-    update(runs)
-    .where(IS_ACTIVE, runs.c.lease_owner.is_not(None), runs.c.lease_owner != bindparam("owner"))
-    .values(lease_expires_us=0)
-)
-_RENEW = (
-    update(runs)
-    .where(runs.c.lease_owner == bindparam("owner"), IS_ACTIVE)
-    .values(lease_expires_us=database_now_us() + bindparam("ttl_us", type_=BigInteger()))
-    .returning(runs.c.id, runs.c.lease, runs.c.cancel_asked_us)
-)
-_RENEW_THESE = _RENEW.where(one_of(runs.c.id, "ids"))
-_held = select(runs.c.id).where(_this_run, _this_lease, IS_ACTIVE)
-_HELD = _held.with_for_update(read=True)
-_HELD_UNLOCKED = _held.with_for_update(read=True, skip_locked=True)
-_RELEASE = update(runs).where(_this_run, _this_lease).values(lease_owner=None, lease_expires_us=None)
 _CHECKPOINTED = (
     "status",
     "stop_reason",
@@ -115,7 +78,7 @@ _CHECKPOINTED = (
 )
 _CHECKPOINT = (
     update(runs)
-    .where(_this_run, _this_lease, IS_ACTIVE, runs.c.checkpoints < bindparam("number", type_=BigInteger()))
+    .where(THIS_RUN, THIS_LEASE, IS_ACTIVE, runs.c.checkpoints < bindparam("number", type_=BigInteger()))
     .values(
         {
             name: func.coalesce(bindparam(f"new_{name}", type_=runs.columns[name].type), runs.columns[name])
@@ -128,13 +91,13 @@ _CHECKPOINT = (
 _CHECKPOINT_UNLESS_CANCELLING = _CHECKPOINT.where(runs.c.cancel_asked_us.is_(None))
 _ASK_CANCEL = (
     update(runs)
-    .where(_this_run, IS_ACTIVE)
+    .where(THIS_RUN, IS_ACTIVE)
     .values(cancel_asked_us=func.coalesce(runs.c.cancel_asked_us, bindparam("now_us", type_=BigInteger())))
-    .returning(*_COLUMNS)
+    .returning(*COLUMNS)
 )
 _END_PARKED = (
     update(runs)
-    .where(_this_run, runs.c.status == "completed", runs.c.stop_reason == "requires_approval")
+    .where(THIS_RUN, runs.c.status == "completed", runs.c.stop_reason == "requires_approval")
     .values(status="cancelled", stop_reason="cancelled")
 )
 _TAKE_CALLBACKS = (
@@ -149,12 +112,12 @@ _TAKE_CALLBACKS = (
         )
     )
     .values(callback_due_us=bindparam("hold_until_us"), callback_attempts=runs.c.callback_attempts + 1)
-    .returning(*_COLUMNS, runs.c.callback_attempts)
+    .returning(*COLUMNS, runs.c.callback_attempts)
 )
 _NEXT_CALLBACK = select(func.min(runs.c.callback_due_us).label("due_us")).where(runs.c.callback_due_us.is_not(None))
 _CALLBACK_TRIED = (
     update(runs)
-    .where(_this_run)
+    .where(THIS_RUN)
     .values(
         callback_sent_us=bindparam("sent_us", type_=BigInteger()),
         callback_status_code=bindparam("status_code"),
@@ -183,7 +146,7 @@ _CALLING = (
     .where(messages.c.run_id == bindparam("run"), one_of(messages.c.role, ("assistant", "approval")))
     .order_by(messages.c.seq)
 )
-_SET_METADATA = update(runs).where(_this_run).values(metadata=bindparam("merged"))
+_SET_METADATA = update(runs).where(THIS_RUN).values(metadata=bindparam("merged"))
 _BY_AGE = Ordering(sort=runs.c.created_us, id=runs.c.id, what="Run")
 _BY_DURATION = Ordering(sort=runs.c.total_duration_ns, id=runs.c.id, what="Run")
 
@@ -236,7 +199,7 @@ async def by_request_key(tx: Transaction, thread_id: str, key: str) -> Run | Non
 
 async def active_descendants(tx: Transaction, run_id: str) -> list[str]:
     """Runs that have not ended, and that a tool of this one has started, or a tool of a run that it has started."""
-    active = [_run(row) for row in await tx.fetch_all(_ACTIVE_WITH_PARENT)]
+    active = [run_from(row) for row in await tx.fetch_all(_ACTIVE_WITH_PARENT)]
     parents: dict[str, str | None] = {run.id: run.metadata.get(PARENT) for run in active}
     found: list[str] = []
     for run in active:
@@ -266,13 +229,13 @@ async def list_runs(
     tx: Transaction, filters: RunFilter, page: Page, order_by: Literal["created_at", "duration"] = "created_at"
 ) -> list[Run]:
     """By duration, a run that has none yet is not listed."""
-    query = select(*_COLUMNS).where(*conditions(filters))
+    query = select(*COLUMNS).where(*conditions(filters))
     if order_by == "duration":
         query = query.where(runs.c.total_duration_ns.is_not(None))
     if filters.duration_percentile is not None:
         query = query.where(runs.c.total_duration_ns >= await _percentile(tx, filters, filters.duration_percentile))
     ordering = _BY_AGE if order_by == "created_at" else _BY_DURATION
-    return [_run(row) for row in await fetch_page(tx, query, ordering, page)]
+    return [run_from(row) for row in await fetch_page(tx, query, ordering, page)]
 
 
 async def _percentile(tx: Transaction, filters: RunFilter, percentile: int) -> int:
@@ -281,48 +244,6 @@ async def _percentile(tx: Transaction, filters: RunFilter, percentile: int) -> i
     rank = ((counted["runs"] if counted else 0) - 1) * percentile // 100
     row = await tx.fetch_one(measured.order_by(runs.c.total_duration_ns).limit(1).offset(max(0, rank)))
     return row["total_duration_ns"] if row else 0
-
-
-async def claim(tx: Transaction, run_id: str, owner: str, now_us: int, ttl_us: int) -> Run | None:
-    """Take an active run that nobody else holds; the lease number grows, which fences out whoever held it before."""
-    row = await tx.fetch_one(_CLAIM, {"run": run_id, "owner": owner, "now_us": now_us, "until_us": now_us + ttl_us})
-    return _maybe(row)
-
-
-async def expired(tx: Transaction, now_us: int, limit: int) -> list[Run]:
-    """Active runs that no live owner drives."""
-    return [_run(row) for row in await tx.fetch_all(_EXPIRED, {"now_us": now_us, "at_most": limit})]
-
-
-async def expire_other_leases(tx: Transaction, owner: str) -> None:
-    """Their owner stays on record: it was cut off, which is not the same as having let go."""
-    await tx.execute(_EXPIRE_OTHERS, {"owner": owner})
-
-
-async def renew(
-    tx: Transaction, owner: str, ttl_us: int, run_ids: Sequence[str] | None = None
-) -> list[tuple[str, int, int | None]]:
-    """Extend the leases of one owner at once; of these runs only, when they are given, so that one it has lost track
-    of can expire. Gives (run id, lease, when a cancel was asked) for each."""
-    given: dict[str, Any] = {"owner": owner, "ttl_us": ttl_us}
-    if run_ids is None:
-        rows = await tx.fetch_all(_RENEW, given)
-    else:
-        rows = await tx.fetch_all(_RENEW_THESE, {**given, "ids": list(run_ids)})
-    return [(row["id"], row["lease"], row["cancel_asked_us"]) for row in rows]
-
-
-async def is_held(tx: Transaction, run_id: str, lease: int, *, wait: bool = True) -> bool:
-    """Whether this lease is the run's current one; then nobody can take the run over before the transaction ends.
-
-    Without `wait` it is False also while another transaction, which may be stuck, changes the run: ask again later.
-    """
-    return await tx.fetch_one(_HELD if wait else _HELD_UNLOCKED, {"run": run_id, "held_lease": lease}) is not None
-
-
-async def release(tx: Transaction, run_id: str, lease: int) -> bool:
-    """Let another worker have it at once."""
-    return await tx.execute(_RELEASE, {"run": run_id, "held_lease": lease}) == 1
 
 
 async def checkpoint(
@@ -386,7 +307,7 @@ async def callbacks_due(tx: Transaction, now_us: int, limit: int, hold_us: int) 
     Each is put off by `hold_us`: nobody else takes it meanwhile, and it comes back if this process dies.
     """
     rows = await tx.fetch_all(_TAKE_CALLBACKS, {"now_us": now_us, "at_most": limit, "hold_until_us": now_us + hold_us})
-    return [(_run(row), row["callback_attempts"]) for row in rows]
+    return [(run_from(row), row["callback_attempts"]) for row in rows]
 
 
 async def next_callback_us(tx: Transaction) -> int | None:
@@ -440,10 +361,10 @@ async def _set_metadata(tx: Transaction, run_id: str, stored: str, changes: Mapp
 
 
 def _maybe(row: Row | None) -> Run | None:
-    return None if row is None else _run(row)
+    return None if row is None else run_from(row)
 
 
-def _run(row: Row) -> Run:
+def run_from(row: Row) -> Run:
     return Run(
         **{name: row[name] for name in _PLAIN},
         background=bool(row["background"]),

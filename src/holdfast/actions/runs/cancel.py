@@ -76,7 +76,8 @@ class CancelRuns:
         What it has started goes with it, whatever becomes of this process: the wish is put on all of them at once.
         What it starts until it has ended goes afterwards; then it starts no more.
         """
-        if await self._database.write(lambda tx: _ask_cancel(tx, run.id, self._clock.now_us())):
+        if asked := await self._database.write(lambda tx: _ask_cancel(tx, run.id, self._clock.now_us())):
+            self._worker.bus.cancel_asked(asked)
             await self._ended(run.id)
             await self._stop_descendants(run.id)
         return await self._database.read(lambda tx: runs.get(tx, run.id))
@@ -103,13 +104,14 @@ class CancelRuns:
                     return
 
 
-async def _ask_cancel(tx: Transaction, run_id: str, now_us: int) -> bool:
-    """Whether it was active."""
+async def _ask_cancel(tx: Transaction, run_id: str, now_us: int) -> list[str]:
+    """Of which runs it was asked: none, if it was not active."""
     if await runs.ask_cancel(tx, run_id, now_us) is None:
-        return False
-    for descendant in await runs.active_descendants(tx, run_id):
+        return []
+    descendants = await runs.active_descendants(tx, run_id)
+    for descendant in descendants:
         await runs.ask_cancel(tx, descendant, now_us)
-    return True
+    return [run_id, *descendants]
 
 
 async def _stoppable_of_agent(tx: Transaction, agent_id: str) -> list[str]:

@@ -1,0 +1,143 @@
+"""Leases: who may drive a run, and until when, by the database's clock. The number of a lease is the fencing token: it
+grows with every claim, and whoever writes for the run must hold the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import BigInteger, and_, bindparam, func, or_, select, update
+
+from holdfast.core.records import Run
+from holdfast.store.run_filters import IS_ACTIVE
+from holdfast.store.runs import COLUMNS, THIS_LEASE, THIS_RUN, run_from
+from holdfast.store.statements import database_now_us, one_of
+from holdfast.store.tables import runs
+from holdfast.store.transaction import Transaction
+
+_CLAIM = (
+    update(runs)
+    .where(
+        THIS_RUN,
+        IS_ACTIVE,
+        or_(
+            runs.c.lease_owner.is_(None),
+            runs.c.lease_owner == bindparam("owner"),
+            runs.c.lease_expires_us <= bindparam("now_us"),
+        ),
+    )
+    .values(lease=runs.c.lease + 1, lease_owner=bindparam("owner"), lease_expires_us=bindparam("until_us"))
+    .returning(*COLUMNS)
+)
+_is_waiting = and_(IS_ACTIVE, or_(runs.c.lease_expires_us.is_(None), runs.c.lease_expires_us <= bindparam("now_us")))
+# Read once, by the index of active runs: both databases keep a query that is used twice.
+_active = select(runs.c.id, runs.c.agent_id, runs.c.created_us, runs.c.lease_expires_us).where(IS_ACTIVE).cte("active")
+_waiting = (
+    select(
+        _active.c.id,
+        _active.c.agent_id,
+        _active.c.created_us,
+        func.row_number()
+        .over(partition_by=_active.c.agent_id, order_by=(_active.c.created_us, _active.c.id))
+        .label("place"),
+    )
+    .where(or_(_active.c.lease_expires_us.is_(None), _active.c.lease_expires_us <= bindparam("now_us")))
+    .cte("waiting")
+)
+_driven = (
+    select(_active.c.agent_id, func.count().label("count"))
+    .where(_active.c.lease_expires_us > bindparam("now_us"))
+    .group_by(_active.c.agent_id)
+    .cte("driven")
+)
+_NEXT = (
+    select(_waiting.c.id)
+    .select_from(_waiting.outerjoin(_driven, _driven.c.agent_id == _waiting.c.agent_id))
+    .order_by(func.coalesce(_driven.c.count, 0) + _waiting.c.place, _waiting.c.created_us, _waiting.c.id)
+    .limit(bindparam("at_most"))
+)
+_LOCK = (
+    select(runs.c.id, runs.c.lease_owner).where(one_of(runs.c.id, "ids"), _is_waiting).with_for_update(skip_locked=True)
+)
+_CLAIM_LOCKED = (
+    update(runs)
+    .where(one_of(runs.c.id, "ids"))
+    .values(lease=runs.c.lease + 1, lease_owner=bindparam("owner"), lease_expires_us=bindparam("until_us"))
+    .returning(*COLUMNS)
+)
+_EXPIRE_OTHERS = (
+    update(runs)
+    .where(IS_ACTIVE, runs.c.lease_owner.is_not(None), runs.c.lease_owner != bindparam("owner"))
+    .values(lease_expires_us=0)
+)
+_RENEW = (
+    update(runs)
+    .where(runs.c.lease_owner == bindparam("owner"), IS_ACTIVE)
+    .values(lease_expires_us=database_now_us() + bindparam("ttl_us", type_=BigInteger()))
+    .returning(runs.c.id, runs.c.lease, runs.c.cancel_asked_us)
+)
+_RENEW_THESE = _RENEW.where(one_of(runs.c.id, "ids"))
+_held = select(runs.c.id).where(THIS_RUN, THIS_LEASE, IS_ACTIVE)
+_HELD = _held.with_for_update(read=True)
+_HELD_UNLOCKED = _held.with_for_update(read=True, skip_locked=True)
+_RELEASE = update(runs).where(THIS_RUN, THIS_LEASE).values(lease_owner=None, lease_expires_us=None)
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    run: Run
+    owner_died: bool  # the earlier owner did not let go of it
+
+
+async def claim(tx: Transaction, run_id: str, owner: str, now_us: int, ttl_us: int) -> Run | None:
+    """Take an active run that nobody else holds; the lease number grows, which fences out whoever held it before."""
+    row = await tx.fetch_one(_CLAIM, {"run": run_id, "owner": owner, "now_us": now_us, "until_us": now_us + ttl_us})
+    return run_from(row) if row else None
+
+
+async def waiting(tx: Transaction, now_us: int, at_most: int) -> list[str]:
+    """Runs that no live owner drives. First those of agents of which the fewest runs are driven or waiting before them,
+    then the oldest: an agent with a thousand waiting runs does not keep another's one waiting."""
+    return [row["id"] for row in await tx.fetch_all(_NEXT, {"now_us": now_us, "at_most": at_most})]
+
+
+async def claim_many(tx: Transaction, run_ids: Sequence[str], owner: str, now_us: int, ttl_us: int) -> list[Claimed]:
+    """Takes those that no live owner drives, and that nobody else is just taking."""
+    locked = await tx.fetch_all(_LOCK, {"ids": list(run_ids), "now_us": now_us})
+    owners: dict[str, str | None] = {row["id"]: row["lease_owner"] for row in locked}
+    if not owners:
+        return []
+    given = {"ids": list(owners), "owner": owner, "until_us": now_us + ttl_us}
+    taken = {row["id"]: run_from(row) for row in await tx.fetch_all(_CLAIM_LOCKED, given)}
+    return [Claimed(taken[run_id], owners[run_id] is not None) for run_id in run_ids if run_id in taken]
+
+
+async def expire_other_leases(tx: Transaction, owner: str) -> None:
+    """Their owner stays on record: it was cut off, which is not the same as having let go."""
+    await tx.execute(_EXPIRE_OTHERS, {"owner": owner})
+
+
+async def renew(
+    tx: Transaction, owner: str, ttl_us: int, run_ids: Sequence[str] | None = None
+) -> list[tuple[str, int, int | None]]:
+    """Extend the leases of one owner at once; of these runs only, when they are given, so that one it has lost track
+    of can expire. Gives (run id, lease, when a cancel was asked) for each."""
+    given: dict[str, Any] = {"owner": owner, "ttl_us": ttl_us}
+    if run_ids is None:
+        rows = await tx.fetch_all(_RENEW, given)
+    else:
+        rows = await tx.fetch_all(_RENEW_THESE, {**given, "ids": list(run_ids)})
+    return [(row["id"], row["lease"], row["cancel_asked_us"]) for row in rows]
+
+
+async def is_held(tx: Transaction, run_id: str, lease: int, *, wait: bool = True) -> bool:
+    """Whether this lease is the run's current one; then nobody can take the run over before the transaction ends.
+
+    Without `wait` it is False also while another transaction, which may be stuck, changes the run: ask again later.
+    """
+    return await tx.fetch_one(_HELD if wait else _HELD_UNLOCKED, {"run": run_id, "held_lease": lease}) is not None
+
+
+async def release(tx: Transaction, run_id: str, lease: int) -> bool:
+    """Let another worker have it at once."""
+    return await tx.execute(_RELEASE, {"run": run_id, "held_lease": lease}) == 1
