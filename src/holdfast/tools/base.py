@@ -1,4 +1,4 @@
-"""The seam between the engine and whatever carries out a tool call."""
+"""The interface between the engine and whatever runs a tool call."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     content: Content
     stdout: tuple[str, ...] | None = None
     stderr: tuple[str, ...] | None = None
-    isolation: str | None = None  # which walls stood around it: "bubblewrap+namespaces+landlock+seccomp", …
+    isolation: str | None = None  # which layers were in force: "bubblewrap+namespaces+landlock+seccomp", …
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """What stands around tools, in words for whoever starts the server."""
+class SandboxStatus(msgspec.Struct, frozen=True):
+    """What isolates tools, as text for whoever starts the server."""
 
     tools: str  # what isolates them
     egress: str  # what they may connect to
 
 
 class Sandbox(Protocol):
-    async def standing(self) -> Standing:
-        """Once the walls were tried."""
+    async def status(self) -> SandboxStatus:
+        """Once every layer of isolation was tried."""
         ...
 
     async def run(self, job: Job) -> Outcome:

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.core.egress import DNS_PORT, Address, Egress, plain
 from holdfast.netguard import is_public, may_be_of_this_machine
-from holdfast.tools.sandbox import foreign
+from holdfast.tools.sandbox import other_process
 from holdfast.tools.sandbox.contract import EgressConfig
 
 _FAMILY: Final = struct.Struct("=H")
@@ -76,7 +76,7 @@ def unix_destination(pid: int, path: str, scratch: str) -> int:
     another service's, are none of a tool's business under any policy."""
     if not path.startswith("/"):
         path = os.path.join(os.readlink(f"/proc/{pid}/cwd"), path)
-    handle = foreign.open_beneath_root(pid, path)
+    handle = other_process.open_beneath_root(pid, path)
     try:
         found, ours = os.fstat(handle), os.stat(f"/proc/{pid}/root{scratch}")
         if not stat.S_ISSOCK(found.st_mode):

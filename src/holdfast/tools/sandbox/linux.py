@@ -135,7 +135,7 @@ def enter_pid_namespace(fd: int) -> None:
     call("setns", ctypes.c_int(fd), ctypes.c_int(CLONE_NEWPID))
 
 
-def found_namespaces() -> None:
+def create_namespaces() -> None:
     """Go on as process 1 of new user, pid and mount namespaces. The caller stays outside and ends with that process.
 
     To create a pid namespace for every call, and to come back from it, a process must own its pid namespace too; under

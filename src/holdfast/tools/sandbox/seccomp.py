@@ -1,4 +1,4 @@
-"""A short list of system calls that no tool needs and that break walls. They fail with EPERM; all others pass."""
+"""A short list of system calls that no tool needs and that weaken isolation. They fail with EPERM; all others pass."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _DENIED: Final = {
     "msgget": (68, 186),
     "semget": (64, 190),
 }
-# Room on a disk that is taken without a byte being written. The C library writes zeros instead.
+# Space on a disk that is taken without a byte being written. The C library writes zeros instead.
 _FALLOCATE: Final = (285, 47)
 
 
