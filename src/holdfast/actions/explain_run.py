@@ -13,13 +13,13 @@ from holdfast.core.run import Phase, RunState, replay
 from holdfast.errors import IllegalEvent
 from holdfast.store import agents, journal, runs
 from holdfast.store.transaction import Transaction
-from holdfast.wire.why import Story
+from holdfast.wire.why import RunDetails
 
 _event = msgspec.json.Decoder(AnyEvent)
 log = logging.getLogger(__name__)
 
 
-async def explain_run(tx: Transaction, run_id: str, now_us: int) -> Story:
+async def explain_run(tx: Transaction, run_id: str, now_us: int) -> RunDetails:
     run = await runs.get(tx, run_id)
     texts = await journal.load_timed(tx, run_id)
     state: RunState | None = None
@@ -30,7 +30,7 @@ async def explain_run(tx: Transaction, run_id: str, now_us: int) -> Story:
         # The one run most in need of an explanation must not be the one that cannot be asked about.
         log.warning("the journal of run %s cannot be replayed: %s", run_id, error)
         events = []
-    return Story(
+    return RunDetails(
         run=run,
         state=state,
         events=events,

@@ -5,7 +5,7 @@ Of a long query the first words must do.
 
 from __future__ import annotations
 
-from holdfast.core.fusion import fused
+from holdfast.core.fusion import fuse_rankings
 from holdfast.core.heartbeats import visible_text
 from holdfast.core.moments import moments
 from holdfast.core.words import MOST_ASKED
@@ -37,7 +37,7 @@ async def search_stored(database: Database, request: MessageSearch) -> list[Mess
     """Stored messages of any role, newest first."""
     roles = None if request.roles is None else tuple(request.roles)
     found = await database.read_long(lambda tx: _find(tx, request, roles))
-    return message_hits(found, [score for _, score in fused([[row.message.id for row in found]])])
+    return message_hits(found, [score for _, score in fuse_rankings([[row.message.id for row in found]])])
 
 
 async def _find(

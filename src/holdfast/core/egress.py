@@ -81,7 +81,7 @@ class UnknownEgress(ValueError):
 
 def is_public(address: Address) -> bool:
     """Whether the address belongs to the internet, also when it is an IPv4 address in the clothes of an IPv6 one."""
-    address = plain(address)
+    address = unwrap_ipv4(address)
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.sixtofour or (address.teredo[1] if address.teredo else None)
         if inner is not None:
@@ -91,7 +91,7 @@ def is_public(address: Address) -> bool:
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 
-def plain(address: Address) -> Address:
+def unwrap_ipv4(address: Address) -> Address:
     """The IPv4 address that an IPv4-mapped, IPv4-compatible or NAT64 address stands for; others as they are."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
@@ -148,7 +148,7 @@ def _matches(entry: Entry, address: Address, port: int) -> bool:
     network = entry.network
     if network is None or entry.port not in (None, port):
         return False
-    judged = plain(address)
+    judged = unwrap_ipv4(address)
     return judged.version == network.version and judged in network
 
 
@@ -171,7 +171,7 @@ def _entry(text: str) -> Entry:
 
 def _plain_network(network: Network) -> Network:
     if network.prefixlen == network.max_prefixlen:
-        return ipaddress.ip_network(plain(network.network_address))
+        return ipaddress.ip_network(unwrap_ipv4(network.network_address))
     return network
 
 

@@ -56,14 +56,14 @@ _DENIED: Final = "Continuing: user denied request to call tool."
 Outcome = Literal["ran", "refused", "denied"]
 
 
-class Next(msgspec.Struct, frozen=True):
+class NextStep(msgspec.Struct, frozen=True):
     """What follows a call: another step, which the model is told the reason of, or the end of the turn."""
 
     reason: str | None
     stop_reason: StopReason = "end_turn"
 
 
-class Asked(msgspec.Struct, frozen=True):
+class HeartbeatArguments(msgspec.Struct, frozen=True):
     """What a call says besides the arguments of its tool."""
 
     thoughts: str = ""
@@ -136,13 +136,13 @@ def _as_text(thoughts: Any) -> str:
     return msgspec.json.encode(thoughts).decode()
 
 
-def asked_in(arguments: str) -> Asked:
+def heartbeat_arguments(arguments: str) -> HeartbeatArguments:
     """Raises ToolFailed for what is not a JSON object. A model may write the flag as text."""
     given = all_arguments_of(arguments)
     heartbeat = given.get(HEARTBEAT)
     if isinstance(heartbeat, str):
         heartbeat = heartbeat.strip().lower() == "true"
-    return Asked(_as_text(given.get(THINKING)), bool(heartbeat))
+    return HeartbeatArguments(_as_text(given.get(THINKING)), bool(heartbeat))
 
 
 def stored_arguments(arguments: Mapping[str, Any], *, heartbeat: bool) -> str:
@@ -150,12 +150,12 @@ def stored_arguments(arguments: Mapping[str, Any], *, heartbeat: bool) -> str:
     return msgspec.json.encode({**arguments, HEARTBEAT: heartbeat}).decode()
 
 
-def told_arguments(arguments: str, thoughts: str) -> str:
+def arguments_with_thoughts(arguments: str, thoughts: str) -> str:
     """A stored call as it is shown to the model that made it: thoughts are an argument again."""
     return msgspec.json.encode({THINKING: thoughts, **all_arguments_of(arguments)}).decode()
 
 
-def words_of(call: ToolCall, speaking: Speaking | None) -> str | None:
+def spoken_text(call: ToolCall, speaking: Speaking | None) -> str | None:
     """What a call of the speaking tool says, or None for any other call. What is not a text is shown as JSON."""
     if speaking is None or call.name != speaking.tool:
         return None
@@ -168,7 +168,7 @@ def words_of(call: ToolCall, speaking: Speaking | None) -> str | None:
     return msgspec.json.format(msgspec.json.encode(words), indent=2).decode()
 
 
-def only_confirms(answer: ToolReturn, speaking: Speaking | None) -> bool:
+def only_confirms_speech(answer: ToolReturn, speaking: Speaking | None) -> bool:
     """A return that says no more than that words were said, which are shown themselves."""
     said = speaking is not None and answer.name == speaking.tool
     return said and answer.status != "error" and not answer.was_asked
@@ -176,23 +176,23 @@ def only_confirms(answer: ToolReturn, speaking: Speaking | None) -> bool:
 
 def visible_text(message: Message) -> str:
     """What a reader sees of it: what was said, in texts and through send_message, and what tools returned."""
-    words = [words for call in message.calls if (words := words_of(call, Speaking()))]
+    words = [words for call in message.calls if (words := spoken_text(call, Speaking()))]
     returned = [content_text(answer.content) for answer in message.returns]
     return "\n".join([text_of(message.parts), *words, *returned])
 
 
-def spoken_in(loop: HeartbeatLoop, reply: Reply) -> Parts:
+def reply_parts(loop: HeartbeatLoop, reply: Reply) -> Parts:
     """What is kept of a reply besides its call."""
     if not loop.thinking:
         return _text_as_thoughts(reply)
     try:
-        thoughts = asked_in(reply.calls[0].arguments).thoughts if reply.calls else ""
+        thoughts = heartbeat_arguments(reply.calls[0].arguments).thoughts if reply.calls else ""
     except ToolFailed:  # the call is refused for it; what it was seen to think is kept
         thoughts = _shown_of(loop, reply.calls[0])[0]
     return (*_without_text(reply), Thoughts(thoughts)) if thoughts else _without_text(reply)
 
 
-def cut_off_in(spec: RunSpec, loop: HeartbeatLoop, reply: Reply) -> Parts:
+def partial_parts(spec: RunSpec, loop: HeartbeatLoop, reply: Reply) -> Parts:
     """What was shown of a reply that was cut off: its thoughts, and the words that its call had got to. Words are shown
     once the thoughts are whole, and never of a call that asks first."""
     thoughts = words = ""
@@ -235,22 +235,22 @@ def after_call(
     asked: bool,
     outcome: Outcome = "ran",
     failed: bool = False,
-) -> Next:
+) -> NextStep:
     """`history` includes the call, if it ran."""
     if outcome == "refused":
-        return Next(_VIOLATION)
+        return NextStep(_VIOLATION)
     if outcome == "denied":
-        return Next(_DENIED)
+        return NextStep(_DENIED)
     ends = tool_rules.any_ends_turn(rules, (name,))
     if not ends:
         of_tool = [rule for rule in rules if rule.tool_name == name]
         if any(isinstance(rule, (Children, Conditional)) for rule in of_tool):
-            return Next(_CHILD_RULE)
+            return NextStep(_CHILD_RULE)
         if any(isinstance(rule, ContinueLoop) for rule in of_tool):
-            return Next(_CONTINUE_RULE)
+            return NextStep(_CONTINUE_RULE)
         if asked:
-            return Next(_FAILED if failed else _RETURNING_CONTROL)
+            return NextStep(_FAILED if failed else _RETURNING_CONTROL)
     missing = tool_rules.uncalled_required(rules, attached, history)
     if missing:
-        return Next(f"Continuing, user expects these tools: [{', '.join(missing)}] to be called still.")
-    return Next(None, "tool_rule" if ends and asked else "end_turn")
+        return NextStep(f"Continuing, user expects these tools: [{', '.join(missing)}] to be called still.")
+    return NextStep(None, "tool_rule" if ends and asked else "end_turn")

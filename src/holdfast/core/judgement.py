@@ -54,12 +54,12 @@ def resume(hold: Hold, decisions: Sequence[Decision]) -> tuple[JudgedCall, ...]:
             case None:
                 return JudgedCall(held.call, "refused" if held.note else "allowed", held.note)
             case Approve():
-                asked = heartbeats.asked_in(held.call.arguments)
+                asked = heartbeats.heartbeat_arguments(held.call.arguments)
                 return JudgedCall(held.call, "allowed", approved=held.tool, heartbeat=asked.heartbeat)
             case Deny(_, reason):
                 return JudgedCall(held.call, "denied", reason)
             case _:
-                asked = heartbeats.asked_in(held.call.arguments)
+                asked = heartbeats.heartbeat_arguments(held.call.arguments)
                 return JudgedCall(held.call, "answered", heartbeat=asked.heartbeat)
 
     return tuple(judged(index) for index in range(len(hold.calls)))
@@ -90,7 +90,7 @@ def _with_heartbeat(
     """The call as a run with heartbeats keeps it. A call that waits for a decision keeps what the model asked for: what
     the loop makes of it is not known yet."""
     try:
-        asked = heartbeats.asked_in(made.arguments).heartbeat
+        asked = heartbeats.heartbeat_arguments(made.arguments).heartbeat
         arguments = arguments_of(judged.call.arguments)
     except ToolFailed:  # it was refused for that
         return judged

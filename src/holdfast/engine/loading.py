@@ -19,7 +19,8 @@ from holdfast.store import agents, blocks, frames, journal, messages, steps, thr
 from holdfast.store.transaction import Database, Transaction
 
 _event = msgspec.json.Decoder(AnyEvent)
-# More frames than an owner can have shown before they were stored: its successor gives none of their numbers again.
+# More frames than an owner can have shown before they were stored: its successor uses none of their numbers
+# (decision 13).
 SKIPPED_AFTER_DEATH: Final = 2**20
 
 

@@ -1,4 +1,4 @@
-"""What memory tools do to blocks, each guarded by the version of the block that it was computed from."""
+"""What memory tools do to blocks: an optimistic lock on the version of the block that each edit was computed from."""
 
 from __future__ import annotations
 

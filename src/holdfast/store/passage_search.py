@@ -19,9 +19,9 @@ from sqlalchemy.sql.functions import FunctionElement
 from holdfast.core.records import Passage
 from holdfast.store import passages as passage_rows
 from holdfast.store.archive_tables import VECTOR, archives, passage_tags, passage_vectors, passages
-from holdfast.store.blocks import holds_text, tagged
+from holdfast.store.blocks import contains_text, tagged
 from holdfast.store.nearness import code_of, similarities
-from holdfast.store.statements import one_of
+from holdfast.store.statements import in_array
 from holdfast.store.transaction import Transaction
 from holdfast.store.vector_index import VectorIndex
 
@@ -32,7 +32,7 @@ _MOST_RANKED: Final = 10_000  # texts; a word that is in nearly all of them tell
 _TOO_FEW: Final = 5
 _WORDS = table("passage_words", column("rowid"), column("rank"))
 _KNOWN = table("passage_words_known", column("term"), column("doc"))
-_COUNTS = select(_KNOWN.c.term, _KNOWN.c.doc).where(one_of(_KNOWN.c.term, "words"))
+_COUNTS = select(_KNOWN.c.term, _KNOWN.c.doc).where(in_array(_KNOWN.c.term, "words"))
 _LEXEMES: ColumnElement[Any] = literal_column("passages.lexemes")  # which only PostgreSQL has
 _SHORT_FIRST: Final = 1  # of two texts that have a word equally often: PostgreSQL's normalisation by length
 _EXTENSIONS = table("pg_extension", column("extname"))
@@ -144,7 +144,7 @@ async def by_text(tx: Transaction, text: str, wanted: PassageFilter, limit: int)
     """The ids of passages that hold the text anywhere, whatever its case; newest first."""
     found = (
         select(passages.c.id)
-        .where(holds_text(passages.c.text, text), *_conditions(wanted))
+        .where(contains_text(passages.c.text, text), *_conditions(wanted))
         .order_by(passages.c.created_us.desc(), passages.c.id)
         .limit(limit)
     )
@@ -186,7 +186,7 @@ async def _by_pgvector(tx: Transaction, vector: array[float], wanted: PassageFil
     found = (
         select(passage_vectors.c.passage_id)
         .where(
-            one_of(passage_vectors.c.archive_id, wanted.archive_ids or ()),
+            in_array(passage_vectors.c.archive_id, wanted.archive_ids or ()),
             passage_vectors.c.dimension == len(vector),
         )
         .order_by(distance, passage_vectors.c.seq.desc())
@@ -207,7 +207,7 @@ async def _allowed(tx: Transaction, dimension: int, wanted: PassageFilter) -> li
 
 
 async def _compared(tx: Transaction, seqs: Sequence[int], vector: bytes, limit: int) -> list[str]:
-    query = select(passage_vectors.c.passage_id, passage_vectors.c.vector).where(one_of(passage_vectors.c.seq, seqs))
+    query = select(passage_vectors.c.passage_id, passage_vectors.c.vector).where(in_array(passage_vectors.c.seq, seqs))
     rows = await tx.fetch_all(query)
     near = similarities([passage_rows.vector_of(row["vector"]) for row in rows], vector)
     ranked = sorted(zip(near, rows, strict=True), key=lambda pair: -pair[0])
@@ -216,7 +216,7 @@ async def _compared(tx: Transaction, seqs: Sequence[int], vector: bytes, limit: 
 
 def _conditions(wanted: PassageFilter) -> list[ColumnElement[bool]]:
     named = wanted.archive_ids
-    here = passages.c.archive_id.not_in(_DELETED) if named is None else one_of(passages.c.archive_id, named)
+    here = passages.c.archive_id.not_in(_DELETED) if named is None else in_array(passages.c.archive_id, named)
     return [here, *_narrowed(wanted)]
 
 

@@ -1,4 +1,4 @@
-"""What a run's end leaves on its agent and its thread, in the same transaction as the end itself."""
+"""What a run's end writes to its agent and its thread, in the same transaction as the end itself (I1)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _thread = update(threads).where(threads.c.id == bindparam("thread")).values(last
 async def record(
     tx: Transaction, run: Run, stop_reason: StopReason, now_us: int, duration_ns: int | None = None
 ) -> None:
-    """Without a measured duration it is taken from the times of day, which may have been corrected in between."""
+    """Without a measured duration, the difference of the wall-clock times; it is wrong if the clock was corrected."""
     await tx.execute(
         _agent,
         {

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from sqlalchemy import ColumnElement, Text, false, func, literal_column, or_, select
 
-from holdfast.store.statements import one_of
+from holdfast.store.statements import in_array
 from holdfast.store.tables import messages, runs, steps
 
 # Spelt out, not as a parameter: only so can either database see that the indexes of active runs apply.
@@ -37,11 +37,11 @@ def conditions(filters: RunFilter) -> list[ColumnElement[bool]]:
     if filters.agent_ids is not None and len(filters.agent_ids) == 1:
         found.append(runs.c.agent_id == filters.agent_ids[0])  # so that the index gives the order too
     elif filters.agent_ids is not None:
-        found.append(one_of(runs.c.agent_id, filters.agent_ids))
+        found.append(in_array(runs.c.agent_id, filters.agent_ids))
     if filters.thread_id is not None:
         found.append(runs.c.thread_id == filters.thread_id)
     if filters.statuses is not None:
-        found.append(one_of(runs.c.status, filters.statuses))
+        found.append(in_array(runs.c.status, filters.statuses))
     elif filters.active:
         found.append(IS_ACTIVE)
     if filters.background is not None:

@@ -1,7 +1,8 @@
 """Runs: admission, leases, the conditional transitions of a run's row, and what is counted from its parts.
 
-A run ends once. Every transition is one conditional update, so that the database orders a checkpoint, a cancel and a
-take-over, whichever process they come from.
+A run ends once (I1), and a cancel that is on record wins (I5). Every transition is one conditional update, so that the
+database orders a checkpoint, a cancel and a take-over, whichever process they come from. The lease number is a fencing
+token: it grows with every claim, and a write that carries an older one changes nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from holdfast.core.messages import Parts, ToolCall
 from holdfast.core.records import PARENT, Run, RunStatus, StopReason
 from holdfast.core.usage import Usage
 from holdfast.errors import NotFound
-from holdfast.store.paging import Ordering, Page, fetch_page, remember_place
+from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.run_filters import IS_ACTIVE, RunFilter, conditions
-from holdfast.store.statements import PerDialect, database_now_us, insert_or_ignore, one_of
+from holdfast.store.statements import PerDialect, database_now_us, in_array, insert_or_ignore
 from holdfast.store.tables import messages, run_otids, runs, steps
 from holdfast.store.transaction import Row, Transaction
 
@@ -99,7 +100,7 @@ _RENEW = (
     .values(lease_expires_us=database_now_us() + bindparam("ttl_us", type_=BigInteger()))
     .returning(runs.c.id, runs.c.lease, runs.c.cancel_asked_us)
 )
-_RENEW_THESE = _RENEW.where(one_of(runs.c.id, "ids"))
+_RENEW_THESE = _RENEW.where(in_array(runs.c.id, "ids"))
 _held = select(runs.c.id).where(_this_run, _this_lease, IS_ACTIVE)
 _HELD = _held.with_for_update(read=True)
 _HELD_UNLOCKED = _held.with_for_update(read=True, skip_locked=True)
@@ -180,7 +181,7 @@ _SPENT = select(
 _STEP_COUNT = select(func.count().label("steps")).where(steps.c.run_id == bindparam("run"))
 _CALLING = (
     select(messages.c.parts)
-    .where(messages.c.run_id == bindparam("run"), one_of(messages.c.role, ("assistant", "approval")))
+    .where(messages.c.run_id == bindparam("run"), in_array(messages.c.role, ("assistant", "approval")))
     .order_by(messages.c.seq)
 )
 _LOCK = select(runs.c.metadata).where(_this_run).with_for_update()
@@ -189,14 +190,15 @@ _BY_AGE = Ordering(sort=runs.c.created_us, id=runs.c.id, what="Run")
 _BY_DURATION = Ordering(sort=runs.c.total_duration_ns, id=runs.c.id, what="Run")
 
 
-class Spent(msgspec.Struct, frozen=True):
+class RunTotals(msgspec.Struct, frozen=True):
     usage: Usage = Usage()
     steps: int = 0
     cost_usd: float | None = None
 
 
 async def insert(tx: Transaction, run: Run, lease_ttl_us: int | None = None) -> bool:
-    """False when the thread has an active run, or its request key is taken, or the run is stored already.
+    """False when the thread has an active run (I8, by a unique index), its request key is taken, or the run is stored
+    already.
 
     With `lease_ttl_us` its lease begins now, by the database's clock.
     """
@@ -224,7 +226,7 @@ async def delete(tx: Transaction, run_id: str) -> None:
     row = await tx.fetch_one(_DELETE, {"run": run_id})
     if row is None:
         raise NotFound("Run not found")
-    await remember_place(tx, row, (_BY_AGE, _BY_DURATION))
+    await save_tombstone(tx, row, (_BY_AGE, _BY_DURATION))
 
 
 async def active_of_thread(tx: Transaction, thread_id: str) -> Run | None:
@@ -285,7 +287,7 @@ async def _percentile(tx: Transaction, filters: RunFilter, percentile: int) -> i
 
 
 async def claim(tx: Transaction, run_id: str, owner: str, now_us: int, ttl_us: int) -> Run | None:
-    """Take an active run that nobody else holds; the lease number grows, which fences out whoever held it before."""
+    """Take an active run that nobody else holds (I9). The lease number grows, so that the former owner is fenced."""
     row = await tx.fetch_one(_CLAIM, {"run": run_id, "owner": owner, "now_us": now_us, "until_us": now_us + ttl_us})
     return _maybe(row)
 
@@ -296,7 +298,8 @@ async def expired(tx: Transaction, now_us: int, limit: int) -> list[Run]:
 
 
 async def expire_other_leases(tx: Transaction, owner: str) -> None:
-    """Their owner stays on record: it was cut off, which is not the same as having let go."""
+    """Their owner stays on record. It did not release the run, so it may have shown frames that are not stored, and
+    whoever claims the run must skip their numbers (decision 13)."""
     await tx.execute(_EXPIRE_OTHERS, {"owner": owner})
 
 
@@ -322,7 +325,7 @@ async def is_held(tx: Transaction, run_id: str, lease: int, *, wait: bool = True
 
 
 async def release(tx: Transaction, run_id: str, lease: int) -> bool:
-    """Let another worker have it at once."""
+    """Give the lease up, so that another worker can claim the run at once. No owner stays on record."""
     return await tx.execute(_RELEASE, {"run": run_id, "held_lease": lease}) == 1
 
 
@@ -342,7 +345,10 @@ async def checkpoint(
     metadata_merge: Mapping[str, Any] | None = None,
     unless_cancelling: bool,
 ) -> Literal["ok", "repeated", "fenced", "cancelling"]:
-    """Fence first, then write: it locks the run's row, so nothing else about the run can commit in between.
+    """Fence first, then write: the update locks the run's row, so nothing else about the run can commit in between.
+
+    The caller writes the rest of the checkpoint (events, rows, frames) in the same transaction and after this one, so a
+    fenced worker writes nothing at all (I2).
 
     What is None stays as it is. `repeated`: this owner has written the checkpoint of that `number` already, in a commit
     that it did not hear of. `fenced`: another owner has it, or it has ended. `cancelling`: a cancel is on record, and
@@ -404,7 +410,7 @@ async def next_callback_us(tx: Transaction) -> int | None:
     return row["due_us"] if row else None
 
 
-async def callback_tried(
+async def record_callback_attempt(
     tx: Transaction, run_id: str, *, sent_us: int, status_code: int | None, error: str | None, again_us: int | None
 ) -> None:
     """Record an attempt. `again_us` None: it was the last."""
@@ -412,11 +418,11 @@ async def callback_tried(
     await tx.execute(_CALLBACK_TRIED, {"run": run_id, **outcome})
 
 
-async def spent(tx: Transaction, run_id: str) -> Spent:
+async def totals(tx: Transaction, run_id: str) -> RunTotals:
     """Summed over all steps. What no step reported, or nobody knows the price of, stays None."""
     row = await tx.fetch_one(_SPENT, {"run": run_id})
     if row is None or not row["steps"]:
-        return Spent()
+        return RunTotals()
     usage = Usage(
         row["prompt_tokens"],
         row["completion_tokens"],
@@ -425,12 +431,12 @@ async def spent(tx: Transaction, run_id: str) -> Spent:
         row["reasoning_tokens"],
         bool(row["estimated"]),
     )
-    return Spent(usage, row["steps"], row["cost_usd"])
+    return RunTotals(usage, row["steps"], row["cost_usd"])
 
 
 async def usage(tx: Transaction, run_id: str) -> tuple[Usage, int]:
-    """As `spent`: the tokens, and how many steps there were."""
-    total = await spent(tx, run_id)
+    """As `totals`: the tokens, and how many steps there were."""
+    total = await totals(tx, run_id)
     return total.usage, total.steps
 
 

@@ -1,14 +1,15 @@
 """SQLite: one writer thread that commits jobs in groups; reads are made on the event loop.
 
-A disk can make only so many commits durable in a second, so the writer takes every job that has queued up while the
-last commit was on its way to the disk and commits them together. Each job has its own savepoint: one that raises
-undoes only itself. Nobody is told of success before the commit is on the disk.
+Group commit: a disk can make only so many commits durable in a second, so the writer takes every job that has queued up
+while the last commit was on its way to the disk and commits them together. Each job has its own savepoint: one that
+raises undoes only itself. No caller's future is resolved before the commit is on the disk.
 
-Jobs are coroutines only so that PostgreSQL can run them too. Here nothing in them can suspend, so they are driven to
-their end with a single `send`.
+Jobs are coroutines only so that PostgreSQL can run them too. Here nothing in them can suspend, so the writer thread
+drives each to its end with a single `send`: one hop between threads for a transaction, not one for a statement
+(decision 6).
 
-A connection drops its cache when another one has written. So reads use the writer's own while it has nothing to write,
-which finds in its cache what was just written, and one of their own at other times.
+A connection drops its cache when another one has written. So while the writer has nothing to write, reads use its
+connection, whose cache holds what was just written; at other times they use one of their own (decision 16).
 
 A read that may take long (a search, a large page) would stop the event loop, so it runs in a reader thread, with a
 connection of its own that can be interrupted.
@@ -148,12 +149,12 @@ class _Writer:
                     with self.busy:
                         self._room.make()
         finally:
-            self.busy.acquire()  # for good: nobody is to read from it either
+            self.busy.acquire()  # never released: reads must not use a connection that is closed
             self._connection.close()
             self._abandon(group)
 
     def _abandon(self, group: list[_Queued]) -> None:
-        """Only a bug ends the thread with work left; those who wait must hear of it rather than wait for ever."""
+        """Only a bug ends the thread with work left. Its callers get an error, because they would wait for ever."""
         left = [queued for queued in group if not queued.told]
         while not self.queue.empty():
             if (queued := self.queue.get()) is not None:
@@ -228,7 +229,7 @@ def _tell_performed(group: list[_Queued]) -> None:
 
 
 def _tell(group: list[_Queued]) -> None:
-    """Hand every outcome to the loop that waits for it, waking each loop once."""
+    """Resolve the futures of all jobs, with one wake-up for each event loop."""
     for queued in group:
         queued.told = True
     loops = {queued.future.get_loop(): None for queued in group}

@@ -11,7 +11,7 @@ from holdfast.core.records import Step
 from holdfast.core.usage import Usage
 from holdfast.errors import NotFound
 from holdfast.store.paging import Ordering, Page, fetch_page
-from holdfast.store.statements import insert_into, insert_or_update, one_of
+from holdfast.store.statements import in_array, insert_into, insert_or_update
 from holdfast.store.tables import providers, steps
 from holdfast.store.transaction import Row, Transaction
 
@@ -127,7 +127,7 @@ def _conditions(filters: StepFilter) -> list[ColumnElement[bool]]:
             | steps.c.model_handle.endswith(f"/{filters.model}", autoescape=True)
         )
     if filters.trace_ids is not None:
-        found.append(one_of(steps.c.trace_id, filters.trace_ids))
+        found.append(in_array(steps.c.trace_id, filters.trace_ids))
     if filters.feedback is not None:
         found.append(steps.c.feedback == filters.feedback)
     if filters.has_feedback is not None:

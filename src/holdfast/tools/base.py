@@ -17,7 +17,7 @@ _DAY_OR_MOMENT: Final = "Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of a custom tool. Arguments travel as data, never as code."""
+    """One call of a custom tool. Arguments are passed as data and never put into source code: a model writes them."""
 
     call_id: str  # also the idempotency key; visible to the tool as HOLDFAST_CALL_ID
     tool_name: str
@@ -93,6 +93,6 @@ def moment_us(name: str, text: str | None, timezone: str, end: Literal["first", 
     return first if end == "first" else last
 
 
-def value_of(text: str) -> Any:
+def parse_literal(text: str) -> Any:
     """What the model is shown as Python writes it, as the value itself."""
     return literal_eval(text)

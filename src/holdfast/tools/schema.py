@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import docstring_parser
 
 from holdfast.errors import Invalid
-from holdfast.tools.annotations import Annotations, Meaning, Schema, described_parameters, read_docstring
+from holdfast.tools.annotations import Annotations, AnnotationSchema, Schema, described_parameters, read_docstring
 
 _NAME_CHARS: Final = 64
 _GIVEN_BY_THE_SERVER: Final = frozenset({"self", "agent_state"})
@@ -81,7 +81,7 @@ def _parameters(function: Function, annotations: Annotations, described: dict[st
     for parameter, default in _signature(function):
         where = f"parameter {parameter.arg!r} of function {function.name!r}"
         annotation = parameter.annotation
-        meaning = Meaning(_like(default)) if annotation is None else annotations.read(annotation, where)
+        meaning = AnnotationSchema(_like(default)) if annotation is None else annotations.read(annotation, where)
         description = described.get(parameter.arg) or meaning.schema.get("description")
         properties[parameter.arg] = meaning.schema | ({"description": description} if description else {})
         if default is None and not meaning.optional:

@@ -18,7 +18,7 @@ from holdfast.store import archives as archive_rows
 from holdfast.store import passages as passage_rows
 from holdfast.store.paging import Page
 from holdfast.store.transaction import Transaction
-from holdfast.tools.archival import DEFAULT_RESULTS, MOST_RESULTS, found
+from holdfast.tools.archival import DEFAULT_RESULTS, MOST_RESULTS, search_results
 from holdfast.wire.archives import (
     AgentPassageCreate,
     MemorySearchAnswer,
@@ -82,7 +82,7 @@ async def search_memory(
         start=start_datetime,
         end=end_datetime,
     )
-    return json_response({"results": found(passages, timezone), "count": len(passages)})
+    return json_response({"results": search_results(passages, timezone), "count": len(passages)})
 
 
 @router.delete("/archival-memory/{memory_id}", responses={200: {"model": dict[str, Any]}}, response_model=None)

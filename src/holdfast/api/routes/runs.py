@@ -155,7 +155,7 @@ async def list_messages(
 async def usage(deps: Deps, run_id: RunId) -> Response:
     async def read(tx: Transaction) -> RunUsageView:
         await runs.get(tx, run_id)
-        spent = await runs.spent(tx, run_id)
+        spent = await runs.totals(tx, run_id)
         return run_usage_view(spent.usage, spent.cost_usd)
 
     return json_response(await deps.database.read(read))

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.core.egress import DNS_PORT, Address, Egress, plain
+from holdfast.core.egress import DNS_PORT, Address, Egress, unwrap_ipv4
 from holdfast.netguard import is_public, may_be_of_this_machine
 from holdfast.tools.sandbox import other_process
 from holdfast.tools.sandbox.contract import EgressConfig
@@ -115,7 +115,7 @@ class Judge:
         return port == self._port and port != 0
 
     async def allows(self, policies: Iterable[Egress], address: Address, port: int) -> bool:
-        judged = plain(address)
+        judged = unwrap_ipv4(address)
         local = is_own(judged)
         if self.is_own_port(port) and local:
             return False
@@ -169,7 +169,7 @@ class Judge:
         now = time.monotonic()
         kept = {address: until for address, until in self._known.get(name, {}).items() if until > now}
         for entry in found:
-            kept[plain(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]))] = now + _REMEMBER_S
+            kept[unwrap_ipv4(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]))] = now + _REMEMBER_S
         self._known[name] = kept
 
 
@@ -189,7 +189,7 @@ def _resolvers() -> frozenset[Address]:
     for word in words:
         if len(word) >= 2 and word[0] == "nameserver":
             try:
-                found.add(plain(ipaddress.ip_address(word[1].partition("%")[0])))
+                found.add(unwrap_ipv4(ipaddress.ip_address(word[1].partition("%")[0])))
             except ValueError:
                 continue  # not an address: the C library skips it too
     return frozenset(found)
