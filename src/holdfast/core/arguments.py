@@ -80,7 +80,7 @@ def merge_prefilled(schema: Schema, arguments: Mapping[str, Any], prefilled: Map
 
 
 def _storable(value: Any) -> Any:
-    """Without NUL, which PostgreSQL does not take in texts and nobody looks for."""
+    """Without NUL, which PostgreSQL does not accept in texts."""
     if isinstance(value, str):
         return value.replace("\0", "")
     if isinstance(value, list):

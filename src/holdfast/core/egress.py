@@ -24,7 +24,7 @@ _MOST_HOST_CHARS: Final = 253
 # A gateway or a tunnel turns these into the IPv4 address that they contain.
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
-# Global in name only: NAT64 of a local network, whose prefix length nobody outside knows.
+# Counts as global, but is NAT64 of a local network. Its prefix length is not known, so the address cannot be unwrapped.
 _LOCAL_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
 _OLD_SITE_LOCAL: Final = ipaddress.IPv6Network("fec0::/10")
 
@@ -80,7 +80,7 @@ class UnknownEgress(ValueError):
 
 
 def is_public(address: Address) -> bool:
-    """Whether the address belongs to the internet, also when it is an IPv4 address in the clothes of an IPv6 one."""
+    """Whether the address belongs to the internet, also when it is an IPv4 address within an IPv6 address."""
     address = unwrap_ipv4(address)
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.sixtofour or (address.teredo[1] if address.teredo else None)

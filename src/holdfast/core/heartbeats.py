@@ -57,14 +57,14 @@ Outcome = Literal["ran", "refused", "denied"]
 
 
 class NextStep(msgspec.Struct, frozen=True):
-    """What follows a call: another step, which the model is told the reason of, or the end of the turn."""
+    """What follows a call: another step, with the reason that the model is told, or the end of the turn."""
 
     reason: str | None
     stop_reason: StopReason = "end_turn"
 
 
 class HeartbeatArguments(msgspec.Struct, frozen=True):
-    """What a call says besides the arguments of its tool."""
+    """The arguments of a call that are meant for the loop and not for its tool."""
 
     thoughts: str = ""
     heartbeat: bool = False
@@ -112,7 +112,7 @@ def with_shaped_message(parameters: Mapping[str, Any], response_format: Mapping[
 
 
 class ThoughtReader:
-    """Reads thoughts while they are written. Those that are no text are read when they are whole."""
+    """Reads thoughts while they are streamed. Thoughts that are not a JSON string are read when they are complete."""
 
     def __init__(self) -> None:
         self._raw: list[str] = []
@@ -146,7 +146,7 @@ def heartbeat_arguments(arguments: str) -> HeartbeatArguments:
 
 
 def stored_arguments(arguments: Mapping[str, Any], *, heartbeat: bool) -> str:
-    """As they are kept and shown: the flag last, and saying what the loop made of it."""
+    """As they are stored and shown: the flag comes last, and says what the loop decided."""
     return msgspec.json.encode({**arguments, HEARTBEAT: heartbeat}).decode()
 
 
@@ -169,7 +169,7 @@ def spoken_text(call: ToolCall, speaking: Speaking | None) -> str | None:
 
 
 def only_confirms_speech(answer: ToolReturn, speaking: Speaking | None) -> bool:
-    """A return that says no more than that words were said, which are shown themselves."""
+    """Whether a return only confirms a call of the speaking tool. It is not shown, because the text of the call is."""
     said = speaking is not None and answer.name == speaking.tool
     return said and answer.status != "error" and not answer.was_asked
 

@@ -135,7 +135,8 @@ async def mark_own_deleted(tx: Transaction, agent_id: str, now_us: int) -> str |
     if own is None:
         return None
     archive_id: str = own["archive_id"]
-    # Whoever attaches it meanwhile holds the row. What they did is seen only by a statement that begins afterwards.
+    # A transaction that attaches the archive holds a lock on this row. Wait for it: only a statement that begins after
+    # its commit sees what it has attached.
     await tx.fetch_one(_ONE_LOCKED, {"id": archive_id})
     if await agents_of(tx, archive_id) != [agent_id]:
         return None

@@ -37,7 +37,8 @@ _INSERT = insert_into(messages)
 _ONE = select(*COLUMNS).where(messages.c.id == bindparam("message"))
 _MANY = select(*COLUMNS).where(in_array(messages.c.id, "ids"))
 _REPLACE = update(messages).where(messages.c.id == bindparam("message")).values(parts=bindparam("changed"))
-# A thread that shows a row which has changed has another window now, and says so by where its history ends.
+# A changed row changes the window of every thread that holds it. `next_position` is the version of a window
+# (decision 11), so it is moved.
 _MOVE_ENDS = (
     update(threads)
     .where(

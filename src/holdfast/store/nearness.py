@@ -43,7 +43,7 @@ class CodeTable:
     """Many codes of one length, ready to be compared. It is never changed: more of them make another."""
 
     def __init__(self, width: int, codes: bytes) -> None:
-        """`codes` stand end to end, each of `width` bytes."""
+        """`codes` is their concatenation, each of `width` bytes."""
         self._width = width
         self._count = len(codes) // width
         self._codes = codes

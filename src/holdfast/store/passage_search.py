@@ -28,7 +28,7 @@ from holdfast.store.vector_index import VectorIndex
 # How many of those with the nearest codes are compared exactly, at least and for each result that is wanted.
 _FEWEST_COMPARED: Final = 200
 _COMPARED_PER_RESULT: Final = 4
-_MOST_RANKED: Final = 10_000  # texts; a word that is in nearly all of them tells nothing, and costs most
+_MOST_RANKED: Final = 10_000  # texts; a word that is in nearly all of them does not narrow the search, and costs most
 _TOO_FEW: Final = 5
 _WORDS = table("passage_words", column("rowid"), column("rank"))
 _KNOWN = table("passage_words_known", column("term"), column("doc"))

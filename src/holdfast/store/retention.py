@@ -1,4 +1,4 @@
-"""Deletes what ended runs have left behind, a little at a time, so that other writes get in between.
+"""Deletes what ended runs have left behind, in small transactions, so that other writes are not delayed.
 
 Runs are walked in the order in which they ended. A step looks at so many runs and deletes so many rows at most, and
 says where the next one goes on; a walk that is done says so, and a later one begins where it ended.

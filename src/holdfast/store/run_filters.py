@@ -32,7 +32,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def conditions(filters: RunFilter) -> list[ColumnElement[bool]]:
-    """All but the percentile, which needs a look at the runs that these give."""
+    """All but the percentile, which is computed from the runs that these conditions select."""
     found: list[ColumnElement[bool]] = []
     if filters.agent_ids is not None and len(filters.agent_ids) == 1:
         found.append(runs.c.agent_id == filters.agent_ids[0])  # so that the index gives the order too

@@ -95,7 +95,7 @@ class _Queued(msgspec.Struct, eq=False):
     job: Job[Any]
     future: asyncio.Future[Any]
     performed: Callable[[Any], None] | None = None
-    context: Context | None = None  # of whoever wants to know that it is performed
+    context: Context | None = None  # of the caller, for `performed`
     result: Any = None
     error: BaseException | None = None
     told: bool = False
@@ -242,7 +242,7 @@ def _call_in(
 ) -> None:
     try:
         loop.call_soon_threadsafe(callback, argument, context=context)
-    except RuntimeError:  # the loop has been closed: nobody is left to be told, and what is committed stays
+    except RuntimeError:  # the loop was closed: no caller is left, and what is committed stays
         _log.warning("an event loop was closed before its database jobs ended")
 
 

@@ -27,7 +27,7 @@ _KEPT = frozenset({"id", "run_id", "agent_id", "number", "created_us", "feedback
 _SAVED = tuple(column.name for column in steps.columns if column.name not in _KEPT)
 _INSERT = insert_into(steps)
 _SAVE = insert_or_update(steps, ["id"], _SAVED)
-# A name belongs to one provider for good, also after its deletion: so a step need not keep the id as well.
+# A name belongs to one provider, also after its deletion, so a step need not store the provider's id as well.
 _PROVIDER_ID = (
     select(providers.c.id)
     .where(providers.c.name == steps.c.provider_name, steps.c.provider_category == "byok")

@@ -1,4 +1,4 @@
-"""The tags of agents and blocks. A tag is its own cursor, so one that nobody bears any more is as good as any."""
+"""The tags of agents and blocks. The cursor is the tag itself, so it works also when the tag is no longer used."""
 
 from __future__ import annotations
 

@@ -62,5 +62,5 @@ async def find(tx: Transaction, item_id: str, what: str, within: str) -> SortVal
 
 
 async def delete_old(tx: Transaction) -> int:
-    """Not more than `ROWS_AT_ONCE`, so that other writes get in between: repeat it until it deletes fewer."""
+    """At most `ROWS_AT_ONCE`, so that other writes are not delayed: repeat it until it deletes fewer."""
     return await tx.execute(_DELETE_OLD, {"at_most": ROWS_AT_ONCE})

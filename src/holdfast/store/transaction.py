@@ -78,7 +78,7 @@ class Database(Protocol):
         ...
 
     async def read_long(self, job: Job[T]) -> T:
-        """As `read`, for what may take long: it holds up nobody else, and ends early when its caller is cancelled."""
+        """As `read`, for what may take long: it delays no other caller, and ends early when its own is cancelled."""
         ...
 
     async def now_us(self) -> int:

@@ -118,7 +118,8 @@ def _result(row: Message, content: str, timezone: str, now_us: int) -> dict[str,
 
 
 def _spread(row: Message) -> dict[str, Any]:
-    """Of a notice to the model, such as of a login, which is an object: its members stand for its content."""
+    """Messages that the server writes for the model, such as a login notice, are JSON objects. Their members are shown
+    in place of the content."""
     text = text_of(row.parts)
     if row.role != "user" or not text.startswith("{"):
         return {}

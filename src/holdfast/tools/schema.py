@@ -90,7 +90,7 @@ def _parameters(function: Function, annotations: Annotations, described: dict[st
 
 
 def _like(default: ast.expr | None) -> Schema:
-    """What can be told of a parameter without annotation: it takes what its default is, or anything."""
+    """The schema of a parameter without annotation: the type of its default, or any type."""
     kind = _KIND_OF_DEFAULT.get(type(default.value)) if isinstance(default, ast.Constant) else None
     return {"type": kind} if kind else {}
 

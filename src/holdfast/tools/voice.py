@@ -1,4 +1,4 @@
-"""`store_memories` and `search_memory`: how an agent that listens keeps what was said, and one that speaks finds it.
+"""`store_memories` and `search_memory`: an agent stores parts of a transcript, and another one searches them.
 
 Their companions, `rethink_user_memory` and `finish_rethinking_memory`, are memory tools: see `core.memory`.
 """

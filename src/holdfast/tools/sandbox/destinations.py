@@ -73,7 +73,7 @@ def _path(body: bytes) -> str:
 
 def unix_destination(pid: int, path: str, scratch: str) -> int:
     """A handle of a socket file, if it lies in the directory that belongs to tools. Others, such as the database's or
-    another service's, are none of a tool's business under any policy."""
+    another service's, are refused under every policy."""
     if not path.startswith("/"):
         path = os.path.join(os.readlink(f"/proc/{pid}/cwd"), path)
     handle = other_process.open_beneath_root(pid, path)
@@ -174,7 +174,7 @@ class Judge:
 
 
 def is_own(address: Address) -> bool:
-    """Whether the address is one of this machine's. If that cannot be told, it counts as one."""
+    """Whether the address is one of this machine's. If that is not known, it counts as one."""
     return address.is_loopback or address.is_unspecified or may_be_of_this_machine(str(address))
 
 

@@ -1,4 +1,4 @@
-"""What the operator is told about the network of tools, and what happens where the egress policy cannot be enforced."""
+"""Text for the operator about the egress policy, and the refusal of tools where it cannot be enforced."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from holdfast.tools.sandbox.egress_report import egress_words, require_egress, w
 
 _log = logging.getLogger(__name__)
 _START_S: Final = 30.0
-_GRACE_S: Final = 5.0  # for the fork server to do what it was told, before it is taken for hung
+_GRACE_S: Final = 5.0  # for the fork server to react, before it is considered hung
 
 _messages = msgspec.msgpack.Decoder(ToServer)
 _answers = msgspec.json.Decoder(Answer)
@@ -228,7 +228,7 @@ class ForkServerSandbox:
     async def _started(self) -> Connection:
         try:
             return await self._start()
-        except OSError as problem:  # no room for its directory, no process or file left
+        except OSError as problem:  # disk full, or no process or file descriptor left
             raise SandboxLost(f"The sandbox process could not be started: {problem}") from problem
 
     async def _start(self) -> Connection:
@@ -320,7 +320,7 @@ async def _call(connection: Connection, job: Job) -> Ended:
 
 
 async def _settled(connection: Connection, ended: asyncio.Future[Ended]) -> None:
-    """Return only when every process of the call is dead, however often we are cancelled meanwhile."""
+    """Returns only when every process of the call has ended, however often the caller is cancelled meanwhile."""
     deadline = asyncio.get_running_loop().call_later(_GRACE_S, connection.end)
     try:
         while not ended.done():

@@ -32,8 +32,8 @@ _MOST_POLICY_BYTES: Final = 64 << 10
 _RECEIVE, _ANSWER, _IS_VALID = 0xC050_2100, 0xC018_2101, 0x4008_2102
 _NOTICE: Final = struct.Struct("=QIIiIQ6Q")
 _REPLY: Final = struct.Struct("=QqiI")
-_LOOK_S: Final = 1.0  # how often a waiting operation looks whether its tool still lives
-_BACKLOG_PAUSE_S: Final = 0.01  # a full unix listener gives no sign when it has room again
+_ALIVE_CHECK_S: Final = 1.0  # how often a waiting operation checks that its tool still lives
+_BACKLOG_PAUSE_S: Final = 0.01  # no event says when a full unix listener accepts again
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ class _Guard:
     async def _carry_out(self, notice: Notice) -> None:
         try:
             result, problem = await self._perform[notice.call](notice), 0
-        except OSError as error:  # what the tool is told
+        except OSError as error:  # the errno that the tool gets
             result, problem = 0, -(error.errno or errno.EACCES)
         reply = bytearray(_REPLY.pack(notice.number, result, problem, 0))
         with contextlib.suppress(FileNotFoundError):  # its process was killed meanwhile
@@ -260,7 +260,7 @@ class _Guard:
             try:
                 while not ready.is_set():
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK_S):
+                        async with asyncio.timeout(_ALIVE_CHECK_S):
                             await ready.wait()
                     self._check_alive(notice)
             finally:

@@ -192,7 +192,7 @@ def _try_to_see(active: ActiveIsolation, path: str) -> None:
 
 
 def apply(active: ActiveIsolation, scratch: str, user: int | None) -> None:
-    """To this process and all that it starts, for good. The tool's code may follow."""
+    """Puts this process, and all that it starts, behind every active layer. Cannot be undone."""
     # Opened before the user changes: the new user may not be able to open them by name.
     proc = landlock.open_paths(_proc_paths(active)) if active.landlock_abi else []
     writable = landlock.open_paths((scratch,)) if active.landlock_abi and not active.namespaces else []

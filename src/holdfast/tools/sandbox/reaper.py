@@ -20,7 +20,7 @@ from holdfast.tools.sandbox import call_limits, cgroups, landlock, linux, proces
 from holdfast.tools.sandbox.contract import Limits
 
 _WAITED_FOR: Final = (signal.SIGCHLD, signal.SIGTERM)
-# What was written and deleted again is no longer on the disk, but may still be in files that nobody can find.
+# Deleted files are not found in the directory but may still take space, so the bytes written in all are limited too.
 _WRITTEN_SHARE: Final = 8
 
 
@@ -122,7 +122,7 @@ def remove_directory(directory: str) -> None:
 
 
 def _wait(config: ReaperConfig, tool: int) -> int:
-    """The tool's exit code. Its directory is looked at now and then, but never in a short call."""
+    """The tool's exit code. The call's directory is checked once in a period, and never in a call shorter than that."""
     pause = call_limits.CHECK_S
     while True:
         received = signal.sigtimedwait(_WAITED_FOR, pause)
