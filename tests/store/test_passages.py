@@ -14,8 +14,8 @@ from holdfast.core.words import query_words
 from holdfast.errors import Conflict, NotFound
 from holdfast.store import archives, passage_search, passages
 from holdfast.store.database import Database, Transaction, open_database
-from holdfast.store.nearness import normalised
 from holdfast.store.passage_search import PassageFilter
+from holdfast.store.vector_distance import normalised
 from holdfast.store.vector_index import VectorIndex
 
 from .world import add_agent, call, look

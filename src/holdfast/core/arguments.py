@@ -148,8 +148,8 @@ def _resolved(schema: Schema, root: Schema) -> Schema:
     return cast("Schema", found) if isinstance(found, dict) else {}
 
 
-def _has_type(value: Any, wanted: Any) -> bool:
-    names = cast("list[Any]", wanted) if isinstance(wanted, list) else [wanted]
+def _has_type(value: Any, schema_type: Any) -> bool:
+    names = cast("list[Any]", schema_type) if isinstance(schema_type, list) else [schema_type]
     return any(_is_of(value, name) for name in names)
 
 

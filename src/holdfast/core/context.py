@@ -249,22 +249,22 @@ class _Draft:
         self._add("user", parts, None)
 
     def assistant(self, rows: tuple[Message, ...]) -> None:
-        said: list[AnyPart] = []
+        content: list[AnyPart] = []
         calls: list[ToolCall] = []
         for row in rows:
             same_model = row.model == self._model_handle
             for part in self._with_thoughts_placed(row):
                 if isinstance(part, Text):
                     if part.text:
-                        said.append(part)
+                        content.append(part)
                 elif isinstance(part, ToolCall):
                     if part.id not in self._called and part.id not in self._prefix.called:
                         self._called.add(part.id)
                         calls.append(part)
                 elif isinstance(part, Image) or (same_model and isinstance(part, _REASONING)):
-                    said.append(part)
-        if said or calls:
-            self._add("assistant", (*said, *calls), rows[-1].model)
+                    content.append(part)
+        if content or calls:
+            self._add("assistant", (*content, *calls), rows[-1].model)
         if calls:
             self._append(Turn("tool", tuple([self._return_of(call, rows[-1].created_us) for call in calls])))
 

@@ -110,12 +110,12 @@ def entries(text: str) -> tuple[Entry, ...]:
 
 
 def of_tags(tags: Iterable[str]) -> Egress | None:
-    """A tool's own policy, said with its tags; None when it says none. Several `egress:allow=` tags are one list."""
-    said = [tag.removeprefix(TAG_PREFIX).strip() for tag in tags if tag.startswith(TAG_PREFIX)]
-    if not said:
+    """A tool's own policy, set by its tags; None when there are none. Several `egress:allow=` tags are one list."""
+    values = [tag.removeprefix(TAG_PREFIX).strip() for tag in tags if tag.startswith(TAG_PREFIX)]
+    if not values:
         return None
-    listed = [word for word in said if word.startswith(_ALLOW)]
-    plain_words = {word for word in said if not word.startswith(_ALLOW)}
+    listed = [word for word in values if word.startswith(_ALLOW)]
+    plain_words = {word for word in values if not word.startswith(_ALLOW)}
     unknown = plain_words - {"none", "public"}
     if unknown:
         raise UnknownEgress(
@@ -131,16 +131,16 @@ def of_tags(tags: Iterable[str]) -> Egress | None:
 
 
 def strictest(policies: Iterable[Egress | None]) -> Egress | None:
-    """One that allows nothing that any of them forbids; None when none of them says anything.
+    """A policy that allows nothing that any of them forbids; None when none of them narrows anything.
 
-    Where it cannot be told what two of them allow, it is nothing: the addresses of a listed name are not known here.
+    `none` where the intersection of two is not known: the addresses of a listed name are not looked up here.
     """
-    said = list(dict.fromkeys(policy for policy in policies if policy is not None and policy.mode != "all"))
-    if len(said) < 2:
-        return said[0] if said else None
-    if any(policy.mode != "allow-list" for policy in said):
+    narrowing = list(dict.fromkeys(policy for policy in policies if policy is not None and policy.mode != "all"))
+    if len(narrowing) < 2:
+        return narrowing[0] if narrowing else None
+    if any(policy.mode != "allow-list" for policy in narrowing):
         return Egress("none")
-    common = tuple(entry for entry in said[0].allow if all(entry in policy.allow for policy in said[1:]))
+    common = tuple(entry for entry in narrowing[0].allow if all(entry in policy.allow for policy in narrowing[1:]))
     return Egress("allow-list", common) if common else Egress("none")
 
 

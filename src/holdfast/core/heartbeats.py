@@ -170,8 +170,8 @@ def spoken_text(call: ToolCall, speaking: Speaking | None) -> str | None:
 
 def only_confirms_speech(answer: ToolReturn, speaking: Speaking | None) -> bool:
     """Whether a return only confirms a call of the speaking tool. It is not shown, because the text of the call is."""
-    said = speaking is not None and answer.name == speaking.tool
-    return said and answer.status != "error" and not answer.was_asked
+    is_speech = speaking is not None and answer.name == speaking.tool
+    return is_speech and answer.status != "error" and not answer.was_asked
 
 
 def visible_text(message: Message) -> str:
@@ -201,8 +201,8 @@ def partial_parts(spec: RunSpec, loop: HeartbeatLoop, reply: Reply) -> Parts:
         if spec.may_ask(call.name):
             words = ""
     spoken = _without_text(reply) if loop.thinking else _text_as_thoughts(reply)
-    said = (Thoughts(thoughts) if thoughts else None, Text(words) if words else None)
-    return (*spoken, *(part for part in said if part is not None))
+    shown = (Thoughts(thoughts) if thoughts else None, Text(words) if words else None)
+    return (*spoken, *(part for part in shown if part is not None))
 
 
 def _shown_of(loop: HeartbeatLoop, call: ToolCall) -> tuple[str, str]:
@@ -232,7 +232,7 @@ def after_call(
     history: Sequence[Called],
     name: str,
     *,
-    asked: bool,
+    heartbeat: bool,
     outcome: Outcome = "ran",
     failed: bool = False,
 ) -> NextStep:
@@ -248,9 +248,9 @@ def after_call(
             return NextStep(_CHILD_RULE)
         if any(isinstance(rule, ContinueLoop) for rule in of_tool):
             return NextStep(_CONTINUE_RULE)
-        if asked:
+        if heartbeat:
             return NextStep(_FAILED if failed else _RETURNING_CONTROL)
     missing = tool_rules.uncalled_required(rules, attached, history)
     if missing:
         return NextStep(f"Continuing, user expects these tools: [{', '.join(missing)}] to be called still.")
-    return NextStep(None, "tool_rule" if ends and asked else "end_turn")
+    return NextStep(None, "tool_rule" if ends and heartbeat else "end_turn")

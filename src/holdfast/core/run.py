@@ -351,7 +351,7 @@ def _after_heartbeat_call(state: RunState, *, failed: bool) -> RunState:
         spec.tool_names,
         state.history,
         call.call.name,
-        asked=call.heartbeat,
+        heartbeat=call.heartbeat,
         outcome=outcome,
         failed=failed,
     )

@@ -146,11 +146,11 @@ def replied(view: RunView, intent: CallModel, attempt: Attempt, reply: Reply, us
 
 
 def model_failed(
-    view: RunView, failure: Failure, said: Reply, retry_in_ms: int | None, shown_ids: Sequence[str]
+    view: RunView, failure: Failure, reply: Reply, retry_in_ms: int | None, shown_ids: Sequence[str]
 ) -> Change:
     """`shown_ids`: messages of which listeners have seen fragments. They are abandoned by the event that records the
     failed try (decision 10) and not earlier, because a cancel that comes before it keeps what was said."""
-    usage = said.usage or Usage()
+    usage = reply.usage or Usage()
     draft = _Draft(view)
     draft.record(ModelFailed(failure.stop_reason, failure.error, failure.overflow, retry_in_ms, usage))
     draft.frames.extend(AbandonedFrame(message_id) for message_id in shown_ids)
@@ -277,9 +277,9 @@ def retry_frame(view: RunView, error: Mapping[str, Any], retry_in_ms: int, aband
 
 def estimated_usage(reply: Reply, prompt_tokens: int) -> Usage:
     """Of a reply whose vendor did not say. What went in is paid for too, though nothing may have come out."""
-    said = "".join(part.text for part in reply.spoken if isinstance(part, (Text, Reasoning)))
-    said += "".join(call.name + call.arguments for call in reply.calls)
-    return Usage(prompt_tokens, estimate_tokens(said), estimated=True)
+    output = "".join(part.text for part in reply.spoken if isinstance(part, (Text, Reasoning)))
+    output += "".join(call.name + call.arguments for call in reply.calls)
+    return Usage(prompt_tokens, estimate_tokens(output), estimated=True)
 
 
 class _Draft:
@@ -367,8 +367,8 @@ class _Draft:
     def keep_returns(self, returns: Sequence[ToolReturn]) -> None:
         """Returns of tools that have run although the draft that held them was undone: without them the model would be
         told that the outcome is unknown. A return for a call that is not open is left out."""
-        wanted = {call.call.id for call in self.state.open_calls}
-        kept = {answer.call_id: answer for answer in returns if answer.call_id in wanted}
+        open_ids = {call.call.id for call in self.state.open_calls}
+        kept = {answer.call_id: answer for answer in returns if answer.call_id in open_ids}
         if kept:
             self.add_returns(list(kept.values()))
 

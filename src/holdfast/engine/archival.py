@@ -33,10 +33,10 @@ from holdfast.errors import (
 )
 from holdfast.llm.base import Catalog
 from holdfast.store import agents, archives, passage_search, passages
-from holdfast.store.nearness import normalised
 from holdfast.store.passage_search import PassageFilter
 from holdfast.store.passages import PassageRows
 from holdfast.store.transaction import Database, Parameters, Transaction
+from holdfast.store.vector_distance import normalised
 from holdfast.store.vector_index import VectorIndex
 
 Mode = Literal["hybrid", "vector", "text"]

@@ -207,13 +207,13 @@ async def add_secrets(tx: Transaction, agent_id: str, secrets: Sequence[SealedSe
 
 async def pending_approvals_of(tx: Transaction, agent_ids: Collection[str]) -> dict[str, PendingRequest]:
     """The open approval request of each agent's default thread."""
-    asked = {row["request_id"]: row for row in await tx.fetch_all(_OPEN_HOLDS, {"ids": list(agent_ids)})}
-    if not asked:
+    open_holds = {row["request_id"]: row for row in await tx.fetch_all(_OPEN_HOLDS, {"ids": list(agent_ids)})}
+    if not open_holds:
         return {}
-    secrets = await secret_ids_of_many(tx, [row["thread_id"] for row in asked.values()])
+    secrets = await secret_ids_of_many(tx, [row["thread_id"] for row in open_holds.values()])
     pending: dict[str, PendingRequest] = {}
-    for message in await messages.find_many(tx, list(asked)):
-        row = asked[message.id]
+    for message in await messages.find_many(tx, list(open_holds)):
+        row = open_holds[message.id]
         agent_id = row["thread_id"]
         changed = changed_secrets(_decode_hold(row["hold"]), secrets.get(agent_id, {}))
         pending[agent_id] = PendingRequest(message, tuple(changed))

@@ -240,16 +240,14 @@ def contains_text(column: ColumnElement[Any], text: str) -> ColumnElement[bool]:
 def tagged(
     tag: ColumnElement[str],
     owner: ColumnElement[str],
-    wanted_owner: ColumnElement[str],
+    item_id: ColumnElement[str],
     tags: Iterable[str],
     match_all: bool,
 ) -> ColumnElement[bool]:
-    wanted = sorted(set(tags))
+    names = sorted(set(tags))
     if not match_all:
-        return wanted_owner.in_(select(owner).where(in_array(tag, wanted)))
-    return wanted_owner.in_(
-        select(owner).where(in_array(tag, wanted)).group_by(owner).having(func.count() == len(wanted))
-    )
+        return item_id.in_(select(owner).where(in_array(tag, names)))
+    return item_id.in_(select(owner).where(in_array(tag, names)).group_by(owner).having(func.count() == len(names)))
 
 
 async def _insert_tags(tx: Transaction, tagged_blocks: Iterable[Block]) -> None:

@@ -14,10 +14,10 @@ from holdfast.core.words import words_of
 from holdfast.errors import NotFound
 from holdfast.store.archive_tables import agent_archives, passage_tags, passage_vectors, passages
 from holdfast.store.blocks import contains_text
-from holdfast.store.nearness import code_of
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import Statement, in_array, insert_into, insert_or_ignore
 from holdfast.store.transaction import Parameters, Row, Transaction
+from holdfast.store.vector_distance import code_of
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -47,7 +47,7 @@ _AWAITING = (
     .order_by(passages.c.seq)
     .limit(bindparam("most"))
 )
-_VECTOR_CAME = update(passages).where(in_array(passages.c.id, "ids")).values(awaits_vector=False)
+_HAS_VECTOR = update(passages).where(in_array(passages.c.id, "ids")).values(awaits_vector=False)
 
 
 class PassageRows(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ async def add_late_vectors(tx: Transaction, late: Sequence[Passage], rows: Seque
     """Of those that have waited, with their `vector_rows`. A passage that was deleted meanwhile gets none."""
     stored = set(await find_many(tx, [passage.id for passage in late]))
     await _add_vectors(tx, [row for row in rows if row["passage_id"] in stored])
-    await tx.execute(_VECTOR_CAME, {"ids": [passage.id for passage in late]})
+    await tx.execute(_HAS_VECTOR, {"ids": [passage.id for passage in late]})
 
 
 async def _add_vectors(tx: Transaction, rows: Sequence[Parameters]) -> None:

@@ -59,8 +59,8 @@ def _measured(filters: RunFilter) -> list[ColumnElement[bool]]:
         found.append(runs.c.created_us <= filters.end_us)
     if filters.step_count is not None:
         count = select(func.count()).where(steps.c.run_id == runs.c.id).scalar_subquery()
-        wanted = filters.step_count
-        found.append({"eq": count == wanted, "gte": count >= wanted, "lte": count <= wanted}[filters.step_count_is])
+        number = filters.step_count
+        found.append({"eq": count == number, "gte": count >= number, "lte": count <= number}[filters.step_count_is])
     if filters.tool_names is not None:
         found.append(_called_any(filters.tool_names))
     if filters.duration_ns is not None:

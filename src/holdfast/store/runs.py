@@ -153,7 +153,7 @@ _TAKE_CALLBACKS = (
     .returning(*_COLUMNS, runs.c.callback_attempts)
 )
 _NEXT_CALLBACK = select(func.min(runs.c.callback_due_us).label("due_us")).where(runs.c.callback_due_us.is_not(None))
-_CALLBACK_TRIED = (
+_RECORD_CALLBACK_ATTEMPT = (
     update(runs)
     .where(_this_run)
     .values(
@@ -163,7 +163,7 @@ _CALLBACK_TRIED = (
         callback_due_us=bindparam("again_us", type_=BigInteger()),
     )
 )
-_SPENT = select(
+_TOTALS = select(
     func.count().label("steps"),
     func.sum(steps.c.cost_usd).label("cost_usd"),
     *(
@@ -415,12 +415,12 @@ async def record_callback_attempt(
 ) -> None:
     """Record an attempt. `again_us` None: it was the last."""
     outcome = {"sent_us": sent_us, "status_code": status_code, "error": error, "again_us": again_us}
-    await tx.execute(_CALLBACK_TRIED, {"run": run_id, **outcome})
+    await tx.execute(_RECORD_CALLBACK_ATTEMPT, {"run": run_id, **outcome})
 
 
 async def totals(tx: Transaction, run_id: str) -> RunTotals:
     """Summed over all steps. What no step reported, or nobody knows the price of, stays None."""
-    row = await tx.fetch_one(_SPENT, {"run": run_id})
+    row = await tx.fetch_one(_TOTALS, {"run": run_id})
     if row is None or not row["steps"]:
         return RunTotals()
     usage = Usage(

@@ -98,7 +98,7 @@ class _Queued(msgspec.Struct, eq=False):
     context: Context | None = None  # of the caller, for `performed`
     result: Any = None
     error: BaseException | None = None
-    told: bool = False
+    resolved: bool = False
     settled: Callable[[BaseException | None], None] | None = None
 
     def resolve(self) -> None:
@@ -145,7 +145,7 @@ class _Writer:
                     with self.busy:
                         self.waits = False
                         self._commit_together(group)
-                    _tell(group)
+                    _resolve_all(group)
                     with self.busy:
                         self._room.make()
         finally:
@@ -155,13 +155,13 @@ class _Writer:
 
     def _abandon(self, group: list[_Queued]) -> None:
         """Only a bug ends the thread with work left. Its callers get an error, because they would wait for ever."""
-        left = [queued for queued in group if not queued.told]
+        left = [queued for queued in group if not queued.resolved]
         while not self.queue.empty():
             if (queued := self.queue.get()) is not None:
                 left.append(queued)
         for queued in left:
             queued.error = DatabaseError("The database writer has stopped")
-        _tell(left)
+        _resolve_all(left)
 
     def _take(self, group: list[_Queued]) -> bool:
         item = self.queue.get()
@@ -183,7 +183,7 @@ class _Writer:
             else:
                 for queued in group:
                     self._perform(queued)
-                _tell_performed(group)
+                _call_performed(group)
                 self._connection.execute("COMMIT")
         except (sqlite3.Error, DatabaseError) as error:
             self._fail_together(group, error)
@@ -192,7 +192,7 @@ class _Writer:
         """Needs no savepoint: the transaction itself is what can be undone."""
         self._drive(queued)
         if queued.error is None:
-            _tell_performed([queued])
+            _call_performed([queued])
             self._connection.execute("COMMIT")
         elif self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
@@ -222,16 +222,16 @@ class _Writer:
                 queued.error.__cause__ = error
 
 
-def _tell_performed(group: list[_Queued]) -> None:
+def _call_performed(group: list[_Queued]) -> None:
     for queued in group:
         if queued.performed is not None and queued.error is None:
             _call_in(queued.future.get_loop(), queued.performed, queued.result, queued.context)
 
 
-def _tell(group: list[_Queued]) -> None:
+def _resolve_all(group: list[_Queued]) -> None:
     """Resolve the futures of all jobs, with one wake-up for each event loop."""
     for queued in group:
-        queued.told = True
+        queued.resolved = True
     loops = {queued.future.get_loop(): None for queued in group}
     for loop in loops:
         _call_in(loop, _resolve, [queued for queued in group if queued.future.get_loop() is loop])

@@ -45,7 +45,7 @@ _named = threads.c.id != threads.c.agent_id  # an agent's default thread is no c
 _INSERT = insert_into(threads)
 _ONE = select(*_COLUMNS).where(_this_thread, _live)
 _LOCKED = select(threads.c.id).where(_this_thread).with_for_update()
-_STANDING = select(
+_HEAD = select(
     *_COLUMNS,
     threads.c.next_position,
     threads.c.system_digest,
@@ -183,7 +183,7 @@ class ThreadHead(msgspec.Struct, frozen=True):
 
 
 async def head(tx: Transaction, thread_id: str) -> ThreadHead:
-    row = await tx.fetch_one(_STANDING, {"thread": thread_id})
+    row = await tx.fetch_one(_HEAD, {"thread": thread_id})
     if row is None:
         raise _unknown(thread_id)
     return ThreadHead(

@@ -17,8 +17,8 @@ from typing import Final
 from sqlalchemy import bindparam, select
 
 from holdfast.store.archive_tables import passage_vectors
-from holdfast.store.nearness import CodeTable
 from holdfast.store.transaction import Transaction
+from holdfast.store.vector_distance import CodeTable
 
 _MOST_BYTES: Final = 256 * 1024 * 1024  # of codes: a million passages with vectors of 1,536 numbers
 _NEW = (

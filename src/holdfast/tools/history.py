@@ -51,15 +51,15 @@ async def conversation_search(arguments: Mapping[str, Any], search: Search, *, t
     """Earlier searches and their results are left out before `limit` is applied: they hold every text that was ever
     searched for, and would crowd out what is looked for."""
     try:
-        asked = msgspec.convert(dict(arguments), SearchArguments, strict=False)
+        given = msgspec.convert(dict(arguments), SearchArguments, strict=False)
     except msgspec.ValidationError as error:
         raise ToolFailed(f"The arguments do not fit the tool: {error}") from error
-    limit = 5 if asked.limit is None else asked.limit
+    limit = 5 if given.limit is None else given.limit
     if limit < 1:
         raise ToolFailed(f"limit must be at least 1, not {limit}.")
-    if len(asked.query or "") > _LONGEST:
-        raise ToolFailed(f"query has {len(asked.query or '')} characters; search for at most {_LONGEST}.")
-    query = _query(asked, timezone)
+    if len(given.query or "") > _LONGEST:
+        raise ToolFailed(f"query has {len(given.query or '')} characters; search for at most {_LONGEST}.")
+    query = _query(given, timezone)
     results = search_results(await newest_visible(min(limit, _MOST), query, search), timezone, now_us)
     heading = f"Showing {len(results)} results:" if results else "No results found."
     return repr({"message": heading, "results": results})  # what models have always been shown
@@ -71,22 +71,22 @@ def search_results(found: Sequence[tuple[Message, str]], timezone: str, now_us: 
 
 async def newest_visible(limit: int, query: Query, search: Search) -> list[tuple[Message, str]]:
     """The newest that may be shown, and what is shown of them."""
-    asked = limit
+    fetched = limit
     while True:
-        rows = await search(query, asked)
-        shown = [(row, content) for row in rows if (content := _content(row, query.text or ""))]
-        if len(shown) >= limit or len(rows) < asked:
-            return shown[:limit]
-        asked *= 4
+        rows = await search(query, fetched)
+        visible = [(row, content) for row in rows if (content := _content(row, query.text or ""))]
+        if len(visible) >= limit or len(rows) < fetched:
+            return visible[:limit]
+        fetched *= 4
 
 
-def _query(asked: SearchArguments, timezone: str) -> Query:
-    roles = set(asked.roles or ("assistant", "user"))
+def _query(given: SearchArguments, timezone: str) -> Query:
+    roles = set(given.roles or ("assistant", "user"))
     return Query(
-        text=asked.query or None,
+        text=given.query or None,
         roles=tuple(role for name, rows in _STORED.items() if name in roles for role in rows),
-        start_us=moment_us("start_date", asked.start_date, timezone, "first"),
-        end_us=moment_us("end_date", asked.end_date, timezone, "last"),
+        start_us=moment_us("start_date", given.start_date, timezone, "first"),
+        end_us=moment_us("end_date", given.end_date, timezone, "last"),
     )
 
 
@@ -95,11 +95,11 @@ def _content(row: Message, text: str) -> str | None:
     if any(call.name in _SEARCHES for call in row.calls) or _spread(row).get("type") == "heartbeat":
         return None
     words = [spoken_text(call, _SPEAKING) or "" for call in row.calls]
-    told = [
+    returns = [
         answer for answer in row.returns if answer.name not in _SEARCHES and not only_confirms_speech(answer, _SPEAKING)
     ]
-    said = (text_of(row.parts), *words, *(content_text(a.content) for a in told))
-    content = "\n".join(part for part in said if part) or _thoughts(row)
+    texts = (text_of(row.parts), *words, *(content_text(a.content) for a in returns))
+    content = "\n".join(part for part in texts if part) or _thoughts(row)
     return content if content and text.lower() in content.lower() else None
 
 

@@ -57,11 +57,11 @@ def _function(module: ast.Module, name: str | None) -> Function:
     functions = [node for node in module.body if isinstance(node, Function)]
     if not functions:
         raise Invalid("The source defines no function: write one with `def` or `async def` at the top level.")
-    wanted = [node for node in functions if name is None or node.name == name]
-    if not wanted:
+    candidates = [node for node in functions if name is None or node.name == name]
+    if not candidates:
         known = ", ".join(node.name for node in functions)
         raise Invalid(f"The source defines no function named {name!r} at the top level, only: {known}.")
-    function = wanted[-1]
+    function = candidates[-1]
     if len(function.name) > _NAME_CHARS:
         raise Invalid(f"The function name {function.name!r} is longer than {_NAME_CHARS} characters: shorten it.")
     return function

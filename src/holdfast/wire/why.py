@@ -260,8 +260,8 @@ def _happened(event: AnyEvent) -> str:
             begun = f"started with {len(input_ids)} message(s) for {spec.model.handle}"
             return begun + (f", to carry on {', '.join(call.call.name for call in resumes)}" if resumes else "")
         case ModelReplied(_, calls, finish, usage):
-            wanted = ", ".join(f"{call.call.name} ({call.verdict})" for call in calls) or "nothing more"
-            return f"the model replied ({finish}, {usage.total_tokens} tokens) and asked for {wanted}"
+            calls_text = ", ".join(f"{call.call.name} ({call.verdict})" for call in calls) or "nothing more"
+            return f"the model replied ({finish}, {usage.total_tokens} tokens) and asked for {calls_text}"
         case ModelFailed(_, error, retry_in_ms=int(pause_ms)):
             return f"a try failed, and another follows after {_seconds(pause_ms * 1_000)}: {_detail(error)}"
         case ModelFailed(_, error, overflow=True):

@@ -112,9 +112,9 @@ def _emptied(directory: str, hidden: Iterable[str]) -> list[str]:
 
 def _interpreter_paths() -> tuple[str, ...]:
     """The interpreter, the virtual environment and this package, but for what lies in the system directories."""
-    wanted = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, str(_PACKAGE))
+    prefixes = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, str(_PACKAGE))
     kept: list[str] = []
-    for path in sorted({os.path.abspath(path) for path in wanted}, key=len):
+    for path in sorted({os.path.abspath(path) for path in prefixes}, key=len):
         if not any(lies_in(path, other) for other in (*_SYSTEM, *kept)):
             kept.append(path)
     return tuple(kept)

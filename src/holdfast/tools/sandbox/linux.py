@@ -119,7 +119,7 @@ def make_all_read_only() -> None:
 
 
 def become_user(uid: int) -> None:
-    """Cannot be undone. The group gets the same number. Files and processes of root, signals included, are out of reach."""
+    """Cannot be undone. The group gets the same number. Files of root, and signals to it, are then out of reach."""
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)

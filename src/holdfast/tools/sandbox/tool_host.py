@@ -66,12 +66,12 @@ def run_code_with_tools(code: str, tools: list[Job], parameters: dict[str, list[
 def _serve(wire: JsonLines, tools: dict[str, Job]) -> dict[str, Any] | None:
     """Until the program has ended: what came of it, or nothing when its process is gone."""
     number = 0
-    while (asked := wire.receive()) is not None:
-        if "result" in asked:
-            return asked["result"]
-        tool, number = tools[asked["call"]], number + 1
+    while (message := wire.receive()) is not None:
+        if "result" in message:
+            return message["result"]
+        tool, number = tools[message["call"]], number + 1
         # The number sets the calls apart for a tool that goes by the id of its call.
-        job = msgspec.structs.replace(tool, call_id=f"{tool.call_id}.{number}", arguments=asked["arguments"])
+        job = msgspec.structs.replace(tool, call_id=f"{tool.call_id}.{number}", arguments=message["arguments"])
         wire.send(_answer(job))
     return None
 
