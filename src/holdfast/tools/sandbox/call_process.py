@@ -80,7 +80,7 @@ class CallProcess:
         self._start_pipe = start_pipe
         self._job_fd = job_fd
 
-    def give(self, run: Run) -> None:
+    def start(self, run: Run) -> None:
         """The job goes into a file in memory: a pipe would make the fork server wait for a reader of a large job."""
         now = time.monotonic()
         self.number = run.number

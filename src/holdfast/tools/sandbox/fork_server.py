@@ -168,7 +168,7 @@ class ForkServer:
             self._control.sendall(pack(Ended(run.number, "unstarted", 0, b"", b"", str(problem).encode())))
             return
         self._calls[child.pid] = child
-        child.give(run)
+        child.start(run)
         for pipe in child.pipes:
             self._selector.register(pipe.fd, selectors.EVENT_READ, lambda pipe=pipe: self._read_output(child, pipe))
 
