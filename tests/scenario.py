@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeVar
 from sqlalchemy import update
 
 from holdfast import ids
-from holdfast.actions.base_tools import find_named
-from holdfast.actions.cancel_runs import CancelRuns
-from holdfast.actions.send_message import Accepted, SendMessage, SendRequest
+from holdfast.actions.messages.send import Accepted, SendMessage, SendRequest
+from holdfast.actions.runs.cancel import CancelRuns
+from holdfast.actions.tools.base_tools import find_named
 from holdfast.core.frames import Frame, StopFrame
 from holdfast.core.messages import Decision, Message, Text, ToolReturn
 from holdfast.core.records import Agent, ModelChoice, Run, Thread, Tool
@@ -25,15 +25,17 @@ from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import ExitLoop, RequiresApproval, Rule
-from holdfast.engine.acting import Execute, Executor
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
+from holdfast.engine.model_call import Instrumentation
 from holdfast.engine.ratios import TokenRatios
+from holdfast.engine.reading import RunReader
+from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.runner import Runner
 from holdfast.engine.streams import Numbered, Streams
-from holdfast.engine.thinking import Instrumentation
+from holdfast.engine.tool_calls import Execute, Executor
 from holdfast.engine.worker import Worker, WorkerTimings
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog.catalog import ModelCatalog
@@ -236,8 +238,10 @@ class Node:
         )
         self.worker = Worker(self.database, runner, self.streams, clock, pace)
         retries = world.retry_policy.retries
-        self._send = SendMessage(self.database, self.catalog, self.worker, self.streams, clock, retries)
+        self._send = SendMessage(self.database, self.catalog, self.worker, clock, retries)
         self.cancel = CancelRuns(self.database, self.worker, clock)
+        self.reader = RunReader(self.database, self.worker, self.streams)
+        self.retention = Retention(self.database, clock, RetentionPolicy())
 
     async def send(
         self,

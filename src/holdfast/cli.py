@@ -20,6 +20,15 @@ With your model:   OPENAI_API_KEY=… holdfast serve   (or ANTHROPIC_API_KEY, OL
 While it serves:   holdfast models | runs | approvals | why RUN
 All commands:      holdfast --help
 """
+# The module and the function of each; loaded by name, because a module brings along all that its commands need.
+_COMMANDS: Final = {
+    "serve": ("serving", "run"),
+    "migrate": ("migrate", "run"),
+    "why": ("remote", "why"),
+    "runs": ("remote", "runs"),
+    "approvals": ("remote", "approvals"),
+    "models": ("remote", "models"),
+}
 # What people type first, from other programs.
 _MEANT: Final = {"run": "serve", "server": "serve", "start": "serve", "up": "serve", "upgrade": "migrate"}
 
@@ -39,14 +48,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no command is named. There are: {', '.join(commands)}.")
     # Loading makes many objects and no garbage worth looking for; whoever goes on for long switches it on again.
     gc.disable()
-    command = importlib.import_module(f"holdfast.commands.{parsed.command}")
     try:
-        return command.run(parsed)
+        return _perform(parsed)
     except HoldfastError as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return REFUSED
     except KeyboardInterrupt:
         return 130
+
+
+def _perform(parsed: argparse.Namespace) -> int:
+    if parsed.command == "version":
+        print(importlib.import_module("holdfast.version").VERSION)  # read from what is installed, which takes a while
+        return 0
+    module, function = _COMMANDS[parsed.command]
+    return getattr(importlib.import_module(f"holdfast.commands.{module}"), function)(parsed)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -36,6 +36,7 @@ HoldfastError
 │  ├─ LeaseLost
 │  ├─ HandedOver             a listener's run goes on elsewhere, or later
 │  └─ ShuttingDown
+├─ DatabaseError       the database's: 503; the same may succeed a moment later
 ├─ ConfigError         the operator's: refuses to start; 500 with its sentence when met later
 │  └─ WrongKey               a stored secret cannot be opened
 └─ BugError            ours: 500, loud
@@ -260,6 +261,14 @@ class HandedOver(RunInterrupted):
 
 class ShuttingDown(RunInterrupted):
     pass
+
+
+class DatabaseError(HoldfastError):
+    """The database could not do it now: disk full, locked for too long, connection lost, no answer, already closed.
+
+    It says nothing about the request or the run that needed it: the same may succeed a moment later. Whether a write
+    that failed with it has happened is not always known, so whoever repeats one must make sure by other means.
+    """
 
 
 class ConfigError(HoldfastError):

@@ -112,6 +112,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     queue_wait_s: float = 20.0
     lease_ttl_s: float = 15.0
     drain_s: float = 10.0
+    max_runs: int = 1_000
     database_timeout_s: float = 10.0
     frame_retention_s: float = 3 * 3600.0
     run_retention_s: float = 0.0

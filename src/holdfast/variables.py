@@ -303,6 +303,12 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     ),
     Variable("drain_s", ("HOLDFAST_DRAIN_S",), _seconds(0, 600), "How long a stopping server lets requests finish."),
     Variable(
+        "max_runs",
+        ("HOLDFAST_MAX_RUNS",),
+        _whole(1, 1_000_000),
+        "How many runs a server drives at once. More of them wait, unless somebody waits for their answer.",
+    ),
+    Variable(
         "frame_retention_s",
         ("HOLDFAST_FRAME_RETENTION_S",),
         _seconds(60, 365 * _DAY),

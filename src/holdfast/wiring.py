@@ -10,25 +10,27 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 
-from holdfast.actions.ask_agents import AskAgents
-from holdfast.actions.base_tools import shipped_id, sync_base_tools
-from holdfast.actions.callbacks import Callbacks
-from holdfast.actions.cancel_runs import CancelRuns
+from holdfast.actions.assembled import Holdfast
+from holdfast.actions.messages.ask_agents import AskAgents
+from holdfast.actions.messages.send import SendMessage
 from holdfast.actions.providers import load_endpoints
-from holdfast.actions.send_message import SendMessage
-from holdfast.api.deps import Holdfast
+from holdfast.actions.runs.callbacks import Callbacks
+from holdfast.actions.runs.cancel import CancelRuns
+from holdfast.actions.tools.base_tools import shipped_id, sync_base_tools
 from holdfast.core.redaction import is_secret_name
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
-from holdfast.engine.executing import Executors, SandboxExecutor
 from holdfast.engine.inline import InlineTools
+from holdfast.engine.model_call import Instrumentation
 from holdfast.engine.ratios import TokenRatios
+from holdfast.engine.reading import RunReader
+from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.runner import Runner
 from holdfast.engine.spans import Spans
 from holdfast.engine.streams import Streams
-from holdfast.engine.thinking import Instrumentation
+from holdfast.engine.tool_calls import Executors, SandboxExecutor
 from holdfast.engine.tracing import ProviderTraces
 from holdfast.engine.worker import Worker, WorkerTimings
 from holdfast.errors import ConfigError
@@ -124,13 +126,12 @@ def assemble(
     timings = WorkerTimings(
         lease_ttl_s=settings.lease_ttl_s,
         drain_s=settings.drain_s,
-        frame_retention_s=settings.frame_retention_s,
-        trace_retention_s=settings.trace_retention_s,
-        run_retention_s=settings.run_retention_s,
+        most_runs=settings.max_runs,
     )
     worker = Worker(database, runner, streams, clock, timings)
-    send = SendMessage(database, catalog, worker, streams, clock, retry_policy.retries)
-    others = AskAgents(database, send, worker, settings.queue_wait_s)
+    send = SendMessage(database, catalog, worker, clock, retry_policy.retries)
+    reader = RunReader(database, worker, streams)
+    others = AskAgents(database, send, worker, reader, settings.queue_wait_s)
     executors.own.update((shipped_id(name), others) for name in talk.NAMES)
     return Holdfast(
         settings=settings,
@@ -141,10 +142,18 @@ def assemble(
         clock=clock,
         worker=worker,
         streams=streams,
+        reader=reader,
+        retention=Retention(database, clock, _retention_policy(settings)),
         compactor=compactor,
         archival=archival,
         send=send,
         cancel=CancelRuns(database, worker, clock),
+    )
+
+
+def _retention_policy(settings: Settings) -> RetentionPolicy:
+    return RetentionPolicy(
+        frames_s=settings.frame_retention_s, traces_s=settings.trace_retention_s, runs_s=settings.run_retention_s
     )
 
 
@@ -177,7 +186,7 @@ async def _side_tasks(deps: Holdfast, sandbox: ForkServerSandbox | None) -> Asyn
     callbacks = Callbacks(deps.database, deps.clock, deps.settings.reachable_hosts)
     deps.worker.on_end = callbacks.wake
     async with asyncio.TaskGroup() as group:
-        forever = [group.create_task(deps.worker.run_forever()), group.create_task(callbacks.run_forever())]
+        forever = [group.create_task(side_task.run_forever()) for side_task in (deps.worker, deps.retention, callbacks)]
         if sandbox is not None:
             group.create_task(_warm(sandbox))
         try:

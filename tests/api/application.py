@@ -14,10 +14,10 @@ from fastapi import APIRouter, Body
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from holdfast.api.deps import Actor, Deps, Holdfast
-from holdfast.api.ids import AgentId, ConversationId
+from holdfast.actions.assembled import Holdfast
+from holdfast.api.deps import Actor, Deps
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Int64, Limit, Order
+from holdfast.api.params import After, AgentId, ConversationId, Int64, Limit, Order
 from holdfast.api.server import ROUTERS, create_app
 from holdfast.engine.clock import SystemClock
 from holdfast.errors import HoldfastError

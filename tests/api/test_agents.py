@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from holdfast import ids
-from holdfast.actions.read_agents import agent_states
+from holdfast.actions.agents.read import agent_states
 from holdfast.store import agents as agent_rows
 from holdfast.store.agents import AgentFilter
 from holdfast.store.database import Transaction

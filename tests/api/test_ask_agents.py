@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.actions.await_run import stopped_run
-from holdfast.actions.cancel_runs import CancelRuns
+from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.core.records import Run
 from holdfast.errors import ShuttingDown
 from holdfast.store import runs
@@ -175,7 +174,7 @@ async def test_a_busy_agent_is_waited_for_and_not_for_ever(client: ServedClient)
         {"input": instruction(ASK, message="[[say:now]]", other_agent_id=other)},
     )
     await client.agents.messages.cancel(agent_id=other)
-    await stopped_run(client.deps.database, client.deps.worker, asking["id"])
+    await client.deps.reader.until_stopped(asking["id"])
     assert "now" in str((await heard(client, other))[-1].content)
 
 
@@ -261,7 +260,7 @@ async def test_a_second_cancel_reaches_what_the_first_has_left_behind(client: Se
         [run] = await runs_of(client, agent_id)
         await deps.database.write(lambda tx, run_id=run.id: runs.ask_cancel(tx, run_id, deps.clock.now_us()))
         deps.worker.cancel(run.id)
-        await stopped_run(deps.database, deps.worker, run.id)
+        await deps.reader.until_stopped(run.id)
     [ended], [left] = await runs_of(client, one), await runs_of(client, three)
     assert (ended.status, left.is_active) == ("cancelled", True)
     body = {"run_ids": [ended.id]}
@@ -283,7 +282,7 @@ async def test_a_server_that_stops_does_not_send_the_message_again(database_url:
         run = await client.ask("POST", f"/v1/agents/{one}/messages/async", {"input": text})
         await eventually(lambda: client.open_model_streams == 1)
     async with served(tmp_path, database_url=database_url) as client:
-        await stopped_run(client.deps.database, client.deps.worker, run["id"])
+        await client.deps.reader.until_stopped(run["id"])
         [ended], [asked] = await runs_of(client, one), await runs_of(client, other)
         assert (ended.id, ended.status) == (run["id"], "completed")
         returned = [each for each in await heard(client, one) if each.message_type == "tool_return_message"]

@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 
 import httpx
 import pytest
-from fastapi import FastAPI, Header, Path, Query
+from fastapi import Depends, FastAPI, Header, Path, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from holdfast.api.direct import direct_way
+from holdfast.api.framework.direct import direct_way
+from holdfast.api.framework.routing import LazyRoute, LazyRouter, RouteIndex
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit
-from holdfast.api.routing import LazyRoute, LazyRouter, RouteIndex
 
 ThingId = Annotated[str, Path(pattern="^thing-[0-9]+$")]
 
@@ -40,11 +40,33 @@ async def list_pages(limit: Limit = 50, before: Before = None, after: After = No
     return json_response({"limit": limit, "before": before, "after": after})
 
 
+class Which:
+    """Query parameters that several endpoints share."""
+
+    def __init__(self, name: str | None = None, names: Annotated[list[str] | None, Query()] = None, old: bool = False):
+        self.shown = [name, names, old]
+
+
+def _volume(loudness: Annotated[int, Query(ge=0)] = 1) -> str:
+    return "!" * loudness
+
+
+async def _awaited() -> str:
+    return "an event loop"
+
+
+async def count_things(
+    which: Annotated[Which, Depends()], volume: Annotated[str, Depends(_volume)], limit: Limit = 50
+) -> Response:
+    return json_response({"which": which.shown, "volume": volume, "limit": limit})
+
+
 def client(*, direct: bool) -> httpx.AsyncClient:
     router = LazyRouter(prefix="/things")
     router.add_api_route("/{thing_id}", post_thing, methods=["POST"])
     router.add_api_route("/", list_things, methods=["GET"])
     router.add_api_route("/pages/", list_pages, methods=["GET"])
+    router.add_api_route("/count", count_things, methods=["GET"])
     routes = [route for route in router.routes if isinstance(route, LazyRoute)]
     for route in routes:
         assert route.direct is not None
@@ -70,6 +92,9 @@ SAID: list[tuple[str, str, Any]] = [
     (GET, "/things/?order=sideways&unknown=1", None),
     (GET, "/things/pages/?limit=100000&before=&after=thing-1", None),
     (GET, "/things/pages/?limit=0", None),
+    (GET, "/things/count", None),
+    (GET, "/things/count?name=a&names=b&names=c&old=true&loudness=3&limit=7", None),
+    (GET, "/things/count?loudness=-1&old=perhaps", None),
     (GET, "/things/?names=%C5%BElu%C5%A5+k%C5%AF%C5%88", None),
 ]
 
@@ -103,8 +128,18 @@ def test_there_is_no_short_way_to_an_endpoint_that_takes_more() -> None:
     async def with_alias(name: Annotated[str, Query(alias="n")]) -> Response:
         return json_response(name)
 
+    async def with_async_dependency(name: Annotated[str, Depends(_awaited)]) -> Response:
+        return json_response(name)
+
     async def without_response(name: str) -> dict[str, str]:
         return {"name": name}
 
-    for endpoint in (with_header, with_optional_body, with_two_bodies, with_alias, without_response):
+    for endpoint in (
+        with_header,
+        with_optional_body,
+        with_two_bodies,
+        with_alias,
+        with_async_dependency,
+        without_response,
+    ):
         assert direct_way(endpoint) is None, endpoint.__name__

@@ -11,7 +11,7 @@ import pytest
 from letta_client import APIStatusError, ConflictError
 
 from holdfast import ids
-from holdfast.actions.compact_thread import compact_thread
+from holdfast.actions.threads.compact import compact_thread
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.usage import Usage
 from holdfast.engine.compacting import Compaction, CompactionJob, Compactor

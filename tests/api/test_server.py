@@ -6,8 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.api.csrf import LocalPagesOnly
-from holdfast.api.paths import canonical_path
+from holdfast.api.layers import LocalPagesOnly, canonical_path
 from holdfast.settings import Settings
 
 from .application import AGENT, Worker, client_of

@@ -81,7 +81,7 @@ async def test_old_traces_are_forgotten_and_the_steps_stay(tmp_path: Path) -> No
         await client.say(agent.id, "hello")
         step = await newest_step(client, agent.id)
         assert await client.steps.trace.retrieve(step["id"]) is not None
-        await client.deps.worker.forget_old_traces()
+        await client.deps.retention.forget_old_traces()
         assert await client.steps.trace.retrieve(step["id"]) is None
         assert (await client.steps.retrieve(step["id"])).status == "success"
 

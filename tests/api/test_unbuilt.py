@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from starlette.routing import Match, Route
 
+from holdfast.api.framework.routing import RouteIndex
+from holdfast.api.layers import canonical_path
 from holdfast.api.not_implemented import UNBUILT, unbuilt_routes
-from holdfast.api.paths import canonical_path
-from holdfast.api.routing import RouteIndex
 from holdfast.api.server import ROUTERS
 
 from .application import AGENT, client_of

@@ -9,8 +9,8 @@ import pytest
 from fastapi.routing import APIRoute
 
 from holdfast import errors
+from holdfast.api.framework.routing import built
 from holdfast.api.not_implemented import REFUSED, UNBUILT
-from holdfast.api.routing import built
 from holdfast.api.server import ROUTERS
 from holdfast.settings import PROVIDER_VARIABLES, VARIABLES, Settings
 

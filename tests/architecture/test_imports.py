@@ -10,14 +10,14 @@ from pathlib import Path
 import grimp
 import pytest
 
-from .sources import ROOT, functions, modules
+from .sources import ROOT, functions, modules, nodes
 
 # Optional or slow to import; each in the adapter that owns it. Nothing else may be imported inside a function.
 ALLOWED_INSIDE = {
     ("store/database.py", "holdfast.store.postgres_start"): "asyncpg, for those who use PostgreSQL",
     ("store/sqlite.py", "holdfast.store.migrations"): "Alembic is slow to import",
     ("store/postgres.py", "holdfast.store.migrations"): "Alembic is slow to import",
-    ("actions/callbacks.py", "holdfast"): "outgoing, because aiohttp is slow to import",
+    ("actions/runs/callbacks.py", "holdfast"): "outgoing, because aiohttp is slow to import",
     ("api/sending.py", "holdfast"): "outgoing, because aiohttp is slow to import",
     ("llm/catalog/adapters.py", "holdfast.llm"): "http, because aiohttp is slow to import",
     ("llm/catalog/adapters.py", "holdfast.llm.anthropic"): "aiohttp is slow to import",
@@ -37,6 +37,18 @@ def test_the_import_contracts_are_kept() -> None:
     program = Path(sys.executable).with_name("lint-imports")
     checked = subprocess.run([program, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
+
+
+def test_no_module_of_the_api_uses_the_database_itself() -> None:
+    """It is handed to actions, which an import contract cannot tell from using it."""
+    users = {
+        name
+        for name, tree in modules().items()
+        if name.startswith("api/")
+        for node in nodes(tree, ast.Attribute)
+        if isinstance(node.value, ast.Attribute) and node.value.attr == "database"
+    }
+    assert users == set()
 
 
 def test_nothing_is_imported_inside_a_function_but_what_is_listed() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast import ids
-from holdfast.actions.base_tools import sync_base_tools
+from holdfast.actions.tools.base_tools import sync_base_tools
 from holdfast.core.messages import ToolReturn, text_of
 from holdfast.core.records import Archive, Passage
 from holdfast.engine.archival import ArchivalMemory, NewPassage, Search

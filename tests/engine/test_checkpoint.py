@@ -10,7 +10,7 @@ from holdfast.core.transitions import Failure
 from holdfast.core.usage import Usage
 from holdfast.engine.checkpoint import CancelPending, checkpoint, frames_at_stop
 from holdfast.engine.failures import classify
-from holdfast.engine.loading import reopen
+from holdfast.engine.loading import load_run
 from holdfast.engine.session import Session
 from holdfast.errors import LeaseLost
 from holdfast.store import runs
@@ -27,7 +27,9 @@ async def session(world: World, node: Node) -> Session:
     await node.die()
     claimed = await world.database.write(lambda tx: runs.claim(tx, accepted.run.id, "worker-test", 2**61, 1))
     assert claimed is not None
-    return await reopen(world.database, node.streams, world.clock, claimed, owner_died=True)
+    loaded = await world.database.read(lambda tx: load_run(tx, claimed))
+    stream = node.streams.open(claimed.id, loaded.last_seq, claimed.lease, background=True)
+    return Session(loaded, stream, world.clock)
 
 
 def test_a_run_that_goes_on_has_no_last_frames() -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from holdfast import ids
-from holdfast.actions.base_tools import sync_base_tools
+from holdfast.actions.tools.base_tools import sync_base_tools
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import Message, Text, ToolReturn, text_of
 from holdfast.core.records import Agent, Block, Thread, Tool

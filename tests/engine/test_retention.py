@@ -26,7 +26,7 @@ async def test_frames_of_a_run_that_ended_long_ago_are_removed_and_its_messages_
     async with served(tmp_path, frame_retention_s=0) as client:
         run_id = await stream_in_background(client)
 
-        await client.deps.worker.forget_old_frames()
+        await client.deps.retention.forget_old_frames()
 
         assert await client.deps.database.read(lambda tx: frames.load(tx, run_id, 0)) == []
         assert "EXPIRED" in await client.refusal(410, "POST", f"/v1/runs/{run_id}/stream")
@@ -37,7 +37,7 @@ async def test_frames_of_a_run_that_ended_lately_can_be_read_again(tmp_path: Pat
     async with served(tmp_path, frame_retention_s=3600) as client:
         run_id = await stream_in_background(client)
 
-        await client.deps.worker.forget_old_frames()
+        await client.deps.retention.forget_old_frames()
 
         assert (await client.events(f"/v1/runs/{run_id}/stream"))[-1] == "[DONE]"
 
@@ -46,7 +46,7 @@ async def test_a_run_whose_journal_was_removed_can_still_be_asked_about(tmp_path
     async with served(tmp_path, run_retention_s=0.000001) as client:
         run_id = await stream_in_background(client)
 
-        await client.deps.worker.forget_old_journals()
+        await client.deps.retention.forget_old_journals()
 
         assert await client.deps.database.read(lambda tx: journal.load(tx, run_id)) == []
         why = await client.ask("GET", f"/v1/runs/{run_id}/why")
@@ -59,7 +59,7 @@ async def test_a_run_whose_journal_was_removed_can_still_be_asked_about(tmp_path
 async def test_without_a_retention_journals_are_kept(tmp_path: Path) -> None:
     async with served(tmp_path) as client:
         run_id = await stream_in_background(client)
-        await client.deps.worker.forget_old_journals()
+        await client.deps.retention.forget_old_journals()
         assert await client.deps.database.read(lambda tx: journal.load(tx, run_id))
 
 
@@ -75,7 +75,7 @@ async def test_an_archive_whose_deletion_was_cut_short_is_cleared(
         await client.deps.database.write(lambda tx: archives.mark_deleted(tx, archive_id, 1))
         assert "not found" in await client.refusal(404, "GET", f"/v1/archives/{archive_id}")
 
-        await client.deps.worker.clear_deleted_archives()
+        await client.deps.retention.clear_deleted_archives()
 
         assert not await client.deps.database.read(lambda tx: archives.is_taken(tx, archive_id))
         assert await client.deps.database.read(lambda tx: passages.find(tx, str(passage.id))) is None
@@ -87,12 +87,12 @@ async def test_a_list_goes_on_from_a_deleted_item_for_a_day(tmp_path: Path, monk
         made = [(await client.blocks.create(label="human", value="")).id for _ in range(3)]
         for block_id in made[:2]:
             await client.blocks.delete(block_id)
-        await client.deps.worker.forget_old_tombstones()
+        await client.deps.retention.forget_old_tombstones()
         for block_id in made[:2]:
             assert [one["id"] for one in await client.ask("GET", "/v1/blocks/", after=block_id)] == [made[2]]
 
         earlier = tombstone_table.c.deleted_us - tombstones.KEPT_US - 1
         await client.deps.database.write(lambda tx: tx.execute(update(tombstone_table).values(deleted_us=earlier)))
-        await client.deps.worker.forget_old_tombstones()
+        await client.deps.retention.forget_old_tombstones()
         for block_id in made[:2]:
             assert block_id in await client.refusal(404, "GET", "/v1/blocks/", after=block_id)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.actions.send_message import Accepted
+from holdfast.actions.messages.send import Accepted
 from holdfast.core.events import ModelFailed
 from holdfast.core.frames import AbandonedFrame, ErrorFrame, Frame, RetryFrame, TextFrame, UsageFrame
 from holdfast.core.messages import text_of

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.actions.recompile_system import recompile_system
+from holdfast.actions.threads.context import recompile_system
 from holdfast.core.frames import (
     AbandonedFrame,
     CallFrame,

@@ -15,6 +15,7 @@ from holdfast.core.tool_rules import RequiredBeforeExit
 from holdfast.core.usage import Usage
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.failures import classify
+from holdfast.engine.loading import LoadedRun
 from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream
 from holdfast.errors import ContextTooLong, ModelUnavailable
@@ -30,7 +31,7 @@ SPOKE = Reply((Text("words"),), "stop", Usage(5, 1))
 def session_of(event: RunStarted | None = None, *answers: Message, given: RunSpec | None = None) -> Session:
     system = Message(id="message-system", role="system", parts=(Text("Be brief."),), created_us=0)
     asked = Message(id="message-in", role="user", parts=(Text("hello"),), created_us=0, run_id="run-1")
-    return Session(
+    loaded = LoadedRun(
         run=Run(id="run-1", agent_id="agent-1", thread_id="agent-1", status="running", lease=1),
         agent=Agent(id="agent-1", name="ada", agent_type="letta_v1_agent", system="", model=MODEL),
         thread=Thread(id="agent-1", agent_id="agent-1"),
@@ -39,9 +40,9 @@ def session_of(event: RunStarted | None = None, *answers: Message, given: RunSpe
         blocks=[],
         system_digest=None,
         journalled=1,
-        stream=RunStream("run-1"),
-        clock=SystemClock(),
+        next_position=2,
     )
+    return Session(loaded, RunStream("run-1"), SystemClock())
 
 
 def think(session: Session, *calls: str, text: str = "words", usage: Usage | None = None) -> None:

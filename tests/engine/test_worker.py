@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, update
 
-from holdfast.actions.send_message import Accepted
+from holdfast.actions.messages.send import Accepted
 from holdfast.core.frames import ErrorFrame, StopFrame
 from holdfast.core.messages import Approve, text_of
 from holdfast.engine.worker import WorkerTimings
@@ -16,7 +16,7 @@ from holdfast.errors import ShuttingDown
 from holdfast.store import agents, runs
 from holdfast.store.tables import run_events
 from holdfast.store.tables import runs as run_rows
-from holdfast.store.transaction import DatabaseError, Transaction
+from holdfast.store.transaction import DatabaseError, Job, Transaction
 
 from ..invariants import assert_invariants, take_snapshot
 from ..scenario import Node, World, eventually
@@ -166,6 +166,24 @@ async def test_a_run_whose_journal_cannot_be_read_fails_with_a_reason_and_frees_
     assert (run.total_duration_ns or 0) > 0
     assert all((step.step_ns or 0) > 0 for step in snapshot.steps.values())
     assert (await second.ask("hello")).stop_reason == "end_turn"
+
+
+async def test_a_run_that_cannot_be_read_and_was_taken_over_meanwhile_is_left_to_its_new_owner(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = world.node(), world.node()
+    run_id = await stalled(first)
+    await first.die()
+    await spoil_journal(world, run_id, "not json")
+    read_long = second.database.read_long
+
+    async def overtaken(job: Job[Any]) -> Any:
+        await world.database.write(lambda tx: runs.claim(tx, run_id, "worker-other", 2**62, 1))
+        return await read_long(job)
+
+    monkeypatch.setattr(second.database, "read_long", overtaken)
+    assert await second.take_over_all() == 0
+    assert (await world.run(run_id)).is_active
 
 
 async def test_trouble_with_the_database_is_not_held_against_the_run(world: World) -> None:

@@ -11,15 +11,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from holdfast.actions.cancel_runs import CancelRuns
-from holdfast.actions.send_message import SendMessage
+from holdfast.actions.messages.send import SendMessage
+from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import ToolReturn
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
-from holdfast.engine.acting import Execute, Executor
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.streams import Streams
+from holdfast.engine.tool_calls import Execute, Executor
 from holdfast.engine.worker import Worker
 from holdfast.errors import NothingToCancel
 from holdfast.llm.base import Model, ModelInfo, ModelRequest
@@ -164,7 +164,7 @@ class SeamNode(Node):
         runner = runner_of(database, self.catalog, self.executor, TokenRatios(database), clock, world.retry_policy)
         self.worker = Worker(database, runner, self.streams, clock, LONG)
         retries = world.retry_policy.retries
-        self._send = SendMessage(database, self.catalog, self.worker, self.streams, clock, retries)
+        self._send = SendMessage(database, self.catalog, self.worker, clock, retries)
         self.cancel = CancelRuns(world.database, self.worker, clock)
         self.cancelling: list[asyncio.Task[Answer]] = []
 

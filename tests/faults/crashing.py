@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.actions.send_message import SendMessage
+from holdfast.actions.messages.send import SendMessage
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import Message, ToolReturn
 from holdfast.core.rows import OUTCOME_UNKNOWN
@@ -72,7 +72,7 @@ class MortalNode(Node):
         )
         self.worker = Worker(self.database, runner, self.streams, clock, LONG)
         retries = world.retry_policy.retries
-        self._send = SendMessage(self.database, self.catalog, self.worker, self.streams, clock, retries)
+        self._send = SendMessage(self.database, self.catalog, self.worker, clock, retries)
 
 
 async def outlive(world: World, scene: Scene, mode: Mode, crashes: Sequence[CrashPoint]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.actions.send_message import Accepted
+from holdfast.actions.messages.send import Accepted
 from holdfast.core.hold import Hold
 from holdfast.core.messages import Approve, ClientReturn, Decision, Deny
 from tests.effort import EFFORT
@@ -137,8 +137,8 @@ async def lead_up(node: Node, scene: Scene) -> None:
     if scene.speaks_through_tool:
         await node.world.speak_through_send_message()
     for turn in scene.prelude:
-        accepted = await play(node, turn, MODES[0])
-        await node.worker.stopped(accepted.run.id)
+        await play(node, turn, MODES[0])
+        await node.settled()
 
 
 async def pending_hold(world: World) -> Hold | None:

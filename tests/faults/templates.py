@@ -16,7 +16,7 @@ import msgspec
 from sqlalchemy import delete, select
 
 from holdfast import ids
-from holdfast.actions.base_tools import sync_base_tools
+from holdfast.actions.tools.base_tools import sync_base_tools
 from holdfast.core.records import Block
 from holdfast.store import blocks, tools
 from holdfast.store.database import Database, Transaction, open_database

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.actions import cancel_runs
+from holdfast.actions.runs import cancel as cancel_runs
 from holdfast.core.egress import entries
 from holdfast.core.messages import ToolReturn
 from holdfast.core.rows import DENIED_BY_CANCEL

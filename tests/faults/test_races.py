@@ -13,7 +13,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from holdfast.actions.compact_thread import compact_thread
+from holdfast.actions.threads.compact import compact_thread
 from holdfast.core.frames import StopFrame
 from holdfast.core.records import Run
 from holdfast.engine.compacting import Compactor

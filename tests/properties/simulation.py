@@ -14,7 +14,7 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.actions.send_message import Accepted
+from holdfast.actions.messages.send import Accepted
 from holdfast.core.frames import Frame
 from holdfast.core.messages import Approve, ClientReturn, Decision, Deny, text_of
 from holdfast.core.retry_policy import RetryPolicy

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.actions.choose_model import revised_choice
+from holdfast.actions.agents.model_choice import revised_choice
 from holdfast.core.messages import Text, Turn
 from holdfast.core.records import ModelChoice
 from holdfast.llm.anthropic.payload import messages_payload

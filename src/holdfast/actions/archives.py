@@ -1,4 +1,4 @@
-"""Archives over REST: make and change them, attach them to agents, fill them, search them."""
+"""Archives and their passages: list, make and change them, attach them to agents, fill them, search them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from holdfast import ids
-from holdfast.actions.choose_model import chosen_embedding
+from holdfast.actions.agents.model_choice import chosen_embedding
+from holdfast.actions.queries import Page, read_page
 from holdfast.core.moments import moments
 from holdfast.core.records import Archive, Passage
 from holdfast.engine.archival import ArchivalMemory, Hit, NewPassage, Search, model_in
@@ -19,6 +20,7 @@ from holdfast.store import archives as archive_rows
 from holdfast.store import passages as passage_rows
 from holdfast.store.passage_search import PassageFilter
 from holdfast.store.transaction import Database, Transaction
+from holdfast.tools.archival import DEFAULT_RESULTS, MOST_RESULTS, search_results
 from holdfast.wire.archives import (
     AgentPassageCreate,
     ArchiveCreate,
@@ -30,6 +32,14 @@ from holdfast.wire.archives import (
     moment_us,
     passage_view,
 )
+
+
+async def list_archives(database: Database, page: Page, name: str | None, agent_id: str | None) -> list[Archive]:
+    return await database.read(lambda tx: archive_rows.list_archives(tx, page, name, agent_id))
+
+
+async def read_archive(database: Database, archive_id: str) -> Archive:
+    return await database.read(lambda tx: archive_rows.get(tx, archive_id))
 
 
 async def create_archive(
@@ -49,26 +59,43 @@ async def create_archive(
     return archive
 
 
-async def update_archive(tx: Transaction, archive_id: str, request: ArchiveUpdate, now_us: int) -> Archive:
-    archive = await archive_rows.get(tx, archive_id)
+async def update_archive(database: Database, archive_id: str, request: ArchiveUpdate, now_us: int) -> Archive:
     sent = {name: getattr(request, name) for name in request.model_fields_set}
     changes = {name: value for name, value in sent.items() if value is not None or name == "description"}
-    changed = msgspec.structs.replace(archive, **changes, updated_us=now_us)
-    await archive_rows.update_archive(tx, changed)
-    return changed
+
+    async def write(tx: Transaction) -> Archive:
+        archive = await archive_rows.get(tx, archive_id)
+        changed = msgspec.structs.replace(archive, **changes, updated_us=now_us)
+        await archive_rows.update_archive(tx, changed)
+        return changed
+
+    return await database.write(write)
 
 
-async def attach_archive(tx: Transaction, agent_id: str, archive_id: str) -> None:
+async def delete_archive(database: Database, archival: ArchivalMemory, archive_id: str, now_us: int) -> None:
+    await database.write(lambda tx: archive_rows.mark_deleted(tx, archive_id, now_us))
+    await archival.clear(archive_id)
+
+
+async def attach_archive(database: Database, agent_id: str, archive_id: str) -> None:
     _check_archive_id(archive_id)
-    await agent_rows.get(tx, agent_id, lock=True)
-    await archive_rows.get(tx, archive_id, keep=True)
-    await archive_rows.attach(tx, agent_id, archive_id)
+
+    async def write(tx: Transaction) -> None:
+        await agent_rows.get(tx, agent_id, lock=True)
+        await archive_rows.get(tx, archive_id, keep=True)
+        await archive_rows.attach(tx, agent_id, archive_id)
+
+    await database.write(write)
 
 
-async def detach_archive(tx: Transaction, agent_id: str, archive_id: str) -> None:
+async def detach_archive(database: Database, agent_id: str, archive_id: str) -> None:
     _check_archive_id(archive_id)
-    await agent_rows.get(tx, agent_id, lock=True)
-    await archive_rows.detach(tx, agent_id, archive_id)
+
+    async def write(tx: Transaction) -> None:
+        await agent_rows.get(tx, agent_id, lock=True)
+        await archive_rows.detach(tx, agent_id, archive_id)
+
+    await database.write(write)
 
 
 async def add_passages(
@@ -78,43 +105,65 @@ async def add_passages(
     return [passage_view(passage, archive) for passage in added]
 
 
+async def list_memory(database: Database, agent_id: str, page: Page, text: str | None) -> list[PassageView]:
+    """Passages of the agent's archive; `text`: only those that hold it."""
+
+    async def read(tx: Transaction) -> list[PassageView]:
+        await agent_rows.require(tx, agent_id)
+        archive = await archive_rows.of_agent(tx, agent_id)
+        if archive is None:
+            return []
+        listed = await passage_rows.list_of_archive(tx, archive.id, page, text)
+        return [passage_view(passage, archive) for passage in listed]
+
+    return await (database.read_long(read) if text is not None else read_page(database, read, page))
+
+
 async def add_memory(archival: ArchivalMemory, agent_id: str, request: AgentPassageCreate) -> list[PassageView]:
     archive, added = await archival.add_for_agent(agent_id, [_new(request, None)])
     return [passage_view(passage, archive) for passage in added]
 
 
-async def delete_of_archive(tx: Transaction, archive_id: str, passage_id: str) -> None:
-    await archive_rows.get(tx, archive_id)
-    passage = await passage_rows.find(tx, passage_id)
-    if passage is None:
-        raise NotFound(f"Agent passage with id {passage_id} not found in database.")
-    if passage.archive_id != archive_id:
-        raise Invalid(f"The passage {passage_id} is not in the archive {archive_id}.")
-    await passage_rows.delete_passage(tx, passage_id)
+async def delete_passage(database: Database, archival: ArchivalMemory, archive_id: str, passage_id: str) -> None:
+    async def write(tx: Transaction) -> None:
+        await archive_rows.get(tx, archive_id)
+        passage = await passage_rows.find(tx, passage_id)
+        if passage is None:
+            raise NotFound(f"Agent passage with id {passage_id} not found in database.")
+        if passage.archive_id != archive_id:
+            raise Invalid(f"The passage {passage_id} is not in the archive {archive_id}.")
+        await passage_rows.delete_passage(tx, passage_id)
+
+    await database.write(write)
+    archival.forget(archive_id)
 
 
-async def delete_memory(tx: Transaction, agent_id: str, passage_id: str) -> str:
-    """The id of the archive that it was in."""
-    await agent_rows.require(tx, agent_id)
-    archive = await archive_rows.of_agent(tx, agent_id)
-    passage = await passage_rows.find(tx, passage_id)
-    if archive is None or passage is None or passage.archive_id != archive.id:
-        raise NotFound(f"Passage with id {passage_id} not found in database.")
-    await passage_rows.delete_passage(tx, passage_id)
-    return archive.id
+async def delete_memory(database: Database, archival: ArchivalMemory, agent_id: str, passage_id: str) -> None:
+    async def write(tx: Transaction) -> str:
+        await agent_rows.require(tx, agent_id)
+        archive = await archive_rows.of_agent(tx, agent_id)
+        passage = await passage_rows.find(tx, passage_id)
+        if archive is None or passage is None or passage.archive_id != archive.id:
+            raise NotFound(f"Passage with id {passage_id} not found in database.")
+        await passage_rows.delete_passage(tx, passage_id)
+        return archive.id
+
+    archival.forget(await database.write(write))
 
 
 async def search_memory(
-    database: Database, archival: ArchivalMemory, agent_id: str, query: str, limit: int, **filters: Any
-) -> tuple[str, list[Passage]]:
-    """The agent's time zone, which naive dates are in, and what was found."""
+    database: Database, archival: ArchivalMemory, agent_id: str, query: str, most: int | None, **filters: Any
+) -> dict[str, Any]:
+    """What the agent's own tool would find. Naive dates are in the agent's time zone."""
     agent = await database.read(lambda tx: agent_rows.get(tx, agent_id))
     wanted = _filter(agent.timezone, **filters)
     archive = await archival.of_agent(agent_id)
-    if archive is None or not query.strip():
-        return agent.timezone, []
-    hits = await archival.search(Search(query=query, archives=(archive,), filter=wanted, limit=limit))
-    return agent.timezone, [hit.passage for hit in hits]
+    passages: list[Passage] = []
+    if archive is not None and query.strip():
+        limit = min(most or DEFAULT_RESULTS, MOST_RESULTS)
+        hits = await archival.search(Search(query=query, archives=(archive,), filter=wanted, limit=limit))
+        passages = [hit.passage for hit in hits]
+    return {"results": search_results(passages, agent.timezone), "count": len(passages)}
 
 
 async def search_passages(database: Database, archival: ArchivalMemory, request: PassageSearch) -> list[FoundPassage]:
@@ -133,8 +182,8 @@ async def _searched(tx: Transaction, request: PassageSearch) -> tuple[Archive, .
 
 
 async def _shown(tx: Transaction, hits: Sequence[Hit]) -> list[FoundPassage]:
-    found = await archive_rows.find_many(tx, {hit.passage.archive_id for hit in hits})
-    owners = {archive.id: archive for archive in found}
+    known = await archive_rows.find_many(tx, {hit.passage.archive_id for hit in hits})
+    owners = {archive.id: archive for archive in known}
     return [
         {"passage": passage_view(hit.passage, owners.get(hit.passage.archive_id)), "score": hit.score, "metadata": {}}
         for hit in hits

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import ids
+from holdfast.actions.queries import Page
 from holdfast.core.records import Provider
 from holdfast.errors import AddressRefused, Conflict, Invalid, ModelUnavailable, Rejected, Unsupported, WrongKey
 from holdfast.llm.base import Catalog
@@ -39,6 +40,18 @@ class Surroundings(msgspec.Struct, frozen=True):
     database: Database
     catalog: Catalog
     secretbox: SecretBox
+
+
+async def list_providers(
+    database: Database, page: Page, *, name: str | None, provider_type: str | None
+) -> list[Provider]:
+    return await database.read(
+        lambda tx: provider_rows.list_providers(tx, page, name=name, provider_type=provider_type)
+    )
+
+
+async def read_provider(database: Database, provider_id: str) -> Provider:
+    return await database.read(lambda tx: provider_rows.get(tx, provider_id))
 
 
 async def create_provider(around: Surroundings, request: ProviderCreate, now_us: int) -> Provider:

@@ -1,18 +1,7 @@
-"""The framework is loaded here, before any of our modules asks for it, without building its models of OpenAPI.
-
-That is a tenth of a start, and only /openapi.json needs them. They are declared all the same, and pydantic builds each
-when it is first used. A program that has loaded the framework before us has paid for them already.
-"""
+"""HTTP. A route parses the request with `wire`, calls one function of `actions`, and shows the result with `wire`."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from holdfast.api.framework import deferred_models  # first: before any of our modules loads the framework
 
-_known = BaseModel.model_config
-BaseModel.model_config = ConfigDict(defer_build=True)
-try:
-    import fastapi.openapi.models as _models
-finally:
-    BaseModel.model_config = _known
-
-del _models
+del deferred_models

@@ -4,44 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import msgspec
 from fastapi import Depends, Request
 from starlette.types import Scope
 
 from holdfast import ids
-from holdfast.actions.cancel_runs import CancelRuns
-from holdfast.actions.send_message import SendMessage
-from holdfast.engine.archival import ArchivalMemory
-from holdfast.engine.clock import Clock
-from holdfast.engine.compacting import Compactor
-from holdfast.engine.streams import Streams
-from holdfast.engine.worker import Worker
+from holdfast.actions.assembled import Holdfast
 from holdfast.errors import Invalid
-from holdfast.llm.base import Catalog
 from holdfast.secretbox import SecretBox
-from holdfast.settings import Settings
-from holdfast.store.transaction import Database
-from holdfast.tools.base import Sandbox
 from holdfast.wire.clients import Client, client_of
 
 READS_SECRETS: Final = "holdfast.reads_secrets"  # in the scope of a request that may
-
-
-class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
-    """The assembled server. Routes pass it, or parts of it, to actions."""
-
-    settings: Settings
-    secretbox: SecretBox
-    catalog: Catalog
-    sandbox: Sandbox
-    database: Database
-    clock: Clock
-    worker: Worker
-    streams: Streams
-    compactor: Compactor
-    archival: ArchivalMemory
-    send: SendMessage
-    cancel: CancelRuns
 
 
 # These are `async` because FastAPI runs plain functions in a thread, which costs more than they do.

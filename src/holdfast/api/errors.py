@@ -12,11 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.api.ids import examples_for, readable_pattern
 from holdfast.api.json import json_response
+from holdfast.api.params import examples_for, readable_pattern
 from holdfast.engine.failures import classify
-from holdfast.errors import ConfigError, ModelError, RequestError, RunInterrupted, Unprocessable
-from holdfast.store.transaction import DatabaseError
+from holdfast.errors import ConfigError, DatabaseError, ModelError, RequestError, RunInterrupted, Unprocessable
 
 _MAX_PROBLEMS_SHOWN: Final = 10
 

@@ -17,8 +17,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.api.errors import HANDED_OVER
 from holdfast.core.frames import ErrorFrame
 from holdfast.engine.streams import Numbered
-from holdfast.errors import HandedOver
-from holdfast.store.transaction import DatabaseError
+from holdfast.errors import DatabaseError, HandedOver
 from holdfast.wire.sse import DONE, FrameEncoder
 
 _log = logging.getLogger(__name__)

@@ -29,10 +29,6 @@ def is_json_type(content_type: bytes) -> bool:
 _encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
 
 
-def json_bytes(value: object) -> bytes:
-    """Dicts, lists, msgspec structs, datetimes and pydantic models, nested in any way."""
-    return _encoder.encode(value)
-
-
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """`value`: dicts, lists, msgspec structs, datetimes and pydantic models, nested in any way."""
     return Response(_encoder.encode(value), status, headers, "application/json")

@@ -7,32 +7,19 @@ from typing import Any
 
 from starlette.responses import Response
 
-from holdfast.actions.await_run import stopped_run
-from holdfast.actions.send_message import Accepted, SendRequest
-from holdfast.api.deps import Holdfast
+from holdfast.actions.assembled import Holdfast
+from holdfast.actions.messages.send import Accepted, SendRequest
 from holdfast.api.errors import HANDED_OVER, failed_run_answer
 from holdfast.api.event_stream import EventStream
 from holdfast.api.json import json_response
-from holdfast.api.resuming import require_replayable, resumed
-from holdfast.core.frames import (
-    CompactionFrame,
-    ErrorFrame,
-    MessageFrame,
-    StopFrame,
-    UsageFrame,
-    closing_frames,
-    message_frames,
-)
-from holdfast.core.heartbeats import AGENT_TYPES
+from holdfast.core.frames import CompactionFrame, ErrorFrame, MessageFrame, StopFrame, UsageFrame
 from holdfast.core.messages import Image, Message, image_of
 from holdfast.core.records import Run
+from holdfast.engine.reading import require_replayable
 from holdfast.engine.streams import PACKET_GAP_S, Numbered, RunStream
-from holdfast.errors import HandedOver, Invalid
+from holdfast.errors import Invalid
 from holdfast.netguard import Unresolved, check_url
-from holdfast.store import agents, messages, runs
-from holdfast.store.paging import Page
 from holdfast.wire.inputs import ParsedInput, input_of, resolve_images
-from holdfast.wire.messages import speaking_in
 from holdfast.wire.requests import LettaRequest, LettaStreamingRequest, RetrieveStreamRequest
 from holdfast.wire.responses import letta_response
 from holdfast.wire.sse import FrameEncoder
@@ -107,7 +94,7 @@ async def send_and_answer(
 
 
 def follow_accepted(deps: Holdfast, accepted: Accepted, request: LettaStreamingRequest) -> EventStream:
-    batches = accepted.stream.follow_to_end(PACKET_GAP_S) if accepted.stream else replayed(deps, accepted.run)
+    batches = accepted.stream.follow_to_end(PACKET_GAP_S) if accepted.stream else deps.reader.follow(accepted.run)
     return event_stream(deps, accepted.run, batches, request, include_pings=request.include_pings)
 
 
@@ -131,26 +118,13 @@ def event_stream(
 
 def resumed_stream(deps: Holdfast, run: Run, request: RetrieveStreamRequest) -> EventStream:
     require_replayable(run, deps.clock.now_us(), deps.settings.frame_retention_s)
-    batches = resumed(deps, run, request.starting_after)
+    batches = deps.reader.resume(run, request.starting_after)
     return event_stream(deps, run, batches, None, include_pings=request.include_pings is not False)
-
-
-async def replayed(deps: Holdfast, run: Run) -> AsyncGenerator[Sequence[Numbered]]:
-    """The frames of a run that this request did not start: stored, live, or made from its messages."""
-    live = deps.streams.live(run.id)
-    if run.background or live is not None:
-        async for batch in live.follow_to_end(PACKET_GAP_S) if live and not run.background else resumed(deps, run, 0):
-            yield batch
-        return
-    stopped = await stopped_run(deps.database, deps.worker, run.id)
-    yield list(enumerate(await _told(deps, stopped), 1))
-    if stopped.is_active:
-        raise HandedOver(f"the server stops before run {run.id} does")
 
 
 async def collected(deps: Holdfast, accepted: Accepted, request: LettaRequest) -> Response:
     if accepted.stream is None:
-        frames = await _told(deps, await stopped_run(deps.database, deps.worker, accepted.run.id))
+        frames: Sequence[Any] = await deps.reader.frames_of(accepted.run.id)
     else:
         frames = await _collect(accepted.stream)
     return _answer(accepted.run.id, frames, request)
@@ -189,18 +163,3 @@ def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Respon
             speaking=speaking,
         )
     )
-
-
-async def _told(deps: Holdfast, run: Run) -> list[Any]:
-    """What a finished run would have told, from what is stored of it."""
-    everything = Page(limit=10_000, order="asc")
-    rows = await deps.database.read(lambda tx: messages.list_of_run(tx, run.id, everything))
-    usage, step_count = await deps.database.read(lambda tx: runs.usage(tx, run.id))
-    agent = await deps.database.read(lambda tx: agents.get(tx, run.agent_id))
-    speaking = speaking_in(run.request_config) if agent.agent_type in AGENT_TYPES else None
-    frames: list[Any] = [
-        frame for row in rows if row.role not in ("user", "system") for frame in message_frames(row, speaking)
-    ]
-    if run.stop_reason is not None:
-        frames += closing_frames(run.stop_reason, run.metadata.get("error"), usage, step_count)
-    return frames

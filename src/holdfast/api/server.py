@@ -12,12 +12,12 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 
+from holdfast.actions.assembled import Holdfast
 from holdfast.api import errors
-from holdfast.api.auth import Auth
-from holdfast.api.deps import Holdfast
+from holdfast.api.framework.routing import RouteIndex, built
+from holdfast.api.layers import Auth, CanonicalPaths, TraceContext
 from holdfast.api.limits import Limits
 from holdfast.api.not_implemented import unbuilt_routes
-from holdfast.api.paths import CanonicalPaths
 from holdfast.api.routes import (
     agent_archives,
     agent_blocks,
@@ -32,7 +32,6 @@ from holdfast.api.routes import (
     conversations,
     docs,
     health,
-    message_search,
     messages,
     models,
     providers,
@@ -40,11 +39,8 @@ from holdfast.api.routes import (
     runs,
     steps,
     tags,
-    telemetry,
     tools,
 )
-from holdfast.api.routing import RouteIndex, built
-from holdfast.api.trace_context import TraceContext
 from holdfast.settings import Settings
 from holdfast.version import VERSION
 
@@ -64,14 +60,14 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     providers.router,
     messages.router,
     all_messages.router,
-    message_search.router,
+    all_messages.search_router,
     agent_history.router,
     conversations.router,
     conversation_messages.router,
     runs.router,
     steps.router,
     tags.router,
-    telemetry.router,
+    steps.telemetry_router,
     approvals.router,
 )
 

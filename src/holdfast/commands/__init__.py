@@ -1,1 +1,20 @@
-"""One module per command of the `holdfast` program, each with `run(arguments) -> exit code`."""
+"""What the `holdfast` program can do; `cli` parses, and loads only the module that it needs.
+
+`serving` runs the server on `connections`, `migrate` prepares its database, and `remote` asks a running one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Final
+
+from holdfast.settings import Settings
+
+_OPTIONS: Final = {"host": "HOLDFAST_HOST", "port": "HOLDFAST_PORT", "data_dir": "HOLDFAST_DATA_DIR"}
+
+
+def settings_from(arguments: argparse.Namespace) -> Settings:
+    """Settings from the environment, with what was said on the command line on top."""
+    given = {name: value for option, name in _OPTIONS.items() if (value := getattr(arguments, option, None))}
+    return Settings.from_environment(os.environ | given)

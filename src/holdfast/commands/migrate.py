@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from holdfast.commands.configured import settings_from
+from holdfast.commands import settings_from
 from holdfast.store.database import open_database
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
 import logging
@@ -20,14 +21,16 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from holdfast import telemetry
-from holdfast.api.csrf import LocalPagesOnly
-from holdfast.api.deps import Holdfast
+from holdfast.actions.assembled import Holdfast
+from holdfast.api.layers import LocalPagesOnly
 from holdfast.api.server import create_app
+from holdfast.commands import settings_from
 from holdfast.commands.connections import Connections, GuardedHttp, Limits, most_connections
 from holdfast.engine.worker import HAND_OVER_S
 from holdfast.errors import ConfigError
 from holdfast.settings import OFFLINE_MODEL, Settings
 from holdfast.version import VERSION
+from holdfast.wiring import build
 
 if os.name == "posix":
     import uvloop
@@ -41,6 +44,11 @@ _STOP_GRACE_S: Final = 10.0  # to hand over runs, end the sandbox and close the 
 _log = logging.getLogger(__name__)
 
 Build = Callable[[Settings], AbstractAsyncContextManager[Holdfast]]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    serve(settings_from(arguments), build)
+    return 0
 
 
 def serve(settings: Settings, build: Build) -> None:

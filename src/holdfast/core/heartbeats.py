@@ -155,6 +155,17 @@ def arguments_with_thoughts(arguments: str, thoughts: str) -> str:
     return msgspec.json.encode({THINKING: thoughts, **all_arguments_of(arguments)}).decode()
 
 
+def speaking_in(config: Mapping[str, Any]) -> Speaking | None:
+    """What a request says about the tool that speaks for the agent; an older one may say nothing."""
+    if not config.get("use_assistant_message", True):
+        return None
+    usual = Speaking()
+    return Speaking(
+        config.get("assistant_message_tool_name") or usual.tool,
+        config.get("assistant_message_tool_kwarg") or usual.argument,
+    )
+
+
 def spoken_text(call: ToolCall, speaking: Speaking | None) -> str | None:
     """What a call of the speaking tool says, or None for any other call. What is not a text is shown as JSON."""
     if speaking is None or call.name != speaking.tool:

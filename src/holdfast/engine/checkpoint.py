@@ -8,15 +8,17 @@ LeaseLost. One that finds a cancel on record, and does not itself carry it out, 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.core.frames import Frame, closing_frames
 from holdfast.core.records import STATUS_OF_STOP, Run, StopReason
-from holdfast.core.run import Phase, RunState
+from holdfast.core.run import Phase, RunState, Settle, plan
 from holdfast.core.transitions import Failure
 from holdfast.engine.archival import ArchiveChanged, PassageWrite, commit
+from holdfast.engine.clock import Clock
+from holdfast.engine.loading import load_run
 from holdfast.engine.ratios import store_ratio
 from holdfast.engine.scope import CancelScope
 from holdfast.engine.session import Session
@@ -88,29 +90,32 @@ def stop_reason_now(state: RunState) -> StopReason | None:
             return None
 
 
+async def cancel_parked(tx: Transaction, clock: Clock, run_id: str) -> bool:
+    """Cancels a run that waits for a decision: its calls are denied, and its end is changed. False when it is decided
+    already."""
+    run = await runs.get(tx, run_id)
+    if not await holds.decide(tx, run_id, clock.now_us(), None):
+        return False
+    loaded = msgspec.structs.replace(await load_run(tx, run), step=None)  # its step ended when it was parked
+    session = Session(loaded, RunStream(run_id), clock)
+    session.cancel(None)
+    intent = plan(session.state)
+    if not isinstance(intent, Settle):
+        raise BugError(f"run {run_id} has an open hold but is not parked")
+    session.settle(intent.calls)
+    await _write(tx, session, [])
+    return True
+
+
 async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: int) -> None:
     """Ends a run whose journal cannot be folded: as failed, with the reason, its stream closed and its thread free."""
-    outcome = await runs.checkpoint(
-        tx,
-        run.id,
-        run.lease,
-        run.checkpoints + 1,
-        status="failed",
-        stop_reason=failure.stop_reason,
-        completed_us=now_us,
-        total_duration_ns=max(0, now_us - run.created_us) * 1_000,
-        callback_due_us=_DUE_AT_ONCE if run.callback_url else None,
-        metadata_merge={"error": failure.error},
-        unless_cancelling=False,
-    )
-    if outcome != "ok":
-        return
+    end = _End(failure.stop_reason, failure.error, now_us, max(0, now_us - run.created_us) * 1_000)
+    await _advance(tx, run, run.checkpoints + 1, end, unless_cancelling=False)
     ended = {"status": "failed", "stop_reason": failure.stop_reason, "error_type": failure.kind}
     for step in await steps.list_of_run(tx, run.id):
         if step.status == "pending":
             took_ns = max(0, now_us * 1_000 - (step.step_start_ns or now_us * 1_000))
             await steps.save(tx, msgspec.structs.replace(step, error_data=failure.data(), step_ns=took_ns, **ended))
-    await run_end.record(tx, run, failure.stop_reason, now_us)
     if run.background:
         stream = RunStream(run.id, await frame_rows.last_seq(tx, run.id))
         usage, step_count = await runs.usage(tx, run.id)
@@ -119,18 +124,17 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
 
 async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> int | None:
     """Where the thread's history ends now; None when that is not known without asking."""
-    run, draft, state = session.run, session.draft, session.state
-    stop = stop_reason_now(state)
-    if not await _fence(tx, session, stop):
+    run, draft = session.run, session.draft
+    if not await _move(tx, session):
         return None
-    await write_events(tx, session)
+    await _write_events(tx, session)
     for step in draft.steps.values():
         await steps.save(tx, step)
     for step_id, took_ns in session.late_tool_ns.items():
         await steps.add_tool_time(tx, step_id, took_ns)
     if (trace := session.storable_trace) is not None:
         await traces.save(tx, trace)
-    end = await write_rows(tx, session)
+    end = await _write_rows(tx, session)
     for write in draft.memory:
         if isinstance(write, PassageWrite):
             await _write_passages(tx, write)
@@ -140,11 +144,74 @@ async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> int 
         await store_ratio(tx, *draft.ratio)
     if draft.hold is not None and not await holds.insert(tx, run, draft.hold, session.clock.now_us()):
         raise BugError(f"thread {run.thread_id} waits for a decision already")
-    if stop is not None:
-        await run_end.record(tx, run, stop, session.clock.now_us(), session.clock.now_ns() - session.received_ns)
     if run.background:
         await store_frames(tx, session.stream, frames)
     return end
+
+
+async def _move(tx: Transaction, session: Session) -> bool:
+    """Moves the run's row to where the state says. False when an earlier try has written this very checkpoint, though
+    its commit was not confirmed."""
+    state, now_us = session.state, session.clock.now_us()
+    stop = stop_reason_now(state)
+    end: _End | None = None
+    if stop is not None:
+        end = _End(stop, state.error, now_us, session.clock.now_ns() - session.received_ns)
+    return await _advance(
+        tx,
+        session.run,
+        session.checkpoints + 1,
+        end,
+        started_us=session.run.started_us or now_us,
+        ttft_ns=session.ttft_ns,
+        unless_cancelling="cancelled" not in (state.ending, state.stop_reason),
+    )
+
+
+class _End(msgspec.Struct, frozen=True):
+    stop_reason: StopReason
+    error: dict[str, Any] | None
+    now_us: int
+    duration_ns: int
+
+
+async def _advance(
+    tx: Transaction,
+    run: Run,
+    number: int,
+    end: _End | None,
+    *,
+    unless_cancelling: bool,
+    started_us: int | None = None,
+    ttft_ns: int | None = None,
+) -> bool:
+    """The only writer of a run's row after its acceptance, and of every end. The lease is the fencing token: it is
+    compared before anything else is written."""
+    if run.stop_reason == "requires_approval":  # nobody drives it, so it has no lease: the open hold is its fence
+        outcome = "ok" if await runs.end_parked(tx, run.id) else "fenced"
+    else:
+        outcome = await runs.checkpoint(
+            tx,
+            run.id,
+            run.lease,
+            number,
+            status=STATUS_OF_STOP.get(end.stop_reason, "failed") if end else "running",
+            stop_reason=end.stop_reason if end else None,
+            started_us=started_us,
+            completed_us=end.now_us if end else None,
+            ttft_ns=ttft_ns,
+            total_duration_ns=end.duration_ns if end else None,
+            callback_due_us=_DUE_AT_ONCE if end and run.callback_url else None,
+            metadata_merge={"error": {"run_id": run.id, **end.error}} if end and end.error else None,
+            unless_cancelling=unless_cancelling,
+        )
+    if outcome == "fenced":
+        raise LeaseLost(f"run {run.id} is driven by another worker")
+    if outcome == "cancelling":
+        raise CancelPending(f"run {run.id} was asked to stop")
+    if outcome == "ok" and end is not None:
+        await run_end.record(tx, run, end.stop_reason, end.now_us, end.duration_ns)
+    return outcome == "ok"
 
 
 async def _write_passages(tx: Transaction, write: PassageWrite) -> None:
@@ -154,38 +221,12 @@ async def _write_passages(tx: Transaction, write: PassageWrite) -> None:
         raise BlockChanged("the agent's archive changed under a memory tool") from error
 
 
-async def _fence(tx: Transaction, session: Session, stop: StopReason | None) -> bool:
-    """False when an earlier try has written this very checkpoint, though its commit was not confirmed."""
-    state, now_us = session.state, session.clock.now_us()
-    cancelling = "cancelled" in (state.ending, state.stop_reason)
-    outcome = await runs.checkpoint(
-        tx,
-        session.run.id,
-        session.lease,
-        session.checkpoints + 1,
-        status=STATUS_OF_STOP.get(stop, "failed") if stop else "running",
-        stop_reason=stop,
-        started_us=session.run.started_us or now_us,
-        completed_us=now_us if stop else None,
-        ttft_ns=session.ttft_ns,
-        total_duration_ns=session.clock.now_ns() - session.received_ns if stop else None,
-        callback_due_us=_DUE_AT_ONCE if stop and session.run.callback_url else None,
-        metadata_merge={"error": {"run_id": session.run.id, **state.error}} if stop and state.error else None,
-        unless_cancelling=not cancelling,
-    )
-    if outcome == "fenced":
-        raise LeaseLost(f"run {session.run.id} is driven by another worker")
-    if outcome == "cancelling":
-        raise CancelPending(f"run {session.run.id} was asked to stop")
-    return outcome == "ok"
-
-
-async def write_events(tx: Transaction, session: Session) -> None:
+async def _write_events(tx: Transaction, session: Session) -> None:
     texts = [_encoder.encode(event).decode() for event in session.draft.events]
     await journal.append(tx, session.run.id, session.journalled + 1, texts, session.clock.now_us())
 
 
-async def write_rows(tx: Transaction, session: Session) -> int | None:
+async def _write_rows(tx: Transaction, session: Session) -> int | None:
     """As `_write`. Only our own moves of the end are counted: if somebody else moves it too, their change of the window
     is one that we do not know, and ours is never taken for the one that ends there."""
     draft, thread_id = session.draft, session.run.thread_id

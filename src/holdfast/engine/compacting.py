@@ -18,7 +18,7 @@ from holdfast.core.records import CompactionSettings, ModelChoice
 from holdfast.core.retry_policy import RetryPolicy, pause_ms
 from holdfast.core.usage import estimate_tokens
 from holdfast.engine.clock import Clock
-from holdfast.engine.models import find_model
+from holdfast.engine.model_call import find_model
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.spans import SpanHandle, Spans
 from holdfast.errors import ContextTooLong, EmptyReply, ModelError, ModelUnavailable, Rejected, SystemPromptTooLong

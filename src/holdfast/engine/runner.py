@@ -18,18 +18,16 @@ from holdfast.core.messages import ToolReturn
 from holdfast.core.retry_policy import RetryPolicy, left_ms, pause_ms
 from holdfast.core.run import OVERFLOW, CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
 from holdfast.engine import requests
-from holdfast.engine.acting import Executor, next_batch, preparing
 from holdfast.engine.checkpoint import BlockChanged, CancelPending, checkpoint
 from holdfast.engine.clock import Clock, Stopwatch
 from holdfast.engine.compacting import CompactionJob, Compactor, system_too_long
 from holdfast.engine.failures import classify
-from holdfast.engine.held_tools import find_held_tools
 from holdfast.engine.inline import InlineTools
-from holdfast.engine.models import find_model
+from holdfast.engine.model_call import Instrumentation, ModelCall, find_model
 from holdfast.engine.scope import CancelScope, Interrupted
 from holdfast.engine.session import Session
 from holdfast.engine.spans import SpannedExecutor, Spans
-from holdfast.engine.thinking import Instrumentation, ModelCall
+from holdfast.engine.tool_calls import Executor, find_held_tools, next_batch, preparing
 from holdfast.engine.waiting import until_database_answers
 from holdfast.errors import ContextTooLong, ModelError, RunInterrupted
 from holdfast.llm.base import Catalog, ModelRequest
@@ -111,7 +109,7 @@ class Runner:
         if isinstance(intent, CallModel):
             await self._think(session, intent, scope)
             return False
-        await self._wait_accepted(session, scope)
+        await self._wait_stored(session, scope)
         match intent:
             case CallTools(calls):
                 await self._act(session, calls, scope)
@@ -287,14 +285,14 @@ class Runner:
         if not session.is_fresh:
             session.blocks = await self._inline.current_blocks(session)
         if prompt.digest(session.agent, session.blocks, session.run.conversation_id) != session.system_digest:
-            await self._wait_accepted(session, scope)
+            await self._wait_stored(session, scope)
             await self._recompile(session, scope)
 
     @staticmethod
-    async def _wait_accepted(session: Session, scope: CancelScope) -> None:
+    async def _wait_stored(session: Session, scope: CancelScope) -> None:
         """Whoever was to say that the run is stored may be gone, when the server stops."""
-        if not session.is_accepted:
-            await scope.run(session.wait_accepted())
+        if not session.is_stored:
+            await scope.run(session.until_stored())
 
     async def _recompile(self, session: Session, scope: CancelScope) -> None:
         digest = prompt.digest(session.agent, session.blocks, session.run.conversation_id)

@@ -19,14 +19,15 @@ from holdfast.core.deltas import Reply
 from holdfast.core.frames import AbandonedFrame
 from holdfast.core.hold import NO_TOOLS, HeldTools
 from holdfast.core.messages import Message, ToolReturn
-from holdfast.core.records import Agent, Block, ProviderTrace, Run, Step, StopReason, Thread
-from holdfast.core.run import CallModel, OpenCall, RunState
+from holdfast.core.records import Block, ProviderTrace, Step, StopReason
+from holdfast.core.run import CallModel, OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.core.transitions import Attempt, Change, Failure, Replied, RunView, StepChange, Undone
 from holdfast.core.usage import Usage, cost
 from holdfast.engine.archival import PassageWrite
 from holdfast.engine.clock import Clock, reading_at
 from holdfast.engine.draft import Draft, MemoryWrite
+from holdfast.engine.loading import LoadedRun
 from holdfast.engine.step_metrics import StepMetrics, pending_step
 from holdfast.engine.streams import RunStream
 
@@ -35,45 +36,34 @@ _CUT_OFF: Final = {"error_type": "internal_error", "detail": "The server stopped
 
 class Session:
     def __init__(
-        self,
-        *,
-        run: Run,
-        agent: Agent,
-        thread: Thread,
-        state: RunState,
-        window: list[Message],
-        blocks: list[Block],
-        system_digest: str | None,
-        journalled: int,
-        stream: RunStream,
-        clock: Clock,
-        step: Step | None = None,
-        waits_since_us: int = 0,
-        accept_pending: bool = False,
+        self, loaded: LoadedRun, stream: RunStream, clock: Clock, stored: asyncio.Future[bool] | None = None
     ) -> None:
-        """`accept_pending`: its acceptance is not on the disk yet."""
+        """`stored`: whether its acceptance is on the disk, once that is known; None for a run that was read from there
+        (decision 15)."""
+        run, step = loaded.run, loaded.step
         self.run = run
-        self.agent = agent
-        self.thread = thread
-        self.state = state
-        self.window = window
-        self.blocks = blocks
-        self.system_digest = system_digest
-        self.journalled = journalled
+        self.agent = loaded.agent
+        self.thread = loaded.thread
+        self.state = loaded.state
+        self.window = loaded.window
+        self.blocks: list[Block] = loaded.blocks
+        self.system_digest = loaded.system_digest
+        self.journalled = loaded.journalled
         self.stream = stream
         self.clock = clock
         self.draft = Draft()
         self.checkpoints = run.checkpoints
         self.attempts = 0
         self.attempt: Attempt | None = None
-        self.step = step
+        self.step: Step | None = step
         self.failing = False
-        self.waits_since_us = waits_since_us  # when the try failed that another is to follow
+        # When the try failed that another is to follow: of a run that waits for one, that is the last event.
+        self.waits_since_us = loaded.last_event_us
         self.ttft_ns: int | None = run.ttft_ns
         self.received_ns = reading_at(clock, run.created_us)
         self.history_builder = HistoryBuilder()  # replaced by the one of the thread's last run, if it was kept
-        self.next_position: int | None = None  # as of the last checkpoint; None when it is not known
-        self._acceptance = asyncio.Event() if accept_pending else None
+        self.next_position: int | None = loaded.next_position  # as of the last checkpoint; None when it is not known
+        self._stored = stored
         # These outlive starting over: they tell of what has happened, not of what was decided.
         self.metrics = StepMetrics("")
         if step is not None:
@@ -83,7 +73,7 @@ class Session:
         self.trace: ProviderTrace | None = None  # of the newest model call; not yet stored
         self.trace_id: str | None = None
         self.overflow: str | None = None  # what was said of the newest request that did not fit
-        self._committed = state, list(window), blocks, step
+        self._committed = loaded.state, list(loaded.window), loaded.blocks, step
 
     @property
     def spec(self) -> RunSpec:
@@ -93,20 +83,15 @@ class Session:
     def lease(self) -> int:
         return self.run.lease
 
-    def accept_settled(self, next_position: int | None) -> None:
-        """Its acceptance is on the disk, and its thread ends there; or it is not, and never will be."""
-        self.next_position = next_position
-        if self._acceptance is not None:
-            self._acceptance.set()
-
     @property
-    def is_accepted(self) -> bool:
+    def is_stored(self) -> bool:
         """Before its acceptance is on the disk, the model may be asked, and nothing else be done."""
-        return self._acceptance is None or self._acceptance.is_set()
+        return self._stored is None or (self._stored.done() and self._stored.result())
 
-    async def wait_accepted(self) -> None:
-        if self._acceptance is not None:
-            await self._acceptance.wait()
+    async def until_stored(self) -> None:
+        """Returns also if it never will be: then its scope is cancelled too."""
+        if self._stored is not None:
+            await asyncio.wait([self._stored])
 
     @property
     def stored_window(self) -> list[Message]:

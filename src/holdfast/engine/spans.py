@@ -18,8 +18,8 @@ from holdfast.core.messages import ToolCall, ToolReturn
 from holdfast.core.records import STATUS_OF_STOP, Agent, Run
 from holdfast.core.run import OpenCall, RunState
 from holdfast.core.spec import RunSpec
-from holdfast.engine.acting import Execute, Executor
 from holdfast.engine.scope import Interrupted
+from holdfast.engine.tool_calls import Execute, Executor
 from holdfast.llm.base import ModelInfo
 from holdfast.version import VERSION
 

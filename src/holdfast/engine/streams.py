@@ -27,7 +27,7 @@ from holdfast.core.frames import (
 )
 from holdfast.errors import HandedOver
 from holdfast.store import frames as frame_rows
-from holdfast.store import runs
+from holdfast.store import messages, runs
 from holdfast.store.transaction import Database, Transaction
 
 Numbered = tuple[int, Frame]
@@ -244,6 +244,13 @@ class Streams:
         stream = self._live.get(run_id)
         marks = [frame for frame in stream.unstored() if isinstance(frame, AbandonedFrame)] if stream else []
         return without_abandoned(numbered, marks)
+
+    async def unstored_replies(self, run_id: str) -> tuple[str, ...]:
+        """Messages of which stored frames show fragments, and that were never stored themselves."""
+        shown = _fragment_ids([frame for _, frame in await self.replay(run_id, 0)])
+        known = await self._database.read(lambda tx: messages.find_many(tx, list(shown)))
+        stored = {row.id for row in known}
+        return tuple(message_id for message_id in shown if message_id not in stored)
 
     async def _read(self, run_id: str, after: int, rows: int | None = None) -> list[Numbered]:
         """Frames that are stored, of so many batches; None: of all."""

@@ -1,4 +1,4 @@
-"""Waiting for a database that does not answer: what a run does instead of failing."""
+"""Waiting for a database that does not answer: what runs and side tasks do instead of failing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from holdfast.store.transaction import DatabaseError
+from holdfast.errors import DatabaseError
 
 T = TypeVar("T")
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
+_AFTER_FAILURE_S: Final = 0.5  # beside the usual pause, which for frames is too short to fill a log with
 
 log = logging.getLogger(__name__)
 
@@ -37,3 +38,36 @@ async def until_database_answers(
             waiting(now() - since)
         await pause(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+async def repeat(
+    work: Callable[[], Awaitable[object]],
+    period_s: float,
+    *,
+    at_once: bool = False,
+    sooner: asyncio.Event | None = None,
+) -> None:
+    """For ever, each time after `period_s`, or when `sooner` is set. A database that cannot be written now, because its
+    disk is full, may be writable the next time."""
+    pause_s = 0.0 if at_once else period_s
+    while True:
+        await _pause(pause_s, sooner)
+        pause_s = period_s
+        try:
+            await work()
+        except DatabaseError as error:
+            name = getattr(work, "__name__", "work").strip("_")
+            log.error("the worker will try to %s again: %s", name.replace("_", " "), error)
+            await asyncio.sleep(_AFTER_FAILURE_S)
+
+
+async def _pause(pause_s: float, sooner: asyncio.Event | None) -> None:
+    if sooner is None:
+        await asyncio.sleep(pause_s)
+        return
+    try:
+        async with asyncio.timeout(pause_s):
+            await sooner.wait()
+    except TimeoutError:
+        pass
+    sooner.clear()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -17,38 +16,36 @@ from holdfast.engine.bus import NET_S, Bus, Watch
 from holdfast.engine.checkpoint import end_unreadable
 from holdfast.engine.clock import Clock
 from holdfast.engine.failures import classify
-from holdfast.engine.loading import reopen
+from holdfast.engine.loading import SKIPPED_AFTER_DEATH, LoadedRun, load_run
 from holdfast.engine.runner import Runner
 from holdfast.engine.scope import CancelScope
 from holdfast.engine.session import Session
-from holdfast.engine.streams import Streams
+from holdfast.engine.streams import RunStream, Streams
+from holdfast.engine.waiting import repeat
 from holdfast.engine.windows import Windows
-from holdfast.errors import HoldfastError, RunInterrupted, ShuttingDown
-from holdfast.store import archives, retention, runs, specs, tombstones, traces
-from holdfast.store.retention import Place, Swept
-from holdfast.store.transaction import Database, DatabaseError, Job, Transaction
+from holdfast.errors import HoldfastError, LeaseLost, RunInterrupted, ShuttingDown
+from holdfast.store import runs
+from holdfast.store.transaction import Database, DatabaseError
 
 log = logging.getLogger(__name__)
 _CLAIMS_AT_ONCE = 64
 SKEW_LIMIT_S = 5.0
 HAND_OVER_S = 6.0  # a sandbox that hangs is given five seconds to end its tools
 _BETWEEN_SWEEPS_S = 0.01
-_SWEPT_AGAIN_US = 600_000_000
-_SPECS_AT_ONCE = 50
-_SPEC_UNUSED_US = 3_600_000_000
-_Sweep = Callable[[Transaction, int, Place], Coroutine[Any, Any, Swept]]
-_AFTER_FAILURE_S = 0.5  # beside the usual pause, which for frames is too short to fill a log with
 
 
 class WorkerTimings(msgspec.Struct, frozen=True, kw_only=True):
     lease_ttl_s: float = 15.0
     flush_s: float = 0.03
     sweep_s: float = 5.0
-    tidy_s: float = 60.0
-    frame_retention_s: float = 3 * 3600.0
-    trace_retention_s: float = 86_400.0
-    run_retention_s: float = 0.0  # 0: journals are kept for ever
     drain_s: float = 10.0
+    most_runs: int = 1_000  # driven at once; those that somebody waits for here are not refused
+
+
+def _stop_unstored(scope: CancelScope, stored: asyncio.Future[bool]) -> None:
+    """Its acceptance came to nothing after all: what is being done for it stops, and nothing is written."""
+    if not stored.result():
+        scope.cancel("lease_lost")
 
 
 def _nothing(_: Run) -> None:
@@ -93,9 +90,8 @@ class Worker:
         self._owned: dict[str, _Owned] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._queues: dict[str, _ThreadQueue] = {}
-        self._recovering = asyncio.Lock()
-        self._frames_swept = Place()
-        self._journals_swept = Place()
+        self._taking = asyncio.Lock()  # two at once would claim the same run twice
+        self._sweep_due = asyncio.Event()
         self._draining = False
         self._skewed = False
         self.on_end: Callable[[Run], None] = _nothing  # called when a run has stopped here, whatever stopped it
@@ -108,15 +104,43 @@ class Worker:
         if self._draining:
             raise ShuttingDown("The server is shutting down. Send the request again in a moment.")
 
-    def start(self, session: Session) -> None:
-        """Takes charge of a run whose lease this worker holds."""
-        session.history_builder = self.windows.history_builder_of(session.run.thread_id)
-        owned = _Owned(session.run.id, session.run.background, session.lease)
-        self._replace(self._owned.get(session.run.id), owned)
-        if session.run.cancel_asked_us is not None:
+    @property
+    def has_room(self) -> bool:
+        return len(self._owned) < self._timings.most_runs
+
+    def claims(self, *, background: bool) -> bool:
+        """Whether a run is this worker's from its acceptance on. In the foreground somebody waits for it here; one in
+        the background can wait until there is room for it, here or elsewhere (decision 23)."""
+        return not background or self.has_room
+
+    def drive(
+        self,
+        loaded: LoadedRun,
+        stored: asyncio.Future[bool] | None = None,
+        *,
+        owner_died: bool = False,
+        unstored_replies: tuple[str, ...] = (),
+    ) -> RunStream:
+        """Takes charge of a run whose lease this worker holds. `stored`: see `Session`.
+
+        An owner that handed the run over had stored all it had shown; one that died may have shown more (decision 13).
+        """
+        run, first = loaded.run, loaded.last_seq + (SKIPPED_AFTER_DEATH if owner_died else 0)
+        stream = self._streams.open(run.id, first, run.lease, background=run.background)
+        session = Session(loaded, stream, self._clock, stored)
+        session.history_builder = self.windows.history_builder_of(run.thread_id)
+        session.mark_abandoned(unstored_replies)
+        owned = _Owned(run.id, run.background, run.lease)
+        self._replace(self._owned.get(run.id), owned)
+        if run.cancel_asked_us is not None:
             owned.scope.cancel("user")
-        self.bus.wake(session.run.id)
-        task = asyncio.create_task(self._drive(session, owned), name=session.run.id)
+        if stored is not None:
+            stored.add_done_callback(partial(_stop_unstored, owned.scope))
+        self.bus.wake(run.id)
+        self._keep(asyncio.create_task(self._drive(session, owned), name=run.id))
+        return stream
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -138,12 +162,6 @@ class Worker:
         owned = self._owned.get(run_id)
         if owned is not None:
             owned.scope.cancel("user")
-
-    def abort_lost(self, run_id: str) -> None:
-        """Its acceptance came to nothing after all: what is being done for it stops, and nothing is written."""
-        owned = self._owned.get(run_id)
-        if owned is not None:
-            owned.scope.cancel("lease_lost")
 
     async def stopped(self, run_id: str) -> None:
         """Returns when this process no longer drives the run."""
@@ -175,62 +193,71 @@ class Worker:
         many interrupted runs do not keep the server from listening; they are carried on beside requests."""
         await self._database.write(lambda tx: runs.expire_other_leases(tx, self.owner))
 
+    def dispatch(self, run_id: str) -> None:
+        """Of a run that was stored and belongs to nobody: a hint. If it is lost, or there is no room, a sweep finds the
+        run."""
+        if self.has_room and not self._draining:
+            self._keep(asyncio.create_task(self._take_or_leave(run_id), name=run_id))
+
+    async def _take_or_leave(self, run_id: str) -> None:
+        try:
+            await self.take(run_id)
+        except DatabaseError as error:
+            log.warning("run %s waits for a sweep: %s", run_id, error)
+
+    async def take(self, run_id: str) -> bool:
+        """Carries on this run if no live worker drives it, whether or not there is room."""
+        async with self._taking:
+            now_us = await self._database.now_us()
+            run = await self._database.read(lambda tx: runs.find(tx, run_id))
+            if run is None or run_id in self._owned or (run.lease_expires_us or 0) > now_us:
+                return False  # a lease of this worker's own counts too: its acceptance is about to drive it
+            return await self._take(run, now_us)
+
     async def recover(self) -> int:
-        """Carries on some of the runs whose leases have run out. How many of them there were."""
-        async with self._recovering:  # two at once would claim the same run twice
+        """Carries on some of the runs that no live worker drives, as far as there is room. How many these were."""
+        async with self._taking:
             now_us = await self._database.now_us()
             self._notice_skew(now_us)
-            lost = await self._database.read(lambda tx: runs.expired(tx, now_us, _CLAIMS_AT_ONCE))
-            taken = [run for run in lost if run.id not in self._owned and await self._take_over(run, now_us)]
-            return len(taken)
+            room = min(self._timings.most_runs - len(self._owned), _CLAIMS_AT_ONCE)
+            if room <= 0:
+                return 0
+            left = await self._database.read(lambda tx: runs.expired(tx, now_us, room))
+            return len([run for run in left if run.id not in self._owned and await self._take(run, now_us)])
 
-    async def _take_over(self, run: Run, now_us: int) -> bool:
-        claimed = await self._database.write(lambda tx: runs.claim(tx, run.id, self.owner, now_us, self.lease_ttl_us))
-        if claimed is None:
+    async def _take(self, unowned: Run, now_us: int) -> bool:
+        """The one way in which a run comes to be driven by its id: claim it, load it, drive it."""
+        run = await self._database.write(lambda tx: runs.claim(tx, unowned.id, self.owner, now_us, self.lease_ttl_us))
+        if run is None:
             return False
         try:
-            died = run.lease_owner is not None
-            session = await reopen(self._database, self._streams, self._clock, claimed, owner_died=died)
+            loaded = await self._database.read_long(lambda tx: load_run(tx, run))
         except DatabaseError:
             raise  # says nothing about the run
         except (HoldfastError, msgspec.MsgspecError) as error:
             log.exception("run %s cannot be carried on", run.id)
-            await self._fail_unreadable(claimed, error)
+            await self._fail_unreadable(run, error)
             return False
-        self.start(session)
+        unstored = await self._streams.unstored_replies(run.id) if loaded.last_seq else ()
+        self.drive(loaded, owner_died=unowned.lease_owner is not None, unstored_replies=unstored)
         return True
 
     async def _fail_unreadable(self, run: Run, error: Exception) -> None:
         """Its journal cannot be read: it ends as failed, with the reason, and the thread is free again."""
         failure, now_us = classify(error, run.id), self._clock.now_us()
-        await self._database.write(lambda tx: end_unreadable(tx, run, failure, now_us))
+        try:
+            await self._database.write(lambda tx: end_unreadable(tx, run, failure, now_us))
+        except LeaseLost:
+            log.info("run %s was taken over before it could be ended", run.id)
         self._streams.close(run.id)
 
     async def run_forever(self) -> None:
         """The side tasks; if one of them dies, so does the worker, loudly."""
+        timings = self._timings
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._every(self._timings.flush_s, self._flush))
-            group.create_task(self._every(self._timings.lease_ttl_s / 3, self._renew))
-            group.create_task(self._every(self._timings.sweep_s, self._sweep, at_once=True))
-            group.create_task(self._every(self._timings.tidy_s, self.forget_old_frames))
-            group.create_task(self._every(self._timings.tidy_s, self.forget_old_traces))
-            group.create_task(self._every(self._timings.tidy_s, self.forget_old_journals))
-            group.create_task(self._every(self._timings.tidy_s, self.forget_unused_specs))
-            group.create_task(self._every(self._timings.tidy_s, self.clear_deleted_archives))
-            group.create_task(self._every(self._timings.tidy_s, self.forget_old_tombstones))
-
-    async def _every(self, period_s: float, work: Callable[[], Awaitable[object]], *, at_once: bool = False) -> None:
-        """A database that cannot be written now, because its disk is full, may be writable the next time."""
-        pause_s = 0.0 if at_once else period_s
-        while True:
-            await asyncio.sleep(pause_s)
-            pause_s = period_s
-            try:
-                await work()
-            except DatabaseError as error:
-                name = getattr(work, "__name__", "work").strip("_")
-                log.error("the worker will try to %s again: %s", name.replace("_", " "), error)
-                await asyncio.sleep(_AFTER_FAILURE_S)
+            group.create_task(repeat(self._flush, timings.flush_s))
+            group.create_task(repeat(self._renew, timings.lease_ttl_s / 3))
+            group.create_task(repeat(self._sweep, timings.sweep_s, at_once=True, sooner=self._sweep_due))
 
     @property
     def draining(self) -> bool:
@@ -261,7 +288,7 @@ class Worker:
             # Its failure could not even be recorded; its lease is renewed no more, runs out, and a sweep tries again.
             log.exception("run %s could not be driven", session.run.id)
         finally:
-            if session.next_position is not None:
+            if session.is_stored and session.next_position is not None:
                 self.windows.keep(
                     session.run.thread_id, session.next_position, session.stored_window, session.history_builder
                 )
@@ -270,7 +297,13 @@ class Worker:
             self._streams.end(session.stream)
             owned.stopped.set()
             self.bus.wake(session.run.id)
+            self._sweep_if_full()
             self.on_end(session.run)
+
+    def _sweep_if_full(self) -> None:
+        """There was no room until now: runs may be waiting for it."""
+        if len(self._owned) == self._timings.most_runs - 1:
+            self._sweep_due.set()
 
     async def _release(self, session: Session) -> None:
         try:
@@ -316,68 +349,3 @@ class Worker:
             if await self.recover() < _CLAIMS_AT_ONCE:
                 return
             await asyncio.sleep(_BETWEEN_SWEEPS_S)
-
-    async def forget_old_frames(self) -> None:
-        """Streams can be read again for a while after their run has ended; messages stay for ever."""
-        before_us = self._clock.now_us() - int(self._timings.frame_retention_s * 1_000_000)
-        self._frames_swept = await self._sweep_runs(retention.sweep_frames, before_us, self._frames_swept)
-
-    async def forget_old_journals(self) -> None:
-        if self._timings.run_retention_s > 0:
-            before_us = self._clock.now_us() - int(self._timings.run_retention_s * 1_000_000)
-            self._journals_swept = await self._sweep_runs(retention.sweep_journals, before_us, self._journals_swept)
-
-    async def _sweep_runs(self, sweep: _Sweep, before_us: int, place: Place) -> Place:
-        """A short transaction at a time; whatever else is to be written goes between them. Clocks may have been set
-        back, or differ: it begins a little before where the last one ended."""
-        place = Place(max(0, place.us - _SWEPT_AGAIN_US))
-        while True:
-            swept = await self._database.write(partial(_step, sweep, before_us, place))
-            place = swept.place
-            if swept.done:
-                return place
-            await asyncio.sleep(_BETWEEN_SWEEPS_S)
-
-    async def forget_old_traces(self) -> None:
-        """Also while tracing is off: they may be from before."""
-        before_us = self._clock.now_us() - int(self._timings.trace_retention_s * 1_000_000)
-        await self._delete_in_parts(lambda tx: traces.delete_older(tx, before_us), traces.ROWS_AT_ONCE)
-
-    async def forget_old_tombstones(self) -> None:
-        """A list can be walked from a deleted item for a day."""
-        await self._delete_in_parts(tombstones.delete_old, tombstones.ROWS_AT_ONCE)
-
-    async def _delete_in_parts(self, delete: Job[int], rows_at_once: int) -> None:
-        deleted = rows_at_once
-        while deleted == rows_at_once:
-            deleted = await self._database.write(delete)
-            await asyncio.sleep(_BETWEEN_SWEEPS_S)
-
-    async def forget_unused_specs(self) -> None:
-        """Those that no journal refers to any more. One that a server has lately begun to use is left alone: it would
-        only have to be stored again."""
-        before_us = self._clock.now_us() - _SPEC_UNUSED_US
-        while unused := await self._database.read_long(lambda tx: specs.find_unused(tx, before_us, _SPECS_AT_ONCE)):
-            if await self._database.write(partial(_delete_specs, before_us, unused)) < _SPECS_AT_ONCE:
-                return
-            await asyncio.sleep(_BETWEEN_SWEEPS_S)
-
-    async def clear_deleted_archives(self) -> None:
-        """Whoever deletes an archive clears it too; these are what is left when they were cut short."""
-        for archive_id in await self._database.read(archives.marked_deleted):
-            cleared = False
-            while not cleared:
-                cleared = await self._database.write(partial(_clear, archive_id))
-                await asyncio.sleep(_BETWEEN_SWEEPS_S)
-
-
-async def _clear(archive_id: str, tx: Transaction) -> bool:
-    return await archives.clear(tx, archive_id)
-
-
-async def _delete_specs(before_us: int, hashes: list[str], tx: Transaction) -> int:
-    return await specs.delete_unused(tx, before_us, hashes)
-
-
-async def _step(sweep: _Sweep, before_us: int, place: Place, tx: Transaction) -> Swept:
-    return await sweep(tx, before_us, place)

@@ -20,17 +20,14 @@ _agent = (
 _thread = update(threads).where(threads.c.id == bindparam("thread")).values(last_run_completion_us=bindparam("now_us"))
 
 
-async def record(
-    tx: Transaction, run: Run, stop_reason: StopReason, now_us: int, duration_ns: int | None = None
-) -> None:
-    """Without a measured duration, the difference of the wall-clock times; it is wrong if the clock was corrected."""
+async def record(tx: Transaction, run: Run, stop_reason: StopReason, now_us: int, duration_ns: int) -> None:
     await tx.execute(
         _agent,
         {
             "agent": run.agent_id,
             "stop_reason": stop_reason,
             "now_us": now_us,
-            "duration_ns": max(0, now_us - run.created_us) * 1_000 if duration_ns is None else duration_ns,
+            "duration_ns": duration_ns,
         },
     )
     await tx.execute(_thread, {"thread": run.thread_id, "now_us": now_us})

@@ -86,7 +86,7 @@ _CLAIM = (
 _EXPIRED = (
     select(*_COLUMNS)
     .where(IS_ACTIVE, or_(runs.c.lease_expires_us.is_(None), runs.c.lease_expires_us <= bindparam("now_us")))
-    .order_by(runs.c.lease_expires_us)
+    .order_by(runs.c.created_us, runs.c.id)
     .limit(bindparam("at_most"))
 )
 _EXPIRE_OTHERS = (

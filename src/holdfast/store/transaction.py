@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
-from holdfast.errors import BugError, HoldfastError
+from holdfast.errors import BugError, DatabaseError
 from holdfast.store.statements import Statement
 
 T = TypeVar("T")
@@ -88,14 +88,6 @@ class Database(Protocol):
     async def aclose(self) -> None:
         """Finish what was asked for, then close."""
         ...
-
-
-class DatabaseError(HoldfastError):
-    """The database could not do it now: disk full, locked for too long, connection lost, no answer, already closed.
-
-    It says nothing about the request or the run that needed it: the same may succeed a moment later. Whether a write
-    that failed with it has happened is not always known, so whoever repeats one must make sure by other means.
-    """
 
 
 class TookTooLong(DatabaseError):

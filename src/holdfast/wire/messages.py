@@ -6,7 +6,7 @@ for approval, and otherwise derived from the message id and the place of the sho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -98,20 +98,16 @@ def to_live(
     ]
 
 
+def messages_view(
+    rows: Iterable[Message], speaking: Speaking | None, include: Collection[str] | None = None
+) -> list[WireMessage]:
+    """A list of stored messages, each of which may show as several. `include`: as in `filter_types`."""
+    return filter_types((wire for row in rows for wire in to_wire(row, speaking=speaking)), include)
+
+
 def filter_types(messages: Iterable[WireMessage], include: Collection[str] | None) -> list[WireMessage]:
     """`None` means all types; an empty collection means none of them."""
     return [message for message in messages if include is None or message["message_type"] in include]
-
-
-def speaking_in(config: Mapping[str, Any]) -> Speaking | None:
-    """What a request says about the tool that speaks for the agent; an older one may say nothing."""
-    if not config.get("use_assistant_message", True):
-        return None
-    usual = Speaking()
-    return Speaking(
-        config.get("assistant_message_tool_name") or usual.tool,
-        config.get("assistant_message_tool_kwarg") or usual.argument,
-    )
 
 
 def envelope(

@@ -35,6 +35,10 @@ def microseconds(moment: datetime) -> int:
     return (aware - _EPOCH) // timedelta(microseconds=1)
 
 
+def optional_microseconds(moment: datetime | None) -> int | None:
+    return None if moment is None else microseconds(moment)
+
+
 def _moment(at_us: int) -> datetime:
     # Not fromtimestamp(at_us / 1e6): a float cannot hold every microsecond.
     return _EPOCH + timedelta(microseconds=at_us)

@@ -8,23 +8,16 @@ from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.actions import archives as actions
+from holdfast.actions.queries import Page
 from holdfast.api.deps import Deps
-from holdfast.api.ids import AgentId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Count, Limit, SearchQuery
-from holdfast.api.routing import LazyRouter
-from holdfast.store import agents as agent_rows
-from holdfast.store import archives as archive_rows
-from holdfast.store import passages as passage_rows
-from holdfast.store.paging import Page
-from holdfast.store.transaction import Transaction
-from holdfast.tools.archival import DEFAULT_RESULTS, MOST_RESULTS, search_results
+from holdfast.api.params import After, AgentId, Before, Count, Limit, SearchQuery
 from holdfast.wire.archives import (
     AgentPassageCreate,
     MemorySearchAnswer,
     PassageView,
     TagMatchMode,
-    passage_view,
 )
 from holdfast.wire.bounds import MAX_ITEMS, MAX_QUERY
 
@@ -42,17 +35,7 @@ async def list_memory(
     ascending: bool = True,
 ) -> Response:
     page = Page(limit=limit, before=before, after=after, order="asc" if ascending else "desc")
-
-    async def read(tx: Transaction) -> list[PassageView]:
-        await agent_rows.require(tx, agent_id)
-        archive = await archive_rows.of_agent(tx, agent_id)
-        if archive is None:
-            return []
-        listed = await passage_rows.list_of_archive(tx, archive.id, page, search)
-        return [passage_view(passage, archive) for passage in listed]
-
-    long = page.is_long or search is not None
-    return json_response(await (deps.database.read_long(read) if long else deps.database.read(read)))
+    return json_response(await actions.list_memory(deps.database, agent_id, page, search))
 
 
 @router.post("/archival-memory", responses={200: {"model": list[PassageView]}}, response_model=None)
@@ -71,33 +54,33 @@ async def search_memory(
     start_datetime: str | None = None,
     end_datetime: str | None = None,
 ) -> Response:
-    timezone, passages = await actions.search_memory(
+    answer = await actions.search_memory(
         deps.database,
         deps.archival,
         agent_id,
         query,
-        min(top_k or DEFAULT_RESULTS, MOST_RESULTS),
+        top_k,
         tags=tags or (),
         match_all_tags=tag_match_mode == "all",
         start=start_datetime,
         end=end_datetime,
     )
-    return json_response({"results": search_results(passages, timezone), "count": len(passages)})
+    return json_response(answer)
 
 
 @router.delete("/archival-memory/{memory_id}", responses={200: {"model": dict[str, Any]}}, response_model=None)
 async def delete_memory(deps: Deps, agent_id: AgentId, memory_id: str) -> Response:
-    deps.archival.forget(await deps.database.write(lambda tx: actions.delete_memory(tx, agent_id, memory_id)))
+    await actions.delete_memory(deps.database, deps.archival, agent_id, memory_id)
     return json_response({"message": f"Memory id={memory_id} successfully deleted"})
 
 
 @router.patch("/archives/attach/{archive_id}", response_model=None)
 async def attach_archive(deps: Deps, agent_id: AgentId, archive_id: str) -> Response:
-    await deps.database.write(lambda tx: actions.attach_archive(tx, agent_id, archive_id))
+    await actions.attach_archive(deps.database, agent_id, archive_id)
     return json_response(None)
 
 
 @router.patch("/archives/detach/{archive_id}", response_model=None)
 async def detach_archive(deps: Deps, agent_id: AgentId, archive_id: str) -> Response:
-    await deps.database.write(lambda tx: actions.detach_archive(tx, agent_id, archive_id))
+    await actions.detach_archive(deps.database, agent_id, archive_id)
     return json_response(None)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from holdfast.actions import agent_blocks as actions
+from holdfast.actions import blocks as actions
+from holdfast.actions.queries import Page
 from holdfast.api.deps import Deps
-from holdfast.api.ids import AgentId, BlockId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy
-from holdfast.api.routing import LazyRouter
-from holdfast.core.records import Block
-from holdfast.store import agents as agent_rows
-from holdfast.store import blocks as block_rows
-from holdfast.store.paging import Page
-from holdfast.store.transaction import Transaction
+from holdfast.api.params import After, AgentId, Before, BlockId, Limit, Order, OrderBy
 from holdfast.wire.agents import AgentState
 from holdfast.wire.blocks import BlockResponse, BlockUpdate, block_view
 
@@ -31,19 +26,14 @@ async def list_blocks(
     order: Order = "desc",
     order_by: OrderBy = "created_at",
 ) -> Response:
-    filters = block_rows.BlockFilter(agent_id=agent_id, show_hidden=True)
     page = Page(limit=limit, before=before, after=after, order=order)
-
-    async def read(tx: Transaction) -> list[Block]:
-        await agent_rows.require(tx, agent_id)
-        return await block_rows.list_blocks(tx, filters, page)
-
-    return json_response([block_view(block) for block in await deps.database.read(read)])
+    found = await actions.list_blocks_of_agent(deps.database, agent_id, page)
+    return json_response([block_view(block) for block in found])
 
 
 @router.get("/{block_label}", responses={200: {"model": BlockResponse}}, response_model=None)
 async def retrieve_block(deps: Deps, agent_id: AgentId, block_label: str) -> Response:
-    block = await deps.database.read(lambda tx: actions.find_block(tx, agent_id, block_label))
+    block = await actions.read_labelled_block(deps.database, agent_id, block_label)
     return json_response(block_view(block))
 
 
@@ -56,9 +46,9 @@ async def update_block(deps: Deps, agent_id: AgentId, block_label: str, request:
 
 @router.patch("/attach/{block_id}", responses={200: {"model": AgentState}}, response_model=None)
 async def attach_block(deps: Deps, agent_id: AgentId, block_id: BlockId) -> Response:
-    return json_response(await deps.database.write(lambda tx: actions.attach_block(tx, agent_id, block_id)))
+    return json_response(await actions.attach_block(deps.database, agent_id, block_id))
 
 
 @router.patch("/detach/{block_id}", responses={200: {"model": AgentState}}, response_model=None)
 async def detach_block(deps: Deps, agent_id: AgentId, block_id: BlockId) -> Response:
-    return json_response(await deps.database.write(lambda tx: actions.detach_block(tx, agent_id, block_id)))
+    return json_response(await actions.detach_block(deps.database, agent_id, block_id))

@@ -6,17 +6,15 @@ from typing import Any
 
 from starlette.responses import Response
 
-from holdfast.actions.compact_thread import compact_thread
-from holdfast.actions.context_overview import read_context
-from holdfast.actions.find_thread import DEFAULT, thread_of
-from holdfast.actions.preview_request import preview_request
-from holdfast.actions.recompile_system import recompile_system
-from holdfast.actions.reset_messages import reset_messages
-from holdfast.actions.send_message import SendRequest
+from holdfast.actions.messages.preview import preview_request
+from holdfast.actions.messages.send import SendRequest
+from holdfast.actions.threads import context
+from holdfast.actions.threads.compact import compact_thread
+from holdfast.actions.threads.find import DEFAULT, thread_of
 from holdfast.api.deps import Deps
-from holdfast.api.ids import AgentId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.routing import LazyRouter
+from holdfast.api.params import AgentId
 from holdfast.api.sending import parse, request_config
 from holdfast.wire.agents import AgentState
 from holdfast.wire.context import ContextOverview
@@ -43,17 +41,14 @@ async def compact(deps: Deps, agent_id: AgentId, request: CompactionRequest | No
 @router.patch("/reset-messages", responses={200: {"model": AgentState}}, response_model=None)
 async def reset(deps: Deps, agent_id: AgentId, request: ResetMessagesRequest | None = None) -> Response:
     greet = request is not None and request.add_default_initial_messages
-    return json_response(await deps.database.write(lambda tx: reset_messages(tx, agent_id, deps.clock, greet=greet)))
+    return json_response(await context.reset_messages(deps.database, agent_id, deps.clock, greet=greet))
 
 
 @router.post("/recompile", response_model=str)
 @router.post("/system-prompt/recompile", response_model=str, deprecated=True)
 async def recompile(deps: Deps, agent_id: AgentId, update_timestamp: bool = False, dry_run: bool = False) -> Response:
     now_us = deps.clock.now_us()
-    do = deps.database.read if dry_run else deps.database.write
-    text = await do(
-        lambda tx: recompile_system(tx, agent_id, now_us, dry_run=dry_run, update_timestamp=update_timestamp)
-    )
+    text = await context.recompile(deps.database, agent_id, now_us, dry_run=dry_run, update_timestamp=update_timestamp)
     return json_response(text)
 
 
@@ -62,7 +57,7 @@ async def overview(deps: Deps, agent_id: AgentId, conversation_id: str = DEFAULT
     thread_id = thread_of(conversation_id, agent_id)
     ratios = deps.compactor.ratios
     return json_response(
-        await read_context(deps.database, deps.catalog, ratios, agent_id, thread_id, deps.clock.now_us())
+        await context.read_context(deps.database, deps.catalog, ratios, agent_id, thread_id, deps.clock.now_us())
     )
 
 

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Query
+from fastapi import Depends, Query
 from starlette.responses import Response
 
 from holdfast import ids
-from holdfast.actions.choose_model import Defaults
-from holdfast.actions.create_agent import create_agent
-from holdfast.actions.read_agents import agent_states
-from holdfast.actions.update_agent import update_agent
-from holdfast.api.deps import Asking, Deps, Holdfast, Opener
-from holdfast.api.ids import AgentId
+from holdfast.actions.agents import read
+from holdfast.actions.agents.create import create_agent
+from holdfast.actions.agents.model_choice import Defaults
+from holdfast.actions.agents.update import delete_agent, update_agent
+from holdfast.actions.assembled import Holdfast
+from holdfast.actions.queries import AgentFilter, Page
+from holdfast.api.deps import Asking, Deps, Opener
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, SearchQuery
-from holdfast.api.routing import LazyRouter
+from holdfast.api.params import After, AgentId, Before, Limit, Order, SearchQuery
 from holdfast.core.records import StopReason
-from holdfast.store import agents as agent_rows
-from holdfast.store import blocks as block_rows
-from holdfast.store.paging import Page
-from holdfast.store.transaction import Transaction
 from holdfast.wire.agent_requests import CreateAgentRequest, Include, UpdateAgent
-from holdfast.wire.agents import AgentState, MemoryView, memory_view, shown_to
-from holdfast.wire.blocks import block_view
+from holdfast.wire.agents import AgentState, MemoryView, shown_to
 
 router = LazyRouter(prefix="/v1/agents", tags=["agents"])
 
@@ -33,54 +29,60 @@ Included = Annotated[list[Include], Query(description="Relations to show; the ot
 Relationships = Annotated[list[str] | None, Query(deprecated=True)]
 
 
+class Which:
+    """Query parameters that say which agents are meant."""
+
+    def __init__(
+        self,
+        name: str | None = None,
+        tags: Texts = None,
+        match_all_tags: bool = False,
+        query_text: SearchQuery = None,
+        project_id: str | None = None,
+        template_id: str | None = None,
+        base_template_id: str | None = None,
+        identity_id: str | None = None,
+        identifier_keys: Texts = None,
+        last_stop_reason: StopReason | None = None,
+        created_by_id: str | None = None,
+        show_hidden_agents: bool = False,
+    ) -> None:
+        # There are no identities here, and one user owns everything.
+        self.nobody = bool(identity_id or identifier_keys) or created_by_id not in (None, ids.DEFAULT_USER)
+        self.filters = AgentFilter(
+            name=name,
+            query_text=query_text,
+            tags=tuple(tags or ()),
+            match_all_tags=match_all_tags,
+            project_id=project_id,
+            template_id=template_id,
+            base_template_id=base_template_id,
+            last_stop_reason=last_stop_reason,
+            show_hidden=show_hidden_agents,
+        )
+
+
 @router.get("/", responses={200: {"model": list[AgentState]}}, response_model=None)
 async def list_agents(
     deps: Deps,
     opener: Opener,
     asking: Asking,
-    name: str | None = None,
-    tags: Texts = None,
-    match_all_tags: bool = False,
+    which: Annotated[Which, Depends()],
     before: Before = None,
     after: After = None,
     limit: Limit = 50,
-    query_text: SearchQuery = None,
-    project_id: str | None = None,
-    template_id: str | None = None,
-    base_template_id: str | None = None,
-    identity_id: str | None = None,
-    identifier_keys: Texts = None,
     include_relationships: Relationships = None,
     include: Included = [],  # noqa: B006 - FastAPI copies it
     order: Order = "desc",
     order_by: Literal["created_at", "updated_at", "last_run_completion"] = "created_at",
     ascending: Annotated[bool, Query(deprecated=True)] = False,
     sort_by: Annotated[str | None, Query(deprecated=True)] = None,
-    last_stop_reason: StopReason | None = None,
-    created_by_id: str | None = None,
-    show_hidden_agents: bool = False,
 ) -> Response:
-    filters = agent_rows.AgentFilter(
-        name=name,
-        query_text=query_text,
-        tags=tuple(tags or ()),
-        match_all_tags=match_all_tags,
-        project_id=project_id,
-        template_id=template_id,
-        base_template_id=base_template_id,
-        last_stop_reason=last_stop_reason,
-        show_hidden=show_hidden_agents,
-    )
-    if _matches_nobody(identity_id, identifier_keys, created_by_id):
+    if which.nobody:
         return json_response([])
     relations = shown_to(asking, include, include_relationships)
     page = Page(limit=limit, before=before, after=after, order=order)
-
-    async def read(tx: Transaction) -> list[AgentState]:
-        found = await agent_rows.list_agents(tx, filters, page, order_by)
-        return await agent_states(tx, found, relations, opener)
-
-    return json_response(await deps.database.read(read))
+    return json_response(await read.list_agents(deps.database, which.filters, page, relations, opener, order_by))
 
 
 @router.post("/", responses={200: {"model": AgentState}}, response_model=None)
@@ -97,35 +99,8 @@ async def create(deps: Deps, request: CreateAgentRequest) -> Response:
 
 
 @router.get("/count", response_model=int)
-async def count_agents(
-    deps: Deps,
-    name: str | None = None,
-    tags: Texts = None,
-    match_all_tags: bool = False,
-    query_text: SearchQuery = None,
-    project_id: str | None = None,
-    template_id: str | None = None,
-    base_template_id: str | None = None,
-    identity_id: str | None = None,
-    identifier_keys: Texts = None,
-    last_stop_reason: StopReason | None = None,
-    created_by_id: str | None = None,
-    show_hidden_agents: bool = False,
-) -> Response:
-    filters = agent_rows.AgentFilter(
-        name=name,
-        query_text=query_text,
-        tags=tuple(tags or ()),
-        match_all_tags=match_all_tags,
-        project_id=project_id,
-        template_id=template_id,
-        base_template_id=base_template_id,
-        last_stop_reason=last_stop_reason,
-        show_hidden=show_hidden_agents,
-    )
-    if _matches_nobody(identity_id, identifier_keys, created_by_id):
-        return json_response(0)
-    return json_response(await deps.database.read(lambda tx: agent_rows.count_agents(tx, filters)))
+async def count_agents(deps: Deps, which: Annotated[Which, Depends()]) -> Response:
+    return json_response(0 if which.nobody else await read.count_agents(deps.database, which.filters))
 
 
 @router.get("/{agent_id}", responses={200: {"model": AgentState}}, response_model=None)
@@ -138,12 +113,7 @@ async def retrieve(
     include: Included = [],  # noqa: B006 - FastAPI copies it
 ) -> Response:
     relations = shown_to(asking, include, include_relationships)
-
-    async def read(tx: Transaction) -> AgentState:
-        agent = await agent_rows.get(tx, agent_id)
-        return (await agent_states(tx, (agent,), relations, opener))[0]
-
-    return json_response(await deps.database.read(read))
+    return json_response(await read.read_agent(deps.database, agent_id, relations, opener))
 
 
 @router.patch("/{agent_id}", responses={200: {"model": AgentState}}, response_model=None)
@@ -162,28 +132,15 @@ async def update(deps: Deps, agent_id: AgentId, request: UpdateAgent) -> Respons
 
 @router.delete("/{agent_id}", responses={200: {"model": dict[str, Any]}}, response_model=None)
 async def delete(deps: Deps, agent_id: AgentId) -> Response:
-    await deps.cancel.before_deleting_agent(agent_id)
-    now_us = deps.clock.now_us()
-    archive_id = await deps.database.write(lambda tx: agent_rows.delete_agent(tx, agent_id, now_us))
-    if archive_id is not None:
-        await deps.archival.clear(archive_id)
+    await delete_agent(agent_id, database=deps.database, cancel=deps.cancel, archival=deps.archival, clock=deps.clock)
     return json_response({"message": f"Agent id={agent_id} successfully deleted"})
 
 
 @router.get("/{agent_id}/core-memory", deprecated=True, responses={200: {"model": MemoryView}}, response_model=None)
 async def retrieve_memory(deps: Deps, agent_id: AgentId) -> Response:
-    async def read(tx: Transaction) -> MemoryView:
-        agent = await agent_rows.get(tx, agent_id)
-        return memory_view(agent.agent_type, [block_view(block) for block in await block_rows.of_agent(tx, agent_id)])
-
-    return json_response(await deps.database.read(read))
+    return json_response(await read.read_memory(deps.database, agent_id))
 
 
 def _defaults(deps: Holdfast) -> Defaults:
     settings = deps.settings
     return Defaults(settings.default_model, settings.default_embedding, settings.max_context_window)
-
-
-def _matches_nobody(identity_id: str | None, identifier_keys: list[str] | None, created_by_id: str | None) -> bool:
-    """There are no identities here, and one user owns everything."""
-    return bool(identity_id or identifier_keys) or created_by_id not in (None, ids.DEFAULT_USER)

@@ -1,4 +1,4 @@
-"""Messages of every agent: one by its id, and a list across agents."""
+"""Messages of every agent: one by its id, a list across agents, and those that are found by their words."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from typing import Annotated
 from fastapi import Query
 from starlette.responses import Response
 
+from holdfast.actions.messages import read
+from holdfast.actions.queries import Page
 from holdfast.api.deps import Deps
-from holdfast.api.ids import MessageId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order
-from holdfast.api.routing import LazyRouter
-from holdfast.core.messages import Message
+from holdfast.api.params import After, Before, Limit, MessageId, Order
 from holdfast.core.spec import Speaking
-from holdfast.store import messages, threads
-from holdfast.store.paging import Page
-from holdfast.store.transaction import Transaction
+from holdfast.wire.message_search import MessageHit, MessageItem, MessageSearch, SearchAllMessages
 from holdfast.wire.message_shapes import MessageType
-from holdfast.wire.messages import filter_types, to_wire
+from holdfast.wire.messages import messages_view, to_wire
 
 router = LazyRouter(prefix="/v1/messages", tags=["messages"])
+search_router = LazyRouter(prefix="/v1", tags=["messages"])
 
 
 @router.get("/")
@@ -34,20 +33,22 @@ async def list_messages(
     include_return_message_types: Annotated[list[MessageType] | None, Query()] = None,
 ) -> Response:
     page = Page(limit=limit, before=before, after=after, order=order)
-
-    async def read(tx: Transaction) -> list[Message]:
-        if conversation_id is None:
-            return await messages.list_of_agent(tx, None, page)
-        await threads.get(tx, conversation_id)
-        return await messages.list_of_thread(tx, conversation_id, page)
-
-    rows = await (deps.database.read_long(read) if page.is_long else deps.database.read(read))
-    shown = [wire for row in rows for wire in to_wire(row, speaking=Speaking())]
-    return json_response(filter_types(shown, include_return_message_types))
+    rows = await read.list_all_messages(deps.database, conversation_id, page)
+    return json_response(messages_view(rows, Speaking(), include_return_message_types))
 
 
 @router.get("/{message_id}")
 async def retrieve(message_id: MessageId, deps: Deps) -> Response:
     """A list: a stored message shows as several, such as reasoning and a tool call."""
-    row = await deps.database.read(lambda tx: messages.get(tx, message_id))
+    row = await read.read_message(deps.database, message_id)
     return json_response(to_wire(row, speaking=Speaking()))
+
+
+@search_router.post("/messages/search", responses={200: {"model": list[MessageItem]}}, response_model=None)
+async def search_all_messages(deps: Deps, request: SearchAllMessages) -> Response:
+    return json_response(await read.search_said(deps.database, request))
+
+
+@search_router.post("/agents/messages/search", responses={200: {"model": list[MessageHit]}}, response_model=None)
+async def search_agent_messages(deps: Deps, request: MessageSearch) -> Response:
+    return json_response(await read.search_stored(deps.database, request))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from holdfast.actions.queries import Page
+from holdfast.actions.runs import records
 from holdfast.api.deps import Deps
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Limit, Order
-from holdfast.api.routing import LazyRouter
-from holdfast.store import agents, holds
-from holdfast.store.paging import Page
-from holdfast.store.transaction import Transaction
-from holdfast.wire.approvals import WaitingApproval, approval_view
+from holdfast.wire.approvals import WaitingApproval
 
 router = LazyRouter(prefix="/v1/approvals", tags=["approvals"])
 
@@ -27,15 +26,4 @@ async def list_approvals(
 ) -> Response:
     """Newest first; cursors are run ids."""
     page = Page(limit=limit, before=before, after=after, order=order)
-
-    async def read(tx: Transaction) -> list[WaitingApproval]:
-        found = await holds.list_open(tx, agent_id, page)
-        secrets = await agents.secret_ids_of_many(tx, {row.agent_id for row in found})
-        return [
-            approval_view(
-                row.run_id, row.agent_id, row.thread_id, row.hold, row.asked_us, secrets.get(row.agent_id, {})
-            )
-            for row in found
-        ]
-
-    return json_response(await deps.database.read(read))
+    return json_response(await records.list_approvals(deps.database, agent_id, page))

@@ -8,16 +8,12 @@ from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.actions import archives as actions
-from holdfast.actions.read_agents import agent_states
+from holdfast.actions.agents import read as agents
+from holdfast.actions.queries import Page
 from holdfast.api.deps import Deps, Opener
-from holdfast.api.ids import ArchiveId, PassageId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy
-from holdfast.api.routing import LazyRouter
-from holdfast.store import agents as agent_rows
-from holdfast.store import archives as archive_rows
-from holdfast.store.paging import Page
-from holdfast.store.transaction import Transaction
+from holdfast.api.params import After, ArchiveId, Before, Limit, Order, OrderBy, PassageId
 from holdfast.wire.agent_requests import Include
 from holdfast.wire.agents import AgentState, included
 from holdfast.wire.archives import (
@@ -48,7 +44,7 @@ async def list_archives(
     order_by: OrderBy = "created_at",
 ) -> Response:
     page = Page(limit=limit, before=before, after=after, order=order)
-    found = await deps.database.read(lambda tx: archive_rows.list_archives(tx, page, name, agent_id))
+    found = await actions.list_archives(deps.database, page, name, agent_id)
     return json_response([archive_view(archive) for archive in found])
 
 
@@ -61,21 +57,18 @@ async def create_archive(deps: Deps, request: ArchiveCreate) -> Response:
 
 @router.get("/{archive_id}", responses={200: {"model": ArchiveView}}, response_model=None)
 async def retrieve_archive(deps: Deps, archive_id: ArchiveId) -> Response:
-    return json_response(archive_view(await deps.database.read(lambda tx: archive_rows.get(tx, archive_id))))
+    return json_response(archive_view(await actions.read_archive(deps.database, archive_id)))
 
 
 @router.patch("/{archive_id}", responses={200: {"model": ArchiveView}}, response_model=None)
 async def update_archive(deps: Deps, archive_id: ArchiveId, request: ArchiveUpdate) -> Response:
-    now_us = deps.clock.now_us()
-    changed = await deps.database.write(lambda tx: actions.update_archive(tx, archive_id, request, now_us))
+    changed = await actions.update_archive(deps.database, archive_id, request, deps.clock.now_us())
     return json_response(archive_view(changed))
 
 
 @router.delete("/{archive_id}", status_code=204, response_model=None)
 async def delete_archive(deps: Deps, archive_id: ArchiveId) -> Response:
-    now_us = deps.clock.now_us()
-    await deps.database.write(lambda tx: archive_rows.mark_deleted(tx, archive_id, now_us))
-    await deps.archival.clear(archive_id)
+    await actions.delete_archive(deps.database, deps.archival, archive_id, deps.clock.now_us())
     return Response(status_code=204)
 
 
@@ -92,13 +85,7 @@ async def list_agents_of_archive(
 ) -> Response:
     relations = included(include, None)
     page = Page(limit=limit, before=before, after=after, order=order)
-
-    async def read(tx: Transaction) -> list[AgentState]:
-        await archive_rows.get(tx, archive_id)
-        filters = agent_rows.AgentFilter(archive_id=archive_id, show_hidden=True)
-        return await agent_states(tx, await agent_rows.list_agents(tx, filters, page), relations, opener)
-
-    return json_response(await deps.database.read(read))
+    return json_response(await agents.list_agents_of_archive(deps.database, archive_id, page, relations, opener))
 
 
 @router.post("/{archive_id}/passages", responses={200: {"model": PassageView}}, response_model=None)
@@ -114,8 +101,7 @@ async def create_passages(deps: Deps, archive_id: ArchiveId, request: PassageBat
 
 @router.delete("/{archive_id}/passages/{passage_id}", status_code=204, response_model=None)
 async def delete_passage(deps: Deps, archive_id: ArchiveId, passage_id: PassageId) -> Response:
-    await deps.database.write(lambda tx: actions.delete_of_archive(tx, archive_id, passage_id))
-    deps.archival.forget(archive_id)
+    await actions.delete_passage(deps.database, deps.archival, archive_id, passage_id)
     return Response(status_code=204)
 
 

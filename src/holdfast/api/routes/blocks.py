@@ -8,16 +8,12 @@ from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.actions import blocks as actions
-from holdfast.actions.read_agents import agent_states
+from holdfast.actions.agents import read as agents
+from holdfast.actions.queries import BlockFilter, Page
 from holdfast.api.deps import Deps, Opener
-from holdfast.api.ids import BlockId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Int64, Limit, Order, OrderBy, SearchQuery
-from holdfast.api.routing import LazyRouter
-from holdfast.store import agents as agent_rows
-from holdfast.store import blocks as block_rows
-from holdfast.store.paging import Page
-from holdfast.store.transaction import Transaction
+from holdfast.api.params import After, Before, BlockId, Int64, Limit, Order, OrderBy, SearchQuery
 from holdfast.wire.agent_requests import Include
 from holdfast.wire.agents import AgentState, included
 from holdfast.wire.blocks import BlockResponse, BlockUpdate, CreateBlock, block_view
@@ -53,7 +49,7 @@ async def list_blocks(
 ) -> Response:
     if identity_id or identifier_keys:
         return json_response([])
-    filters = block_rows.BlockFilter(
+    filters = BlockFilter(
         label=label,
         label_search=label_search,
         description_search=description_search,
@@ -69,7 +65,7 @@ async def list_blocks(
         show_hidden=show_hidden_blocks,
     )
     page = Page(limit=limit, before=before, after=after, order=order)
-    found = await deps.database.read(lambda tx: block_rows.list_blocks(tx, filters, page))
+    found = await actions.list_blocks(deps.database, filters, page)
     return json_response([block_view(block) for block in found])
 
 
@@ -88,7 +84,7 @@ async def count_blocks(
     match_all_tags: bool = False,
     project_id: str | None = None,
 ) -> Response:
-    filters = block_rows.BlockFilter(
+    filters = BlockFilter(
         label=label,
         template_name=name,
         templates_only=templates_only,
@@ -96,12 +92,12 @@ async def count_blocks(
         tags=tuple(tags or ()),
         match_all_tags=match_all_tags,
     )
-    return json_response(await deps.database.read(lambda tx: block_rows.count_blocks(tx, filters)))
+    return json_response(await actions.count_blocks(deps.database, filters))
 
 
 @router.get("/{block_id}", responses={200: {"model": BlockResponse}}, response_model=None)
 async def retrieve_block(deps: Deps, block_id: BlockId) -> Response:
-    return json_response(block_view(await deps.database.read(lambda tx: block_rows.get(tx, block_id))))
+    return json_response(block_view(await actions.read_block(deps.database, block_id)))
 
 
 @router.patch("/{block_id}", responses={200: {"model": BlockResponse}}, response_model=None)
@@ -112,7 +108,7 @@ async def update_block(deps: Deps, block_id: BlockId, request: BlockUpdate) -> R
 
 @router.delete("/{block_id}", response_model=None)
 async def delete_block(deps: Deps, block_id: BlockId) -> Response:
-    await deps.database.write(lambda tx: block_rows.delete_block(tx, block_id))
+    await actions.delete_block(deps.database, block_id)
     return json_response({"message": f"Block id={block_id} successfully deleted"})
 
 
@@ -132,11 +128,4 @@ async def list_agents_of_block(
 ) -> Response:
     relations = included(include)
     page = Page(limit=limit, before=before, after=after, order=order)
-
-    async def read(tx: Transaction) -> list[AgentState]:
-        await block_rows.get(tx, block_id)
-        filters = agent_rows.AgentFilter(block_id=block_id, show_hidden=True)
-        found = await agent_rows.list_agents(tx, filters, page)
-        return await agent_states(tx, found, relations, opener)
-
-    return json_response(await deps.database.read(read))
+    return json_response(await agents.list_agents_of_block(deps.database, block_id, page, relations, opener))

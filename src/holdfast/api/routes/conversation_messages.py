@@ -7,25 +7,22 @@ from typing import Annotated
 from fastapi import Query
 from starlette.responses import Response
 
-from holdfast.actions.compact_thread import compact_thread
-from holdfast.actions.find_run import find_streamed_run
-from holdfast.actions.find_thread import is_default, require_thread, thread_of
-from holdfast.actions.preview_request import preview_request
-from holdfast.actions.recompile_system import recompile_system
-from holdfast.actions.send_message import SendRequest
+from holdfast.actions.messages.preview import preview_request
+from holdfast.actions.messages.read import list_messages_of_thread
+from holdfast.actions.messages.send import SendRequest
+from holdfast.actions.queries import Page
+from holdfast.actions.runs.records import find_streamed_run
+from holdfast.actions.threads import context
+from holdfast.actions.threads.compact import compact_thread
+from holdfast.actions.threads.find import is_default, thread_of
 from holdfast.api.deps import Deps
-from holdfast.api.ids import ConversationId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy, SpeakingTool
-from holdfast.api.routing import LazyRouter
+from holdfast.api.params import After, Before, ConversationId, Limit, Order, OrderBy, SpeakingTool
 from holdfast.api.sending import parse, request_config, resumed_stream, send_and_answer
-from holdfast.core.messages import Message
-from holdfast.store import messages
-from holdfast.store.paging import Page
-from holdfast.store.transaction import Transaction
 from holdfast.wire.conversations import CompactionView, compaction_view
 from holdfast.wire.message_shapes import MessageType
-from holdfast.wire.messages import filter_types, to_wire
+from holdfast.wire.messages import messages_view
 from holdfast.wire.requests import (
     ConversationCompactionRequest,
     ConversationMessageRequest,
@@ -64,14 +61,8 @@ async def list_messages(
     """Newest first. An agent's default history is listed as the agent's own route lists it."""
     thread_id = thread_of(conversation_id, agent_id)
     page = Page(limit=limit, before=before, after=after, order=order, chronological=is_default(thread_id))
-
-    async def read(tx: Transaction) -> list[Message]:
-        await require_thread(tx, thread_id)
-        return await messages.list_of_thread(tx, thread_id, page)
-
-    rows = await (deps.database.read_long(read) if page.is_long else deps.database.read(read))
-    shown = [wire for row in rows for wire in to_wire(row, speaking=speaking)]
-    return json_response(filter_types(shown, include_return_message_types))
+    rows = await list_messages_of_thread(deps.database, thread_id, page)
+    return json_response(messages_view(rows, speaking, include_return_message_types))
 
 
 @router.post("/messages/preview-raw-payload", response_model=None)
@@ -120,6 +111,5 @@ async def recompile(
     dry_run: bool = False,
 ) -> Response:
     thread_id = thread_of(conversation_id, request.agent_id if request else None)
-    now_us = deps.clock.now_us()
-    do = deps.database.read if dry_run else deps.database.write
-    return json_response(await do(lambda tx: recompile_system(tx, thread_id, now_us, dry_run=dry_run)))
+    text = await context.recompile(deps.database, thread_id, deps.clock.now_us(), dry_run=dry_run)
+    return json_response(text)

@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from holdfast.api.routing import LazyRouter
+from holdfast.api.framework.routing import LazyRouter
 
 router = LazyRouter(include_in_schema=False)
 

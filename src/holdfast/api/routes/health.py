@@ -8,11 +8,11 @@ from typing import Final
 
 from starlette.responses import Response
 
+from holdfast.actions.health import check_database
 from holdfast.api.deps import Deps
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.routing import LazyRouter
-from holdfast.engine.worker import skew_of
-from holdfast.store.transaction import DatabaseError
+from holdfast.errors import DatabaseError
 from holdfast.version import API_VERSION, VERSION
 
 router = LazyRouter(tags=["health"])
@@ -37,12 +37,11 @@ async def check_readiness(deps: Deps) -> Response:
         return json_response(_DRAINING, 503)
     try:
         async with asyncio.timeout(_ANSWER_WITHIN_S):
-            database_us = await deps.database.check()
+            skew_s = await check_database(deps.database, deps.clock)
     except TimeoutError:
         return _unready(f"The database did not answer within {_ANSWER_WITHIN_S:g} s.")
     except DatabaseError as error:
         return _unready("The database cannot be read or written now. The log of the server says why.", error.message)
-    skew_s = skew_of(deps.clock, database_us)
     return json_response(_HEALTHY if skew_s is None else _HEALTHY | {"clock_skew_s": round(skew_s, 1)})
 
 

@@ -7,20 +7,17 @@ from typing import Annotated, Final
 from fastapi import Query
 from starlette.responses import Response
 
-from holdfast.actions.send_message import SendRequest
+from holdfast.actions.messages.read import list_messages_of_agent
+from holdfast.actions.messages.send import SendRequest
+from holdfast.actions.queries import Page
 from holdfast.api.deps import Asking, Deps
-from holdfast.api.ids import AgentId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, SpeakingTool
-from holdfast.api.routing import LazyRouter
+from holdfast.api.params import After, AgentId, Before, Limit, Order, SpeakingTool
 from holdfast.api.sending import parse, request_config, require_callable, send_and_answer
-from holdfast.core.messages import Message
 from holdfast.errors import Unprocessable
-from holdfast.store import agents, messages
-from holdfast.store.paging import Page
-from holdfast.store.transaction import Transaction
 from holdfast.wire.message_shapes import MessageType
-from holdfast.wire.messages import filter_types, to_wire
+from holdfast.wire.messages import messages_view
 from holdfast.wire.requests import (
     CancelAgentRunRequest,
     LettaAsyncRequest,
@@ -87,13 +84,5 @@ async def list_messages(
     include_return_message_types: Annotated[list[MessageType] | None, Query()] = None,
 ) -> Response:
     page = Page(limit=limit, before=before, after=after, order=order, chronological=True)
-
-    async def read(tx: Transaction) -> list[Message]:
-        await agents.require(tx, agent_id)
-        if conversation_id is None:
-            return await messages.list_of_agent(tx, agent_id, page)
-        return await messages.list_of_thread(tx, agent_id if conversation_id == "default" else conversation_id, page)
-
-    rows = await (deps.database.read_long(read) if page.is_long else deps.database.read(read))
-    shown = [wire for row in rows for wire in to_wire(row, speaking=speaking)]
-    return json_response(filter_types(shown, include_return_message_types))
+    rows = await list_messages_of_agent(deps.database, agent_id, conversation_id, page)
+    return json_response(messages_view(rows, speaking, include_return_message_types))

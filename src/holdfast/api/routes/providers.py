@@ -5,13 +5,12 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from holdfast.actions import providers as actions
-from holdfast.api.deps import Deps, Holdfast
-from holdfast.api.ids import ProviderId
+from holdfast.actions.assembled import Holdfast
+from holdfast.actions.queries import Page
+from holdfast.api.deps import Deps
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy
-from holdfast.api.routing import LazyRouter
-from holdfast.store import providers as provider_rows
-from holdfast.store.paging import Page
+from holdfast.api.params import After, Before, Limit, Order, OrderBy, ProviderId
 from holdfast.wire import models
 from holdfast.wire.providers import ProviderCheck, ProviderCreate, ProviderUpdate, ProviderView, provider_view
 
@@ -30,9 +29,7 @@ async def list_providers(
     provider_type: models.ProviderType | None = None,
 ) -> Response:
     page = Page(limit=limit, before=before, after=after, order=order)
-    found = await deps.database.read(
-        lambda tx: provider_rows.list_providers(tx, page, name=name, provider_type=provider_type)
-    )
+    found = await actions.list_providers(deps.database, page, name=name, provider_type=provider_type)
     return json_response([provider_view(provider) for provider in found])
 
 
@@ -51,7 +48,7 @@ async def check_keys(deps: Deps, request: ProviderCheck) -> Response:
 
 @router.get("/{provider_id}", responses={200: {"model": ProviderView}}, response_model=None)
 async def retrieve_provider(deps: Deps, provider_id: ProviderId) -> Response:
-    return json_response(provider_view(await deps.database.read(lambda tx: provider_rows.get(tx, provider_id))))
+    return json_response(provider_view(await actions.read_provider(deps.database, provider_id)))
 
 
 @router.patch("/{provider_id}", responses={200: {"model": ProviderView}}, response_model=None)

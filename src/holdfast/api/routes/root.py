@@ -15,8 +15,8 @@ from fastapi import Request
 from starlette.responses import Response
 
 from holdfast.api.deps import Deps
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.routing import LazyRouter
 from holdfast.version import API_VERSION, VERSION
 
 router = LazyRouter(include_in_schema=False)

@@ -5,37 +5,29 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-import msgspec
 from fastapi import Depends, Query
 from starlette.responses import Response
 
-from holdfast.actions.delete_run import delete_run
-from holdfast.actions.explain_run import explain_run
-from holdfast.actions.find_thread import thread_of
-from holdfast.actions.measure_run import measure_run
+from holdfast.actions.messages.read import list_messages_of_run
+from holdfast.actions.queries import Page, RunFilter
+from holdfast.actions.runs import records
+from holdfast.actions.threads.find import thread_of
 from holdfast.api.deps import Deps
-from holdfast.api.ids import RunId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Count, Limit, Order, OrderBy
-from holdfast.api.routing import LazyRouter
+from holdfast.api.params import After, Before, Count, Limit, Order, OrderBy, RunId
 from holdfast.api.sending import resumed_stream
-from holdfast.core.messages import Message
-from holdfast.core.records import ProviderTrace, Run, Step, StopReason
-from holdfast.store import messages, runs, steps, tools, traces
-from holdfast.store.paging import Page
-from holdfast.store.run_filters import RunFilter
-from holdfast.store.transaction import Transaction
-from holdfast.wire.messages import WireMessage, filter_types, speaking_in, to_wire
+from holdfast.core.heartbeats import speaking_in
+from holdfast.core.records import StopReason
+from holdfast.wire.messages import WireMessage, filter_types, to_wire
 from holdfast.wire.requests import RetrieveStreamRequest
-from holdfast.wire.runs import RunMetricsView, RunUsageView, RunView, run_usage_view, run_view
+from holdfast.wire.runs import RunMetricsView, RunUsageView, RunView, run_view
 from holdfast.wire.steps import StepView, step_view
-from holdfast.wire.times import microseconds
+from holdfast.wire.times import optional_microseconds
 from holdfast.wire.traces import ProviderTraceView, provider_trace_view
 from holdfast.wire.why import Why, why_view
 
 router = LazyRouter(prefix="/v1/runs", tags=["runs"])
-
-_NEWEST = Page(limit=100)
 
 
 class Measured:
@@ -89,8 +81,8 @@ async def list_runs(
         active=active,
         background=background,
         stop_reason=stop_reason,
-        start_us=microseconds(measured.start_date) if measured.start_date else None,
-        end_us=microseconds(measured.end_date) if measured.end_date else None,
+        start_us=optional_microseconds(measured.start_date),
+        end_us=optional_microseconds(measured.end_date),
         step_count=measured.step_count,
         step_count_is=measured.step_count_operator,
         duration_ns=measured.duration_ns,
@@ -98,31 +90,24 @@ async def list_runs(
         duration_percentile=measured.duration_percentile,
     )
     page = Page(limit=limit, before=before, after=after, order="asc" if ascending else order)
-
-    async def read(tx: Transaction) -> list[Run]:
-        used = None if measured.tools_used is None else await tools.find_many(tx, measured.tools_used)
-        names = None if used is None else tuple(tool.name for tool in used.values())
-        return await runs.list_runs(tx, msgspec.structs.replace(filters, tool_names=names), page, order_by)
-
-    # Long: counting steps, ranking and sorting by duration look at every run there is.
-    return json_response([run_view(run) for run in await deps.database.read_long(read)])
+    found = await records.list_runs(deps.database, filters, measured.tools_used, page, order_by)
+    return json_response([run_view(run) for run in found])
 
 
 @router.get("/active", deprecated=True, responses={200: {"model": list[RunView]}}, response_model=None)
 async def list_active(deps: Deps, agent_id: str | None = None, background: bool | None = None) -> Response:
-    filters = RunFilter(agent_ids=(agent_id,) if agent_id else None, active=True, background=background)
-    found = await deps.database.read(lambda tx: runs.list_runs(tx, filters, _NEWEST))
+    found = await records.list_active_runs(deps.database, agent_id, background)
     return json_response([run_view(run) for run in found])
 
 
 @router.get("/{run_id}", responses={200: {"model": RunView}}, response_model=None)
 async def retrieve(deps: Deps, run_id: RunId) -> Response:
-    return json_response(run_view(await deps.database.read(lambda tx: runs.get(tx, run_id))))
+    return json_response(run_view(await records.read_run(deps.database, run_id)))
 
 
 @router.delete("/{run_id}", response_model=None)
 async def delete(deps: Deps, run_id: RunId) -> Response:
-    await deps.database.write(lambda tx: delete_run(tx, run_id, deps.clock))
+    await records.delete_run(deps.database, run_id, deps.clock)
     return json_response(None)
 
 
@@ -138,11 +123,7 @@ async def list_messages(
 ) -> Response:
     """Its input included; only the types that its request wanted to see."""
     page = Page(limit=limit, before=before, after=after, order=order)
-
-    async def read(tx: Transaction) -> tuple[Run, list[Message]]:
-        return await runs.get(tx, run_id), await messages.list_of_run(tx, run_id, page)
-
-    run, rows = await (deps.database.read_long(read) if page.is_long else deps.database.read(read))
+    run, rows = await list_messages_of_run(deps.database, run_id, page)
     shown: list[WireMessage] = []
     speaking = speaking_in(run.request_config)
     for row in rows:
@@ -153,17 +134,12 @@ async def list_messages(
 
 @router.get("/{run_id}/usage", responses={200: {"model": RunUsageView}}, response_model=None)
 async def usage(deps: Deps, run_id: RunId) -> Response:
-    async def read(tx: Transaction) -> RunUsageView:
-        await runs.get(tx, run_id)
-        spent = await runs.totals(tx, run_id)
-        return run_usage_view(spent.usage, spent.cost_usd)
-
-    return json_response(await deps.database.read(read))
+    return json_response(await records.read_usage(deps.database, run_id))
 
 
 @router.get("/{run_id}/metrics", responses={200: {"model": RunMetricsView}}, response_model=None)
 async def metrics(deps: Deps, run_id: RunId) -> Response:
-    return json_response(await deps.database.read(lambda tx: measure_run(tx, run_id)))
+    return json_response(await records.read_metrics(deps.database, run_id))
 
 
 @router.get("/{run_id}/steps", responses={200: {"model": list[StepView]}}, response_model=None)
@@ -177,33 +153,23 @@ async def list_steps(
     order_by: OrderBy = "created_at",
 ) -> Response:
     page = Page(limit=limit, before=before, after=after, order=order)
-
-    async def read(tx: Transaction) -> list[Step]:
-        await runs.get(tx, run_id)
-        return await steps.list_of_run(tx, run_id, page)
-
-    return json_response([step_view(step) for step in await deps.database.read(read)])
+    return json_response([step_view(step) for step in await records.list_steps_of_run(deps.database, run_id, page)])
 
 
 @router.get("/{run_id}/trace", responses={200: {"model": list[ProviderTraceView]}}, response_model=None)
 async def trace(deps: Deps, run_id: RunId, limit: Annotated[int, Query(ge=1, le=5_000)] = 1_000) -> Response:
     """What was kept of the run's model calls, in their order; nothing unless tracing is on."""
-
-    async def read(tx: Transaction) -> list[ProviderTrace]:
-        await runs.get(tx, run_id)
-        return await traces.list_of_run(tx, run_id, limit)
-
-    return json_response([provider_trace_view(found) for found in await deps.database.read(read)])
+    found = await records.list_traces_of_run(deps.database, run_id, limit)
+    return json_response([provider_trace_view(trace) for trace in found])
 
 
 @router.post("/{run_id}/stream", response_model=None)
 async def stream(deps: Deps, run_id: RunId, request: RetrieveStreamRequest | None = None) -> Response:
-    run = await deps.database.read(lambda tx: runs.get(tx, run_id))
+    run = await records.read_run(deps.database, run_id)
     return resumed_stream(deps, run, request or RetrieveStreamRequest())
 
 
 @router.get("/{run_id}/why", responses={200: {"model": Why}}, response_model=None)
 async def why(deps: Deps, run_id: RunId) -> Response:
     """What the run does or waits for, since when, and who can move it on; or how it ended."""
-    story = await deps.database.read(lambda tx: explain_run(tx, run_id, deps.clock.now_us()))
-    return json_response(why_view(story))
+    return json_response(why_view(await records.explain_run(deps.database, run_id, deps.clock.now_us())))

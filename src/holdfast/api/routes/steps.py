@@ -8,24 +8,22 @@ from typing import Annotated, Literal
 from fastapi import Query
 from starlette.responses import Response
 
+from holdfast.actions import steps as actions
+from holdfast.actions.messages.read import list_messages_of_step
+from holdfast.actions.queries import Page, StepFilter
 from holdfast.api.deps import Deps
-from holdfast.api.ids import StepId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy
-from holdfast.api.routing import LazyRouter
-from holdfast.core.messages import Message
+from holdfast.api.params import After, Before, Limit, Order, OrderBy, StepId
 from holdfast.core.spec import Speaking
-from holdfast.store import messages, steps, traces
-from holdfast.store.paging import Page
-from holdfast.store.steps import StepFilter
-from holdfast.store.transaction import Transaction
-from holdfast.wire.messages import to_wire
+from holdfast.wire.messages import messages_view
 from holdfast.wire.requests import StepFeedback
 from holdfast.wire.steps import StepMetricsView, StepView, step_metrics_view, step_view
-from holdfast.wire.times import microseconds
+from holdfast.wire.times import optional_microseconds
 from holdfast.wire.traces import ProviderTraceView, provider_trace_view
 
 router = LazyRouter(prefix="/v1/steps", tags=["steps"])
+telemetry_router = LazyRouter(prefix="/v1/telemetry", tags=["telemetry"])
 
 
 @router.get("/", responses={200: {"model": list[StepView]}}, response_model=None)
@@ -52,28 +50,28 @@ async def list_steps(
         trace_ids=tuple(trace_ids) if trace_ids else None,
         feedback=feedback,
         has_feedback=has_feedback,
-        start_us=microseconds(start_date) if start_date else None,
-        end_us=microseconds(end_date) if end_date else None,
+        start_us=optional_microseconds(start_date),
+        end_us=optional_microseconds(end_date),
     )
     page = Page(limit=limit, before=before, after=after, order=order)
-    found = await deps.database.read(lambda tx: steps.list_steps(tx, filters, page))
+    found = await actions.list_steps(deps.database, filters, page)
     return json_response([step_view(step) for step in found])
 
 
 @router.get("/{step_id}", responses={200: {"model": StepView}}, response_model=None)
 async def retrieve(deps: Deps, step_id: StepId) -> Response:
-    return json_response(step_view(await deps.database.read(lambda tx: steps.get(tx, step_id))))
+    return json_response(step_view(await actions.read_step(deps.database, step_id)))
 
 
 @router.get("/{step_id}/metrics", responses={200: {"model": StepMetricsView}}, response_model=None)
 async def metrics(deps: Deps, step_id: StepId) -> Response:
-    return json_response(step_metrics_view(await deps.database.read(lambda tx: steps.get(tx, step_id))))
+    return json_response(step_metrics_view(await actions.read_step(deps.database, step_id)))
 
 
 @router.get("/{step_id}/trace", responses={200: {"model": ProviderTraceView | None}}, response_model=None)
 async def trace(deps: Deps, step_id: StepId) -> Response:
     """Null when nothing was kept: tracing is off by default, and a trace is kept for a while only."""
-    found = await deps.database.read(lambda tx: traces.find(tx, step_id))
+    found = await actions.find_trace(deps.database, step_id)
     return json_response(None if found is None else provider_trace_view(found))
 
 
@@ -88,17 +86,25 @@ async def list_messages(
     order_by: OrderBy = "created_at",
 ) -> Response:
     page = Page(limit=limit, before=before, after=after, order=order)
-
-    async def read(tx: Transaction) -> list[Message]:
-        await steps.get(tx, step_id)
-        return await messages.list_of_step(tx, step_id, page)
-
-    rows = await deps.database.read(read)
-    return json_response([wire for row in rows for wire in to_wire(row, speaking=Speaking())])
+    rows = await list_messages_of_step(deps.database, step_id, page)
+    return json_response(messages_view(rows, Speaking()))
 
 
 @router.patch("/{step_id}/feedback", responses={200: {"model": StepView}}, response_model=None)
 async def give_feedback(deps: Deps, step_id: StepId, request: StepFeedback) -> Response:
     tags = None if request.tags is None else tuple(request.tags)
-    step = await deps.database.write(lambda tx: steps.feedback(tx, step_id, request.feedback, tags))
+    step = await actions.give_feedback(deps.database, step_id, request.feedback, tags)
     return json_response(step_view(step))
+
+
+# The old address of a trace.
+@telemetry_router.get(
+    "/{step_id}",
+    deprecated=True,
+    name="retrieve",
+    responses={200: {"model": ProviderTraceView | None}},
+    response_model=None,
+)
+async def retrieve_trace(deps: Deps, step_id: StepId) -> Response:
+    """As GET /v1/steps/{step_id}/trace."""
+    return await trace(deps, step_id)

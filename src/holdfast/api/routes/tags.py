@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 from fastapi import Query
 from starlette.responses import Response
 
+from holdfast.actions.agents.read import list_tags as tags_of_agents_and_blocks
+from holdfast.actions.queries import Page
 from holdfast.api.deps import Deps
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
 from holdfast.api.params import Limit, SearchQuery
-from holdfast.api.routing import LazyRouter
-from holdfast.store import tags
-from holdfast.store.paging import Page
 
 router = LazyRouter(prefix="/v1/tags", tags=["tags"])
 
@@ -36,4 +36,4 @@ async def list_tags(
 ) -> Response:
     """Those of agents and of blocks; `name` is a part of a tag, and so is `query_text`, its older spelling."""
     page = Page(limit=limit, before=before, after=after, order=order)
-    return json_response(await deps.database.read(lambda tx: tags.list_tags(tx, name or query_text, page)))
+    return json_response(await tags_of_agents_and_blocks(deps.database, name or query_text, page))

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 from fastapi import Header, Query
 from starlette.responses import Response
 
-from holdfast.actions import base_tools, run_tool, search_tools, upsert_tool
+from holdfast.actions.queries import Page, ToolFilter
+from holdfast.actions.tools import read, write
+from holdfast.actions.tools.base_tools import restore_base_tools
+from holdfast.actions.tools.run import run_source
 from holdfast.api.deps import Deps
-from holdfast.api.ids import ToolId
+from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy, SearchQuery
-from holdfast.api.routing import LazyRouter
-from holdfast.core.records import Tool
+from holdfast.api.params import After, Before, Limit, Order, OrderBy, SearchQuery, ToolId
 from holdfast.errors import Invalid
-from holdfast.store import tools as tool_rows
-from holdfast.store.paging import Page
 from holdfast.wire.tools import (
     SHIPPED_TYPES,
     TOOL_TYPES,
@@ -57,7 +55,7 @@ async def list_tools(
 ) -> Response:
     filters = _filters(name, names, tool_ids, search, tool_types, exclude_tool_types, return_only_letta_tools, False)
     page = Page(limit=limit, before=before, after=after, order=order)
-    found = await deps.database.read(lambda tx: tool_rows.list_tools(tx, filters, page))
+    found = await read.list_tools(deps.database, filters, page)
     return json_response([tool_view(tool) for tool in found])
 
 
@@ -76,7 +74,7 @@ async def count_tools(
     filters = _filters(
         name, names, tool_ids, search, tool_types, exclude_tool_types, return_only_letta_tools, exclude_letta_tools
     )
-    return json_response(await deps.database.read(lambda tx: tool_rows.count_tools(tx, filters)))
+    return json_response(await read.count_tools(deps.database, filters))
 
 
 @router.post("/", responses={200: {"model": ToolView}}, response_model=None)
@@ -91,58 +89,50 @@ async def replace_tool(deps: Deps, request: ToolCreate, project_id: ProjectId = 
 
 @router.post("/add-base-tools", responses={200: {"model": list[ToolView]}}, response_model=None)
 async def add_base_tools(deps: Deps) -> Response:
-    now_us = deps.clock.now_us()
-    return json_response(_views(await deps.database.write(lambda tx: base_tools.sync_base_tools(tx, now_us))))
+    restored = await restore_base_tools(deps.database, deps.clock.now_us())
+    return json_response([tool_view(tool) for tool in restored])
 
 
 @router.post("/generate-schema", responses={200: {"model": dict[str, Any]}}, response_model=None)
 async def generate_schema(deps: Deps, request: CodeInput) -> Response:
-    return json_response(upsert_tool.schema_of(request.code, request.source_type or "python", None, None))
+    return json_response(write.schema_of(request.code, request.source_type or "python", None, None))
 
 
 @router.post("/run", responses={200: {"model": ToolRunResponse}}, response_model=None)
 async def run_from_source(deps: Deps, request: ToolRunFromSource) -> Response:
     return json_response(
-        await run_tool.run_source(
-            request, sandbox=deps.sandbox, clock=deps.clock, timeout_s=deps.settings.tool_timeout_s
-        )
+        await run_source(request, sandbox=deps.sandbox, clock=deps.clock, timeout_s=deps.settings.tool_timeout_s)
     )
 
 
 @router.post("/search", responses={200: {"model": list[ToolSearchResult]}}, response_model=None)
 async def find_tools(deps: Deps, request: ToolSearchRequest) -> Response:
     """By words only: tools with more of them come first, and those whose names hold them before the others."""
-    filters = tool_rows.ToolFilter(types=_types(request.tool_types))
-    tools = await deps.database.read(lambda tx: tool_rows.list_tools(tx, filters, Page(limit=None)))
-    found = search_tools.matching(tools, request.query, request.tags or ())
+    types = _types(request.tool_types)
+    found = await read.search_tools(deps.database, types, request.query, request.tags or ())
     return json_response([search_view(tool, rank) for rank, tool in enumerate(found[: request.limit], start=1)])
 
 
 @router.get("/{tool_id}", responses={200: {"model": ToolView}}, response_model=None)
 async def retrieve_tool(deps: Deps, tool_id: ToolId) -> Response:
-    return json_response(tool_view(await deps.database.read(lambda tx: tool_rows.get(tx, tool_id))))
+    return json_response(tool_view(await read.read_tool(deps.database, tool_id)))
 
 
 @router.patch("/{tool_id}", responses={200: {"model": ToolView}}, response_model=None)
 async def update_tool(deps: Deps, tool_id: ToolId, request: ToolUpdate) -> Response:
-    tool = await upsert_tool.update_tool(deps.database, tool_id, request, deps.clock.now_us())
+    tool = await write.update_tool(deps.database, tool_id, request, deps.clock.now_us())
     return json_response(tool_view(tool))
 
 
 @router.delete("/{tool_id}", response_model=None)
 async def delete_tool(deps: Deps, tool_id: ToolId) -> Response:
-    await deps.database.write(lambda tx: upsert_tool.delete_tool(tx, tool_id))
+    await write.delete_tool(deps.database, tool_id)
     return json_response(None)
 
 
 async def _upsert(deps: Deps, request: ToolCreate, project_id: str | None) -> Response:
-    now_us = deps.clock.now_us()
-    tool = await deps.database.write(lambda tx: upsert_tool.upsert_tool(tx, request, project_id, now_us))
+    tool = await write.upsert_tool(deps.database, request, project_id, deps.clock.now_us())
     return json_response(tool_view(tool))
-
-
-def _views(tools: Iterable[Tool]) -> list[ToolView]:
-    return [tool_view(tool) for tool in tools]
 
 
 def _filters(
@@ -154,12 +144,12 @@ def _filters(
     exclude_tool_types: list[str] | None,
     only_shipped: bool | None,
     without_shipped: bool | None,
-) -> tool_rows.ToolFilter:
+) -> ToolFilter:
     types = _types(tool_types)
     if only_shipped:
         types = tuple(SHIPPED_TYPES.intersection(types) if types is not None else SHIPPED_TYPES)
     excluded = _types(exclude_tool_types) or ()
-    return tool_rows.ToolFilter(
+    return ToolFilter(
         name=name,
         names=tuple(names) if names else None,
         tool_ids=tuple(tool_ids) if tool_ids else None,

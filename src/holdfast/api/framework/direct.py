@@ -1,0 +1,176 @@
+"""The short way to an endpoint that takes ids from its path, plain query parameters, a JSON body and the server.
+
+The framework spends as long on working out the arguments of such an endpoint as the endpoint takes to send a message.
+Here they are worked out once, when the route is first used. Only what is in order goes this way: anything else is left
+to the framework, which then says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Annotated, Any, get_args, get_origin
+from urllib.parse import parse_qsl
+
+from fastapi.params import Depends, Path, Query
+from pydantic import AfterValidator, BaseModel, ValidationError, create_model
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from holdfast.api.deps import Asking, Deps, Opener, client_for, holdfast_for, opener_for
+from holdfast.api.json import is_json_type
+
+Endpoint = Callable[..., Awaitable[Response]]
+# Gives None when it has answered, and otherwise what the framework is to read instead of what is used up.
+Direct = Callable[[Scope, Receive, Send], Awaitable[Receive | None]]
+_PLAIN: tuple[object, ...] = (str, int, bool, float, type(None))
+_FROM_SCOPE: tuple[tuple[object, Callable[[Scope], Any]], ...] = (
+    (Deps, holdfast_for),
+    (Opener, opener_for),
+    (Asking, client_for),
+)
+
+
+def direct_way(endpoint: Callable[..., Any]) -> Direct | None:
+    """None when the endpoint takes more than this can work out."""
+    signature, arguments = inspect.signature(endpoint, eval_str=True), _Arguments()
+    answers = inspect.isclass(signature.return_annotation) and issubclass(signature.return_annotation, Response)
+    understood = all(arguments.take(name, parameter) for name, parameter in signature.parameters.items())
+    return _way(endpoint, arguments) if answers and understood else None
+
+
+class _Arguments:
+    def __init__(self) -> None:
+        self.from_scope: list[tuple[str, Callable[[Scope], Any]]] = []
+        self.ids: dict[str, re.Pattern[str]] = {}
+        self.body: tuple[str, type[BaseModel]] | None = None
+        self.query: dict[str, Any] = {}
+        self.lists: set[str] = set()
+        self.made: list[tuple[str, Callable[..., Any], tuple[str, ...]]] = []  # of query parameters, by `Depends`
+
+    def take(self, name: str, parameter: inspect.Parameter) -> bool:
+        wanted = parameter.annotation
+        if (read := next((read for kind, read in _FROM_SCOPE if wanted == kind), None)) is not None:
+            self.from_scope.append((name, read))
+        elif (pattern := _id_pattern(wanted)) is not None:
+            self.ids[name] = pattern
+        elif inspect.isclass(wanted) and issubclass(wanted, BaseModel) and self.body is None:
+            self.body = name, wanted
+        elif _is_query(wanted):
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            self.query[name] = (wanted, default)
+            if _holds_list(wanted):
+                self.lists.add(name)
+        elif (make := _dependency(wanted)) is not None:
+            return self._take_made(name, make)
+        else:
+            return False
+        return True
+
+    def _take_made(self, name: str, make: Callable[..., Any]) -> bool:
+        parameters = inspect.signature(make, eval_str=True).parameters
+        self.made.append((name, make, tuple(parameters)))
+        return not inspect.iscoroutinefunction(make) and all(
+            _is_query(parameter.annotation) and self.take(taken, parameter) for taken, parameter in parameters.items()
+        )
+
+
+def _way(endpoint: Endpoint, arguments: _Arguments) -> Direct:
+    ids, from_scope, lists, made = arguments.ids, arguments.from_scope, arguments.lists, arguments.made
+    body_name, model = arguments.body or ("", None)
+    read_body = model.__pydantic_validator__.validate_json if model else None
+    query = create_model("Query", **arguments.query) if arguments.query else None
+
+    async def way(scope: Scope, receive: Receive, send: Send) -> Receive | None:
+        given: dict[str, Any] = dict(scope["path_params"])
+        if given.keys() != ids.keys() or not all(pattern.fullmatch(given[name]) for name, pattern in ids.items()):
+            return receive
+        unread = receive
+        try:
+            if query is not None:
+                given.update(query.model_validate(_asked(scope, lists)).__dict__)
+            if read_body is not None:
+                message = await receive()
+                unread = _again(message, receive)
+                if message["type"] != "http.request" or message.get("more_body") or not _is_json(scope):
+                    return unread
+                given[body_name] = read_body(message["body"])
+        except ValidationError:
+            return unread
+        for name, make, taken in made:
+            given[name] = make(**{each: given.pop(each) for each in taken})
+        for name, read in from_scope:
+            given[name] = read(scope)
+        response = await endpoint(**given)
+        await response(scope, receive, send)
+        return None
+
+    return way
+
+
+def _id_pattern(annotation: object) -> re.Pattern[str] | None:
+    kind, notes = _taken_apart(annotation)
+    if kind is not str or len(notes) != 1 or not isinstance(notes[0], Path):
+        return None
+    patterns = [note.pattern for note in notes[0].metadata if getattr(note, "pattern", None)]
+    return re.compile(patterns[0]) if patterns else re.compile(".+")
+
+
+def _is_query(annotation: object) -> bool:
+    """Values that a query string can spell, under the parameter's own name."""
+    kind, notes = _taken_apart(annotation)
+    if not all(isinstance(note, AfterValidator) or (isinstance(note, Query) and not note.alias) for note in notes):
+        return False
+    return all(leaf in _PLAIN or isinstance(leaf, str) for leaf in _leaves(kind))
+
+
+def _dependency(annotation: object) -> Callable[..., Any] | None:
+    kind, notes = _taken_apart(annotation)
+    if len(notes) != 1 or not isinstance(notes[0], Depends):
+        return None
+    return notes[0].dependency or (kind if inspect.isclass(kind) else None)
+
+
+def _taken_apart(annotation: object) -> tuple[object, list[Any]]:
+    if get_origin(annotation) is Annotated:
+        kind, *notes = get_args(annotation)
+        return kind, notes
+    return annotation, []
+
+
+def _leaves(kind: object) -> Iterator[object]:
+    """The classes and literals that a type is made of."""
+    parts = get_args(kind)
+    if not parts:
+        yield kind
+    for part in parts:
+        yield from _leaves(part)
+
+
+def _holds_list(annotation: object) -> bool:
+    kind, _ = _taken_apart(annotation)
+    return get_origin(kind) is list or any(get_origin(part) is list for part in get_args(kind))
+
+
+def _asked(scope: Scope, lists: set[str]) -> dict[str, Any]:
+    asked: dict[str, Any] = {}
+    for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
+        if name in lists:
+            asked.setdefault(name, []).append(value)
+        else:
+            asked[name] = value
+    return asked
+
+
+def _is_json(scope: Scope) -> bool:
+    return any(name == b"content-type" and is_json_type(value) for name, value in scope["headers"])
+
+
+def _again(first: Message, receive: Receive) -> Receive:
+    waiting = [first]
+
+    async def replayed() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replayed

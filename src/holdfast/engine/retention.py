@@ -1,0 +1,120 @@
+"""Deletes what is kept for a while only: frames, journals, traces, unused specs, deleted archives, tombstones.
+
+A short transaction at a time, so that whatever else is to be written goes between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.engine.clock import Clock
+from holdfast.engine.waiting import repeat
+from holdfast.store import archives, retention, specs, tombstones, traces
+from holdfast.store.retention import Place, Swept
+from holdfast.store.transaction import Database, Job, Transaction
+
+_BETWEEN_PARTS_S: Final = 0.01
+_SWEPT_AGAIN_US: Final = 600_000_000
+_SPECS_AT_ONCE: Final = 50
+_SPEC_UNUSED_US: Final = 3_600_000_000
+_Sweep = Callable[[Transaction, int, Place], Coroutine[Any, Any, Swept]]
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    frames_s: float = 3 * 3600.0
+    traces_s: float = 86_400.0
+    runs_s: float = 0.0  # 0: journals are kept for ever
+    period_s: float = 60.0
+
+
+class Retention:
+    def __init__(self, database: Database, clock: Clock, policy: RetentionPolicy) -> None:
+        self._database = database
+        self._clock = clock
+        self._policy = policy
+        self._frames_swept = Place()
+        self._journals_swept = Place()
+
+    async def run_forever(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for work in (
+                self.forget_old_frames,
+                self.forget_old_traces,
+                self.forget_old_journals,
+                self.forget_unused_specs,
+                self.clear_deleted_archives,
+                self.forget_old_tombstones,
+            ):
+                group.create_task(repeat(work, self._policy.period_s))
+
+    def _before_us(self, age_s: float) -> int:
+        return self._clock.now_us() - int(age_s * 1_000_000)
+
+    async def forget_old_frames(self) -> None:
+        """Streams can be read again for a while after their run has ended; messages stay for ever."""
+        before_us = self._before_us(self._policy.frames_s)
+        self._frames_swept = await self._sweep_runs(retention.sweep_frames, before_us, self._frames_swept)
+
+    async def forget_old_journals(self) -> None:
+        if self._policy.runs_s > 0:
+            before_us = self._before_us(self._policy.runs_s)
+            self._journals_swept = await self._sweep_runs(retention.sweep_journals, before_us, self._journals_swept)
+
+    async def _sweep_runs(self, sweep: _Sweep, before_us: int, place: Place) -> Place:
+        """Clocks may have been set back, or differ: it begins a little before where the last one ended."""
+        place = Place(max(0, place.us - _SWEPT_AGAIN_US))
+        while True:
+            swept = await self._database.write(partial(_step, sweep, before_us, place))
+            place = swept.place
+            if swept.done:
+                return place
+            await asyncio.sleep(_BETWEEN_PARTS_S)
+
+    async def forget_old_traces(self) -> None:
+        """Also while tracing is off: they may be from before."""
+        before_us = self._before_us(self._policy.traces_s)
+        await self._delete_in_parts(lambda tx: traces.delete_older(tx, before_us), traces.ROWS_AT_ONCE)
+
+    async def forget_old_tombstones(self) -> None:
+        """A list can be walked from a deleted item for a day."""
+        await self._delete_in_parts(tombstones.delete_old, tombstones.ROWS_AT_ONCE)
+
+    async def _delete_in_parts(self, delete: Job[int], rows_at_once: int) -> None:
+        deleted = rows_at_once
+        while deleted == rows_at_once:
+            deleted = await self._database.write(delete)
+            await asyncio.sleep(_BETWEEN_PARTS_S)
+
+    async def forget_unused_specs(self) -> None:
+        """Those that no journal refers to any more. One that a server has lately begun to use is left alone: it would
+        only have to be stored again."""
+        before_us = self._clock.now_us() - _SPEC_UNUSED_US
+        while unused := await self._database.read_long(lambda tx: specs.find_unused(tx, before_us, _SPECS_AT_ONCE)):
+            if await self._database.write(partial(_delete_specs, before_us, unused)) < _SPECS_AT_ONCE:
+                return
+            await asyncio.sleep(_BETWEEN_PARTS_S)
+
+    async def clear_deleted_archives(self) -> None:
+        """Whoever deletes an archive clears it too; these are what is left when they were cut short."""
+        for archive_id in await self._database.read(archives.marked_deleted):
+            cleared = False
+            while not cleared:
+                cleared = await self._database.write(partial(_clear, archive_id))
+                await asyncio.sleep(_BETWEEN_PARTS_S)
+
+
+async def _clear(archive_id: str, tx: Transaction) -> bool:
+    return await archives.clear(tx, archive_id)
+
+
+async def _delete_specs(before_us: int, hashes: list[str], tx: Transaction) -> int:
+    return await specs.delete_unused(tx, before_us, hashes)
+
+
+async def _step(sweep: _Sweep, before_us: int, place: Place, tx: Transaction) -> Swept:
+    return await sweep(tx, before_us, place)
