@@ -51,7 +51,7 @@ from holdfast.store.transaction import Database
 from holdfast.tools import agents as talk
 from holdfast.tools.base import Sandbox
 from holdfast.tools.sandbox.contract import EgressConfig, Limits
-from holdfast.tools.sandbox.forkserver import ForkServerSandbox
+from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 
 
 @asynccontextmanager

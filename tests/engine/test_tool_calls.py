@@ -22,7 +22,7 @@ from holdfast.store import agents, journal, runs, tools
 from holdfast.store.agents import SealedSecret
 from holdfast.store.tables import run_events
 from holdfast.store.transaction import Transaction
-from holdfast.tools.sandbox.forkserver import ForkServerSandbox
+from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 
 from ..scenario import LONG, Crash, Node, World
 

@@ -304,10 +304,12 @@ async def test_the_outcome_of_a_callback_is_recorded_and_decides_whether_it_is_t
     await call(database, runs.callbacks_due, NOW, 10, SECOND)
     again = NOW + 5 * SECOND
     tried: dict[str, Any] = {"sent_us": NOW, "status_code": None, "error": "refused"}
-    await call(database, runs.callback_tried, run.id, **tried, again_us=again)
+    await call(database, runs.record_callback_attempt, run.id, **tried, again_us=again)
     assert (await stored(database, run)).callback_error == "refused"
     assert len(await call(database, runs.callbacks_due, again, 10, SECOND)) == 1
-    await call(database, runs.callback_tried, run.id, sent_us=again, status_code=200, error=None, again_us=None)
+    await call(
+        database, runs.record_callback_attempt, run.id, sent_us=again, status_code=200, error=None, again_us=None
+    )
     now = await stored(database, run)
     assert (now.callback_sent_us, now.callback_status_code, now.callback_error) == (again, 200, None)
     assert await call(database, runs.callbacks_due, again + 60 * SECOND, 10, SECOND) == []
@@ -316,10 +318,10 @@ async def test_the_outcome_of_a_callback_is_recorded_and_decides_whether_it_is_t
 async def test_cost_is_summed_over_the_steps_whose_price_was_known(database: Database) -> None:
     run = await add_run(database, await add_agent(database))
     await add_step(database, run, 1)
-    assert (await look(database, runs.spent, run.id)).cost_usd is None
+    assert (await look(database, runs.totals, run.id)).cost_usd is None
     await add_step(database, run, 2, cost_usd=0.25, usage=Usage(10, 2))
     await add_step(database, run, 3, cost_usd=0.5, usage=Usage(1, 1, estimated=True))
-    spent = await look(database, runs.spent, run.id)
+    spent = await look(database, runs.totals, run.id)
     assert (spent.cost_usd, spent.steps, spent.usage) == (0.75, 3, Usage(11, 3, estimated=True))
 
 

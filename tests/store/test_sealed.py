@@ -47,7 +47,7 @@ async def test_resealing_leaves_nothing_that_needs_the_old_key_and_keeps_the_ids
     assert (after.id, after.key, after.description) == (before.id, before.key, before.description)
     assert NEW.open(after.sealed) == "open sesame"
     assert NEW.open((await secret_of(database, other)).sealed) == "sk-ünïcode"
-    [provider] = await look(database, providers.all_living)
+    [provider] = await look(database, providers.all_not_deleted)
     assert NEW.open(base64.b64decode(provider.api_key)) == "the secret"
     assert NEW.open(base64.b64decode(provider.access_key)) == "its id"
     assert await reseal(database, BOTH) == Resealed(changed=0, unreadable=0)

@@ -1,4 +1,4 @@
-"""Programs that call tools, behind every wall and behind those of a poorer machine."""
+"""Programs that call tools, with every layer of isolation, and without those that some machines lack."""
 
 from __future__ import annotations
 

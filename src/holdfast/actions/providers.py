@@ -157,7 +157,7 @@ async def refresh_provider(around: Surroundings, provider_id: str, now_us: int) 
 
 async def load_endpoints(database: Database, secretbox: SecretBox) -> list[Endpoint]:
     """What the catalog is given. One whose key cannot be opened is used without, and the log says why."""
-    return [_usable_endpoint(provider, secretbox) for provider in await database.read(provider_rows.all_living)]
+    return [_usable_endpoint(provider, secretbox) for provider in await database.read(provider_rows.all_not_deleted)]
 
 
 def endpoint_of(provider: Provider, secretbox: SecretBox) -> Endpoint:

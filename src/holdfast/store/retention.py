@@ -1,4 +1,4 @@
-"""Deletes what ended runs have left behind, a little at a time, so that other writes get in between.
+"""Deletes what ended runs have left behind, in small transactions, so that other writes are not delayed.
 
 Runs are walked in the order in which they ended. A step looks at so many runs and deletes so many rows at most, and
 says where the next one goes on; a walk that is done says so, and a later one begins where it ended.
@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from sqlalchemy import BigInteger, Table, Text, and_, bindparam, delete, or_, select, tuple_
 
-from holdfast.store.statements import one_of
+from holdfast.store.statements import in_array
 from holdfast.store.tables import frames, holds, run_events, run_otids, runs
 from holdfast.store.transaction import Transaction
 
@@ -30,12 +30,12 @@ _ENDED = (
     .order_by(runs.c.completed_us, runs.c.id)
     .limit(RUNS_AT_ONCE)
 )
-_UNDECIDED = select(holds.c.run_id).where(one_of(holds.c.run_id, "ids"), holds.c.decided_us.is_(None))
+_UNDECIDED = select(holds.c.run_id).where(in_array(holds.c.run_id, "ids"), holds.c.decided_us.is_(None))
 
 _DELETES: Final = {
     table.name: delete(table).where(
         tuple_(table.c.run_id, table.columns[key]).in_(
-            select(some.c.run_id, some.columns[key]).where(one_of(some.c.run_id, "ids")).limit(bindparam("at_most"))
+            select(some.c.run_id, some.columns[key]).where(in_array(some.c.run_id, "ids")).limit(bindparam("at_most"))
         )
     )
     for table, some, key in (

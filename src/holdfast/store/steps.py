@@ -11,7 +11,7 @@ from holdfast.core.records import Step
 from holdfast.core.usage import Usage
 from holdfast.errors import NotFound
 from holdfast.store.paging import Ordering, Page, fetch_page
-from holdfast.store.statements import insert_or_update, one_of
+from holdfast.store.statements import in_array, insert_or_update
 from holdfast.store.tables import providers, steps
 from holdfast.store.transaction import Row, Transaction
 
@@ -26,7 +26,7 @@ Feedback = Literal["positive", "negative"]
 _KEPT = frozenset({"id", "run_id", "agent_id", "number", "created_us", "feedback", "tags"})
 _SAVED = tuple(column.name for column in steps.columns if column.name not in _KEPT)
 _SAVE = insert_or_update(steps, ["id"], _SAVED)
-# A name belongs to one provider for good, also after its deletion: so a step need not keep the id as well.
+# A name belongs to one provider, also after its deletion, so a step need not store the provider's id as well.
 _PROVIDER_ID = (
     select(providers.c.id)
     .where(providers.c.name == steps.c.provider_name, steps.c.provider_category == "byok")
@@ -111,7 +111,7 @@ def _conditions(filters: StepFilter) -> list[ColumnElement[bool]]:
             | steps.c.model_handle.endswith(f"/{filters.model}", autoescape=True)
         )
     if filters.trace_ids is not None:
-        found.append(one_of(steps.c.trace_id, filters.trace_ids))
+        found.append(in_array(steps.c.trace_id, filters.trace_ids))
     if filters.feedback is not None:
         found.append(steps.c.feedback == filters.feedback)
     if filters.has_feedback is not None:
