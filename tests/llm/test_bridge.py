@@ -224,7 +224,7 @@ class Forgetful:
         yield await self._opened.enter_async_context(self._model.request_stream(*asked))
 
 
-@those_with(lambda one: one.name in ("responses", "bridged_chat"))
+@those_with(lambda one: one.name == "responses")
 async def test_a_vendor_that_hangs_up_after_its_last_word_was_heard_to_its_end(adapter: Adapter) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         headers = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -261,7 +261,7 @@ async def test_a_reply_that_is_left_is_hung_up_even_if_the_library_does_not(adap
 
 
 @pytest.mark.slow
-@those_with(lambda one: not one.shows_payload and one.name != "bridged_chat")  # whose rules its other adapter keeps
+@bridged
 def test_no_history_that_the_core_gives_is_refused(adapter: Adapter) -> None:
     """As in test_pairing, but over the wire, and through one connection: opening a model takes longer than asking."""
     with asyncio.Runner() as runner:

@@ -26,10 +26,8 @@ from holdfast.netguard import Guard
 # By the type of the provider, the module that knows its vendor. Each imports an SDK, so each is loaded when needed.
 MODULES: Final = {
     "openai": "openai",
-    "openai_chat": "openai",
     "google_ai": "google",
     "google_vertex": "google",
-    "anthropic": "anthropic",
     "bedrock": "bedrock",
     "mistral": "mistral",
     "cohere": "cohere",
