@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import AuthRejected, Invalid, NotFound, Unsupported
-from holdfast.llm.base import ModelInfo
+from holdfast.llm.base import ModelInfo, Price
 from holdfast.llm.bridge.adapter import BridgedModel
 from holdfast.llm.catalog import adapters
 from holdfast.llm.catalog.adapters import Vendors
@@ -352,6 +352,32 @@ async def test_what_a_server_says_of_a_declared_model_besides_its_window_is_beli
             info, _ = await catalog.models()
             assert (info.context_window, info.abilities.images, info.abilities.reasoning) == (window, True, True)
             assert await catalog.find("ollama/qwen:7b") == info
+
+
+async def test_the_operators_price_counts_before_any_other() -> None:
+    priced = {"id": "listed", "pricing": {"prompt": "0.000001", "completion": "0.000002"}}
+    dated = {"id": "claude-sonnet-4-5-20250929"}
+    prices = {
+        "vllm/listed": Price(7, 8),
+        "vllm/claude-sonnet-4-5": Price(5, 6),
+        "vllm/declared": Price(3, 4, 0.5),
+        "vllm/never-seen": Price(9, 9),
+        "other/listed": Price(1, 1),
+    }
+    declared = (DeclaredModel("vllm/declared", 2_000),)
+    async with (
+        listing({MODELS: {"data": [priced, dated, {"id": "free"}]}}) as server,
+        catalog_of(endpoint_at(server, "vllm"), declared=declared, prices=prices) as catalog,
+    ):
+        found = {info.name: info.price for info in await catalog.models() if info.provider_name == "vllm"}
+        assert found == {
+            "listed": Price(7, 8),
+            "claude-sonnet-4-5-20250929": Price(5, 6),
+            "declared": Price(3, 4, 0.5),
+            "free": None,
+        }
+        server.breaks(MODELS, 503)
+        assert (await catalog.find("vllm/never-seen")).price == Price(9, 9)
 
 
 async def test_models_of_a_proxy_are_declared_by_either_of_its_names() -> None:

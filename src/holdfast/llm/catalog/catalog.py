@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, Protocol, runtime_checkable
 from weakref import WeakSet
@@ -18,7 +18,7 @@ from weakref import WeakSet
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import Invalid, NotFound
 from holdfast.llm import embedding
-from holdfast.llm.base import Model, ModelInfo, ProviderStatus
+from holdfast.llm.base import Model, ModelInfo, Price, ProviderStatus
 from holdfast.llm.catalog import discovery
 from holdfast.llm.catalog.adapters import Vendors
 from holdfast.llm.catalog.environment import OPENAI_NAMES
@@ -68,13 +68,15 @@ def _wall_clock_us() -> int:
 
 class ModelCatalog:
     """`brought` loads the providers that users brought; it is asked again when they may have changed. `retry_policy` is
-    for embeddings: runs have their own. `offline_embeddings`: the library for them is installed."""
+    for embeddings: runs have their own. `offline_embeddings`: the library for them is installed. `declared` and
+    `prices`, by handle, are the operator's word, which counts before anybody else's."""
 
     def __init__(
         self,
         endpoints: Iterable[Endpoint] = (),
         *,
         declared: Iterable[DeclaredModel] = (),
+        prices: Mapping[str, Price] | None = None,
         brought: LoadEndpoints = _nothing_brought,
         vendors: Vendors | None = None,
         offline: OfflineProvider | None = None,
@@ -86,12 +88,13 @@ class ModelCatalog:
         self._retry_policy = retry_policy or RetryPolicy()
         self.offline = offline or OfflineProvider()
         self._declared = tuple(declared)
+        self._prices = prices or {}
         self._vendors = vendors or Vendors()
         self._now_us = now_us
         self._brought = brought
         self._loaded_us: int | None = None
         self._loading = asyncio.Lock()
-        self._base = {one.provider_name: ProviderModels(one, self._declared) for one in endpoints}
+        self._base = {one.provider_name: ProviderModels(one, self._declared, self._prices) for one in endpoints}
         self._byok: dict[str, ProviderModels] = {}
         self._known: dict[str, ModelInfo] = {OFFLINE.handle: OFFLINE}
         self._opened: dict[ModelInfo, Model] = {}
@@ -177,7 +180,7 @@ class ModelCatalog:
         kept = {name: shelf for name, shelf in self._byok.items() if shelf.endpoint in loaded}
         changed = self._byok.keys() - kept.keys()
         self._byok = {
-            one.provider_name: kept.get(one.provider_name) or ProviderModels(one, self._declared)
+            one.provider_name: kept.get(one.provider_name) or ProviderModels(one, self._declared, self._prices)
             for one in sorted(loaded, key=lambda one: one.provider_name)
         }
         self._loaded_us = self._now_us()

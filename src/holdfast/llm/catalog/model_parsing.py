@@ -14,6 +14,7 @@ from holdfast.llm.catalog.known_models import (
     default_window,
     embedding_dimension,
     is_embedding_name,
+    price_of,
     spec_of,
     wide_window,
 )
@@ -29,8 +30,6 @@ _NOT_CHAT_AT_OPENAI: Final = re.compile(
 # A line of a Modelfile, as Ollama tells it back: the window that it runs the model with.
 _NUM_CTX: Final = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
 _WINDOWS: Final = ("loaded_context_length", "context_length", "context_window", "max_model_len", "max_context_length")
-# The table's prices are the makers' own; whoever else serves a model of that name may ask anything.
-_MAKERS: Final = frozenset({"openai", "anthropic", "google_ai", "deepseek"})
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -169,8 +168,8 @@ def _model(
     window: int | None = None,
     output: int | None = None,
 ) -> ModelInfo:
-    spec = spec_of(described_as or name) or Spec(default_window(endpoint.provider_type))
-    window = window or wide_window(name, endpoint.options) or spec.window
+    spec = spec_of(described_as or name) or Spec(None)
+    window = window or wide_window(name, endpoint.options) or spec.window or default_window(endpoint.provider_type)
     official = is_official(endpoint.provider_type, endpoint.base_url)
     output = output or spec.output
     return ModelInfo(
@@ -185,7 +184,8 @@ def _model(
         abilities=msgspec.structs.replace(
             spec.abilities, strict_tools=spec.abilities.strict_tools and _is_strict(endpoint, official)
         ),
-        price=spec.price if official and endpoint.provider_type in _MAKERS else None,
+        # The maker's own price: whoever else serves a model of that name may ask anything.
+        price=price_of(endpoint.provider_type, name) if official else None,
     )
 
 

@@ -116,13 +116,13 @@ def completed(choice: ModelChoice, *, in_words: bool = False) -> ModelChoice:
 def _known_by_name(choice: ModelChoice) -> ModelInfo:
     provider, _, name = choice.handle.partition("/")
     provider_type = choice.settings.get("provider_type") or provider.removesuffix("-proxy")
-    spec = spec_of(name) or Spec(default_window(provider_type))
+    spec = spec_of(name) or Spec(None)
     return ModelInfo(
         handle=choice.handle,
         name=name,
         provider_name=provider,
         provider_type=provider_type,
-        context_window=max(spec.window, choice.context_window),
+        context_window=max(spec.window or default_window(provider_type), choice.context_window),
         max_output_tokens=spec.output,
         provider_category=choice.provider_category,
         abilities=spec.abilities,
