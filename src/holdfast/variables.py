@@ -138,7 +138,10 @@ def _model_price(entry: str) -> tuple[str, Price]:
             "must list handles with US dollars per million tokens for input, output and, if they differ, cached input "
             f"and cache writes, such as openai/gpt-4o=2.5/10/1.25, and not {entry!r}"
         )
-    return handle, Price(*prices)
+    input, output, cached, written = (*prices, None, None)[:4]
+    assert input is not None
+    assert output is not None
+    return handle, Price(input, output, cached, written)
 
 
 def _openai_responses(text: str) -> str:

@@ -59,6 +59,11 @@ def _chat(url: str, model: ModelInfo, http: Http) -> Model:
     return ChatModel(endpoint, http, model)
 
 
+def _mistral(url: str, model: ModelInfo, http: Http) -> Model:
+    endpoint = Endpoint(provider_name="mistral", provider_type="mistral", base_url=f"{url}/v1", api_key="sk-offline-1")
+    return ChatModel(endpoint, http, model)
+
+
 def bridge_to(provider_type: str, path: str = "", *, name: str = "offline", reasoning: bool = False) -> Opener:
     def open_model(url: str, model: ModelInfo, http: Http) -> Model:
         endpoint = Endpoint(
@@ -108,9 +113,8 @@ ADAPTERS: list[Adapter] = [
     Adapter(
         name="mistral",
         protocol=MistralProtocol,
-        open=bridge_to("mistral", "/v1", name="mistral-offline"),
+        open=_mistral,
         reasoning_usage=False,
-        shows_payload=False,
         path="/v1/chat/completions",
     ),
     Adapter(

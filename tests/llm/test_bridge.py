@@ -92,9 +92,7 @@ def test_nothing_of_the_library_is_loaded_before_a_model_is_asked() -> None:
     assert done.stdout.strip() == ""
 
 
-@pytest.mark.parametrize(
-    ("provider_type", "sdk"), [("bedrock", "boto3"), ("mistral", "mistralai"), ("cohere", "cohere")]
-)
+@pytest.mark.parametrize(("provider_type", "sdk"), [("bedrock", "boto3"), ("cohere", "cohere")])
 async def test_a_missing_sdk_is_named_with_the_way_to_get_it(
     provider_type: str, sdk: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -606,8 +604,6 @@ async def test_limits_and_wishes_are_passed_on(adapter: Adapter) -> None:
         assert understood.tools == asked.tools
         if adapter is RESPONSES:
             assert (understood.parallel_tool_calls, understood.user) == (False, "agent-1")
-        if adapter.name == "mistral":
-            assert not understood.parallel_tool_calls
 
 
 @both

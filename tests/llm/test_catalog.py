@@ -413,14 +413,14 @@ async def test_a_provider_that_cannot_list_is_never_asked() -> None:
 
 
 async def test_a_provider_whose_library_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for library in ("boto3", "mistralai", "cohere"):
+    for library in ("boto3", "cohere"):
         as_if_not_installed(library, monkeypatch)
     bedrock = Endpoint(provider_name="bedrock", provider_type="bedrock", base_url="http://127.0.0.1:1")
-    found = {MODELS: openai_list("mistral-large")}
-    async with listing(found) as server, catalog_of(bedrock, endpoint_at(server, "mistral")) as catalog:
+    found = {"/v1/models?page_size=1000": {"models": [{"name": "command-a", "endpoints": ["chat"]}]}}
+    async with listing(found) as server, catalog_of(bedrock, endpoint_at(server, "cohere")) as catalog:
         problems = [status.problem or "" for status in await catalog.providers()]
         assert all("pip install 'holdfast[vendors]'" in problem for problem in problems)
-        for handle in ("bedrock/any", "mistral/mistral-large"):
+        for handle in ("bedrock/any", "cohere/command-a"):
             info = await catalog.find(handle)
             with pytest.raises(Unsupported, match=r"pip install 'holdfast\[vendors\]'"):
                 catalog.open(info)

@@ -35,13 +35,12 @@ from holdfast.llm.anthropic.turns import (
     text,
     thinks_in_this_turn,
 )
-from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
+from holdfast.llm.base import CONTINUE, ModelInfo, ModelRequest, NamedTool, ToolSchema
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.json_prompt import json_in_words, schema_in
 from holdfast.llm.tool_names import sent_name
 
 DEFAULT_MAX_TOKENS: Final = 4_096
-CONTINUE: Final = "[Continue.]"
 INTERLEAVED: Final = "interleaved-thinking-2025-05-14"
 BINDING: Final = "thinking-binding-controls-2026-08-01"
 LONG_CONTEXT: Final = "context-1m-2025-08-07"

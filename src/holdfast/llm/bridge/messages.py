@@ -40,9 +40,8 @@ from holdfast.core.messages import (
     Turn,
     content_text,
 )
-from holdfast.llm.anthropic.payload import CONTINUE
 from holdfast.llm.anthropic.turns import NO_OUTPUT, call_names
-from holdfast.llm.base import ModelRequest, ToolSchema
+from holdfast.llm.base import CONTINUE, ModelRequest, ToolSchema
 from holdfast.llm.bridge import signatures
 from holdfast.llm.bridge.signatures import Proof
 from holdfast.llm.bridge.vendor import Vendor

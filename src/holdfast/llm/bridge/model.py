@@ -29,7 +29,6 @@ MODULES: Final = {
     "google_ai": "google",
     "google_vertex": "google",
     "bedrock": "bedrock",
-    "mistral": "mistral",
     "cohere": "cohere",
 }
 

@@ -19,9 +19,9 @@ from holdfast.core.messages import (
     content_text,
     text_of,
 )
-from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
+from holdfast.llm.base import CONTINUE, ModelInfo, ModelRequest, NamedTool, ToolSchema
 from holdfast.llm.call_arguments import NOT_JSON, sent_text
-from holdfast.llm.call_ids import short
+from holdfast.llm.call_ids import plain, short
 from holdfast.llm.chat.dialects import OPENAI, Dialect, reasons, refuses_parallel_flag, thinks_only_without_tools
 from holdfast.llm.json_prompt import json_in_words
 from holdfast.llm.strict_schema import strict_schema
@@ -32,6 +32,7 @@ IMAGES_FOLLOW: Final = "[The next message shows the image of this result.]"
 IMAGE_OF: Final = "Image of the result of call "
 FAILED: Final = "Error: "
 IMAGE_OMITTED: Final = "[Image omitted]"
+_ACKNOWLEDGED: Final = "OK"
 
 _Message = dict[str, Any]
 
@@ -41,7 +42,7 @@ def chat_payload(request: ModelRequest, dialect: Dialect = OPENAI, info: ModelIn
         "model": info.name if info else request.handle.partition("/")[2],
         "messages": _messages(request, dialect, info),
     }
-    if request.tools:
+    if request.tools and (dialect.none_choice or request.tool_choice != "none"):
         payload |= _tools(request, dialect, info)
     return payload | {name: value for name, value in _wishes(request, dialect, info).items() if value is not None}
 
@@ -54,19 +55,39 @@ def _messages(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -
         if turn.role == "assistant":
             messages.append(_assistant(turn, dialect))
         elif turn.role == "tool":
-            messages += _returns(turn.parts, sees)
+            messages += _returns(turn.parts, sees, dialect)
         elif messages[-1]["role"] == "user":
             # The images of a tool's return stand there. Some servers insist that user and assistant take turns.
             messages[-1] = {"role": "user", "content": _pieces(messages[-1]) + _user_pieces(turn.parts, sees)}
         else:
             messages.append({"role": "user", "content": _user_content(turn.parts, sees)})
-    return messages
+    return _with_strict_turns(messages) if dialect.strict_turns else messages
+
+
+def _with_strict_turns(messages: list[_Message]) -> list[_Message]:
+    """For a dialect that checks who speaks after whom."""
+    kept: list[_Message] = []
+    for message in messages:
+        role, before = message["role"], kept[-1]["role"] if kept else None
+        if role == "assistant" and not (message.get("tool_calls") or message["content"].strip()):
+            continue
+        if role == before == "user":
+            kept[-1] = {"role": "user", "content": _pieces(kept[-1]) + _pieces(message)}
+            continue
+        if role == "user" and before == "tool":
+            kept.append({"role": "assistant", "content": _ACKNOWLEDGED})
+        kept.append(message)
+    return [*kept, {"role": "user", "content": CONTINUE}] if kept[-1]["role"] == "assistant" else kept
+
+
+def _sent_id(call_id: str, dialect: Dialect) -> str:
+    return short(call_id) if dialect.call_id_length is None else plain(call_id, dialect.call_id_length)
 
 
 def _system(request: ModelRequest, dialect: Dialect) -> str:
     """Asked for JSON, vendors insist that the prompt says so; a schema that is not sent is described."""
     wanted = request.response_format or {}
-    words = "" if wanted.get("type") == "json_schema" and dialect.json_schema else json_in_words(wanted)
+    words = "" if wanted.get("type") == "json_schema" and dialect.json == "schema" else json_in_words(wanted)
     return "\n\n".join(filter(None, (request.system, words)))
 
 
@@ -103,7 +124,7 @@ def _assistant(turn: Turn, dialect: Dialect) -> _Message:
         return {"role": "assistant", "content": only.text}
     calls = [
         {
-            "id": short(part.id),
+            "id": _sent_id(part.id, dialect),
             "type": "function",
             "function": {"name": sent_name(part.name), "arguments": sent_text(part.arguments)},
         }
@@ -144,13 +165,13 @@ def _object_or(text: str, kind: str, field: str) -> dict[str, Any]:
         return {"type": kind, field: text}
 
 
-def _returns(parts: Parts, sees: bool) -> list[_Message]:
+def _returns(parts: Parts, sees: bool, dialect: Dialect) -> list[_Message]:
     messages: list[_Message] = []
     shown: list[dict[str, Any]] = []
     for part in parts:
         if not isinstance(part, ToolReturn):
             continue
-        call_id, content = short(part.call_id), part.content
+        call_id, content = _sent_id(part.call_id, dialect), part.content
         images = [one for one in content if isinstance(one, Image)] if sees and not isinstance(content, str) else []
         if images:
             shown.append({"type": "text", "text": f"{IMAGE_OF}{call_id}:"})
@@ -226,11 +247,11 @@ def _wishes(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -> 
 
 def _response_format(wanted: dict[str, Any] | None, dialect: Dialect) -> dict[str, Any] | None:
     kind = (wanted or {}).get("type")
-    if wanted is None or kind == "text":
+    if wanted is None or kind == "text" or dialect.json == "prompt":
         return None
     if kind != "json_schema":
         return wanted
-    if not dialect.json_schema:
+    if dialect.json == "object":
         return {"type": "json_object"}
     schema = _part(wanted, "json_schema")
     if "schema" not in schema:  # the schema itself, without the name that vendors want
