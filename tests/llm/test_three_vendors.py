@@ -21,8 +21,7 @@ from holdfast.core.usage import Usage
 from holdfast.errors import AuthRejected, BadReply, ContextTooLong, ModelError, ModelUnavailable, Refused
 from holdfast.llm.base import CONTINUE
 from holdfast.llm.bridge.adapter import BridgedModel
-from holdfast.llm.bridge.bedrock_stream import HeardSigned
-from holdfast.llm.bridge.frames import FrameReader
+from holdfast.llm.bridge.bedrock_stream import FrameReader, HeardSigned
 from holdfast.llm.endpoint import Endpoint
 
 from .adapters import ADAPTERS, Adapter, bridge_to, info, opened

@@ -12,8 +12,7 @@ import msgspec
 from holdfast.core.retry_policy import RetryPolicy, pause_ms
 from holdfast.errors import BadReply, ModelError, Unsupported
 from holdfast.llm.catalog.discovery import JsonSource
-from holdfast.llm.chat.paths import path_of
-from holdfast.llm.endpoint import Endpoint, headers_of
+from holdfast.llm.endpoint import Endpoint, headers_of, path_of
 
 _ELSEWHERE: Final = frozenset({"anthropic", "bedrock", "cohere", "google_ai", "google_vertex"})
 

@@ -26,7 +26,7 @@ from holdfast.errors import (
     Refused,
     Rejected,
 )
-from holdfast.llm.call_arguments import NOT_JSON
+from holdfast.llm.broken_json import NOT_JSON
 
 MAX_TEXT: Final = 2_000
 _NAMES: Final = ("code", "type", "status", "__type")

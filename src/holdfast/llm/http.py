@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.errors import AddressRefused, BadReply, ModelError, ModelTimedOut, ModelUnavailable
 from holdfast.llm import failures
-from holdfast.llm.call_arguments import NOT_JSON
+from holdfast.llm.broken_json import NOT_JSON
 from holdfast.llm.endpoint import Endpoint, is_written_by_user
 from holdfast.llm.sse import Event, SseReader
 from holdfast.netguard import Guard

@@ -24,12 +24,10 @@ from holdfast.errors import BadReply, ModelError, Refused
 from holdfast.llm import failures
 from holdfast.llm.anthropic.payload import betas, messages_payload
 from holdfast.llm.base import ModelInfo, ModelRequest
-from holdfast.llm.call_arguments import NOT_JSON
-from holdfast.llm.call_ids import CallIds
+from holdfast.llm.broken_json import NOT_JSON, repaired
 from holdfast.llm.endpoint import Endpoint, headers_of
 from holdfast.llm.http import Http, shown, without_key
-from holdfast.llm.tool_names import own_name, renamed
-from holdfast.llm.utf8_repair import mended
+from holdfast.llm.tool_calls import CallIds, own_name, own_names
 
 PATH: Final = "/v1/messages"
 # `pause_turn` comes only from tools that the vendor runs, which are never offered: nothing is left to continue.
@@ -63,7 +61,7 @@ class AnthropicModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
         payload = self.payload(request)
-        reply = _Reply(self._endpoint, CallIds(request), renamed(request.tools))
+        reply = _Reply(self._endpoint, CallIds(request), own_names(request.tools))
         body, headers = msgspec.json.encode(payload), self._headers(payload)
         sent = self._http.events(self._endpoint, PATH, body, headers, is_last=lambda _: reply.is_finished)
         async with aclosing(sent) as groups:
@@ -219,11 +217,11 @@ class _Reply:
         try:
             return _decode_event(data)
         except NOT_JSON:
-            return self._mended(data)
+            return self._repaired(data)
 
-    def _mended(self, data: bytes) -> _Event | None:
+    def _repaired(self, data: bytes) -> _Event | None:
         try:
-            return mended(_decode_event, data)
+            return repaired(_decode_event, data)
         except msgspec.ValidationError as error:
             if _kind(data) in _KNOWN:
                 raise BadReply(f"{self._vendor} sent an event that cannot be understood: {error}") from error

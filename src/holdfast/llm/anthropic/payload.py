@@ -38,7 +38,7 @@ from holdfast.llm.anthropic.turns import (
 from holdfast.llm.base import CONTINUE, ModelInfo, ModelRequest, NamedTool, ToolSchema
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.json_prompt import json_in_words, schema_in
-from holdfast.llm.tool_names import sent_name
+from holdfast.llm.tool_calls import sent_name
 
 DEFAULT_MAX_TOKENS: Final = 4_096
 INTERLEAVED: Final = "interleaved-thinking-2025-05-14"

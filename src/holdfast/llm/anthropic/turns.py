@@ -24,8 +24,7 @@ from holdfast.core.messages import (
     Turn,
     content_text,
 )
-from holdfast.llm.call_arguments import sent_object
-from holdfast.llm.tool_names import sent_name
+from holdfast.llm.tool_calls import sent_name, sent_object
 
 Block = dict[str, Any]
 

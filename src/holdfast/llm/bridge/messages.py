@@ -45,10 +45,9 @@ from holdfast.llm.base import CONTINUE, ModelRequest, ToolSchema
 from holdfast.llm.bridge import signatures
 from holdfast.llm.bridge.signatures import Proof
 from holdfast.llm.bridge.vendor import Vendor
-from holdfast.llm.call_arguments import sent_text
 from holdfast.llm.chat.payload import IMAGE_OF, IMAGE_OMITTED, IMAGES_FOLLOW
 from holdfast.llm.json_prompt import json_in_words, schema_in
-from holdfast.llm.tool_names import sent_name
+from holdfast.llm.tool_calls import sent_name, sent_text
 
 # Between the summaries of one piece of reasoning, which we hold as one text.
 BETWEEN_SUMMARIES: Final = "\n\n"

@@ -39,15 +39,12 @@ from holdfast.llm.bridge import signatures
 from holdfast.llm.bridge.messages import BETWEEN_SUMMARIES, REDACTED
 from holdfast.llm.bridge.signatures import Proof
 from holdfast.llm.bridge.vendor import Vendor
-from holdfast.llm.call_ids import CallIds
-from holdfast.llm.tool_names import own_name, renamed
+from holdfast.llm.tool_calls import CallIds, own_name, own_names
 
 # What vendors call each figure, so that one that was not mentioned is not taken for zero.
-_CACHED: Final = frozenset(
-    {"cached_tokens", "cache_read_input_tokens", "cachedContentTokenCount", "cacheReadInputTokens"}
-)
-_WRITTEN: Final = frozenset({"cache_creation_input_tokens", "cache_write_tokens", "cacheWriteInputTokens"})
-_REASONED: Final = frozenset({"reasoning_tokens", "thinking_tokens", "thoughtsTokenCount"})
+_CACHED: Final = frozenset({"cached_tokens", "cachedContentTokenCount", "cacheReadInputTokens"})
+_WRITTEN: Final = frozenset({"cache_write_tokens", "cacheWriteInputTokens"})
+_REASONED: Final = frozenset({"reasoning_tokens", "thoughtsTokenCount"})
 _FINISHES: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "tool_call": "tool_calls"}
 
 
@@ -77,7 +74,7 @@ class Translation:
 
     def __init__(self, request: ModelRequest, vendor: Vendor) -> None:
         self._vendor = vendor
-        self._names = renamed(request.tools)
+        self._names = own_names(request.tools)
         self._ids = CallIds(request)
         self._block: _Block | None = None
         self._reasoned: str | None = None  # the id of the reasoning that came last

@@ -22,11 +22,10 @@ import msgspec
 from holdfast.errors import BadReply
 from holdfast.llm import failures
 from holdfast.llm.bridge.guarded import GuardedTransport
-from holdfast.llm.call_arguments import NOT_JSON
+from holdfast.llm.broken_json import NOT_JSON, repaired
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import not_a_stream, shown, without_key
 from holdfast.llm.sse import Event, SseReader
-from holdfast.llm.utf8_repair import mended
 from holdfast.netguard import Guard
 from holdfast.settings import is_loopback
 
@@ -105,7 +104,7 @@ class ResponseTap:
             failure = failures.in_stream(self._endpoint.provider_name, told)
             failure.retry_after = failures.retry_delay(data)
             raise failure
-        for holder in (found, found.get("response"), found.get("message"), found.get("delta")):
+        for holder in (found, found.get("response"), found.get("delta")):
             if isinstance(holder, dict):
                 self._note_figures(cast("dict[str, Any]", holder))
         if not self._wants(found):
@@ -120,7 +119,7 @@ class ResponseTap:
         except NOT_JSON:
             pass
         try:
-            return mended(_decode, data)
+            return repaired(_decode, data)
         except msgspec.DecodeError as error:
             vendor, beginning = self._endpoint.provider_name, shown(self._endpoint, data)
             raise BadReply(f"{vendor} sent an event that is not JSON: {beginning}") from error
@@ -227,5 +226,5 @@ def _failed(event: Mapping[str, Any]) -> dict[str, Any] | None:
         ended: dict[str, Any] = event.get("delta") or {}
         failed = ended.get("finish_reason") == "ERROR"
         return {"message": ended.get("error") or "The model could not complete its reply."} if failed else None
-    is_error = event.get("type") == "error" or event.get("object") == "error" or event.get("error")
+    is_error = event.get("type") == "error" or event.get("error")
     return dict(event) if is_error else None

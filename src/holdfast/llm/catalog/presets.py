@@ -184,7 +184,7 @@ def _thinking_config(info: ModelInfo, name: str) -> dict[str, Any]:
 
 
 def _fitted_to_claude(choice: ModelChoice, info: ModelInfo) -> ModelChoice:
-    """As `llm.anthropic_payload` sends it."""
+    """As `anthropic.payload` sends it."""
     traits, settings = traits_of(info.name), dict(choice.settings)
     most = _less(choice.max_output_tokens, info.max_output_tokens)
     thinking = settings["thinking"] = _fitted_thinking(settings.get("thinking") or {}, info, most)

@@ -20,20 +20,17 @@ from holdfast.core.deltas import (
 from holdfast.errors import BadReply, ModelUnavailable, Overloaded, Refused
 from holdfast.llm import failures
 from holdfast.llm.base import ModelInfo, ModelRequest
-from holdfast.llm.call_arguments import NOT_JSON
-from holdfast.llm.call_ids import CallIds
+from holdfast.llm.broken_json import NOT_JSON, repaired
 from holdfast.llm.catalog.base_urls import is_official
 from holdfast.llm.chat import chunks
 from holdfast.llm.chat.calls import ChatCalls
 from holdfast.llm.chat.chunks import CallFragment, Chunk, Content, Piece
 from holdfast.llm.chat.dialects import Dialect, dialect_of
-from holdfast.llm.chat.paths import path_of
 from holdfast.llm.chat.payload import chat_payload
 from holdfast.llm.chat.think_tags import ThinkTags
-from holdfast.llm.endpoint import Endpoint, headers_of
+from holdfast.llm.endpoint import Endpoint, headers_of, path_of
 from holdfast.llm.http import Http, shown, without_key
-from holdfast.llm.tool_names import renamed
-from holdfast.llm.utf8_repair import mended
+from holdfast.llm.tool_calls import CallIds, own_names
 
 _DONE: Final = b"[DONE]"
 # Whatever is not named here is taken for `stop`: vendors have many words for an ordinary end.
@@ -84,7 +81,7 @@ class ChatReply:
     def __init__(self, endpoint: Endpoint, dialect: Dialect, request: ModelRequest) -> None:
         self._endpoint = endpoint
         self._dialect = dialect
-        self._calls = ChatCalls(CallIds(request), renamed(request.tools))
+        self._calls = ChatCalls(CallIds(request), own_names(request.tools))
         self._tags = ThinkTags() if dialect.think_tags else None
         self._spoke = False
         self._finish: str | None = None
@@ -97,7 +94,7 @@ class ChatReply:
         try:
             chunk = chunks.decode(data)
         except NOT_JSON:
-            chunk = self._mended(data)
+            chunk = self._repaired(data)
         if not chunk.choices or chunk.error is not None:
             return self._aside(chunk, data)
         choice = chunk.choices[0]
@@ -159,9 +156,9 @@ class ChatReply:
                 deltas += self._said(piece.text)
         return deltas
 
-    def _mended(self, data: bytes) -> Chunk:
+    def _repaired(self, data: bytes) -> Chunk:
         try:
-            return mended(chunks.decode, data)
+            return repaired(chunks.decode, data)
         except msgspec.DecodeError as error:
             vendor, said = self._endpoint.provider_name, shown(self._endpoint, data)
             raise BadReply(f"{vendor} sent an event that cannot be read ({error}): {said}") from error

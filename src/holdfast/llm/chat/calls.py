@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import msgspec
 
 from holdfast.core.deltas import CallDelta, Delta
-from holdfast.llm.call_arguments import NOT_JSON
-from holdfast.llm.call_ids import CallIds
+from holdfast.llm.broken_json import NOT_JSON
 from holdfast.llm.chat.chunks import CallFragment, Function
-from holdfast.llm.tool_names import own_name
+from holdfast.llm.tool_calls import CallIds, own_name
 
 
 class _Call:

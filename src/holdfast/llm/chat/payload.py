@@ -20,12 +20,11 @@ from holdfast.core.messages import (
     text_of,
 )
 from holdfast.llm.base import CONTINUE, ModelInfo, ModelRequest, NamedTool, ToolSchema
-from holdfast.llm.call_arguments import NOT_JSON, sent_text
-from holdfast.llm.call_ids import plain, short
+from holdfast.llm.broken_json import NOT_JSON
 from holdfast.llm.chat.dialects import OPENAI, Dialect, reasons, refuses_parallel_flag, thinks_only_without_tools
 from holdfast.llm.json_prompt import json_in_words
 from holdfast.llm.strict_schema import strict_schema
-from holdfast.llm.tool_names import sent_name
+from holdfast.llm.tool_calls import plain_id, sent_name, sent_text, short_id
 
 # A tool message holds text only, so what a tool shows is shown by a message of the user, right after the returns.
 IMAGES_FOLLOW: Final = "[The next message shows the image of this result.]"
@@ -81,7 +80,7 @@ def _with_strict_turns(messages: list[_Message]) -> list[_Message]:
 
 
 def _sent_id(call_id: str, dialect: Dialect) -> str:
-    return short(call_id) if dialect.call_id_length is None else plain(call_id, dialect.call_id_length)
+    return short_id(call_id) if dialect.call_id_length is None else plain_id(call_id, dialect.call_id_length)
 
 
 def _system(request: ModelRequest, dialect: Dialect) -> str:

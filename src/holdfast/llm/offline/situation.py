@@ -11,7 +11,7 @@ import msgspec
 from holdfast.core.context import EARLIER_NOT_SHOWN
 from holdfast.core.messages import Text, ToolCall, ToolReturn, Turn, content_text
 from holdfast.llm.base import ToolSchema
-from holdfast.llm.call_arguments import NOT_JSON
+from holdfast.llm.broken_json import NOT_JSON
 from holdfast.llm.offline import directives, instructions
 
 _ALERT_OPENINGS: Final = ("<system-alert>", "ToolRuleViolated:", EARLIER_NOT_SHOWN)
