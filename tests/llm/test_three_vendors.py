@@ -21,7 +21,7 @@ from holdfast.core.usage import Usage
 from holdfast.errors import AuthRejected, BadReply, ContextTooLong, ModelError, ModelUnavailable, Refused
 from holdfast.llm.base import CONTINUE
 from holdfast.llm.bridge.adapter import BridgedModel
-from holdfast.llm.bridge.bedrock_stream import FrameReader, HeardSigned
+from holdfast.llm.bridge.bedrock_stream import FrameReader, SignedTap
 from holdfast.llm.endpoint import Endpoint
 
 from .adapters import ADAPTERS, Adapter, bridge_to, info, opened
@@ -281,7 +281,7 @@ async def _until_threads_wait(wanted: int) -> None:
 
 
 def _threads_that_wait() -> int:
-    code = HeardSigned.wait_for.__code__
+    code = SignedTap.wait_for.__code__
     stacks = (walk_stack(top) for top in sys._current_frames().values())
     return sum(any(one.f_code is code for one, _ in stack) for stack in stacks)
 

@@ -42,10 +42,10 @@ class CallIds:
         self._request = request
         self._taken: set[str] | None = None
 
-    def own(self, said: str | None) -> str:
+    def own(self, sent: str | None) -> str:
         if self._taken is None:
             self._taken = {part.id for turn in self._request.turns for part in turn.parts if isinstance(part, ToolCall)}
-        call_id = said if said and said not in self._taken else f"call_{os.urandom(12).hex()}"
+        call_id = sent if sent and sent not in self._taken else f"call_{os.urandom(12).hex()}"
         self._taken.add(call_id)
         return call_id
 
@@ -75,9 +75,9 @@ def sent_name(name: str) -> str:
     return f"{_NOT_TAKEN.sub('_', name)[:55]}_{mark}"
 
 
-def own_name(said: str, names: Mapping[str, str]) -> str:
+def own_name(sent: str, names: Mapping[str, str]) -> str:
     """What a tool is called here. A name has a column of its own, and no column takes a NUL."""
-    return names.get(said) or said.replace("\0", "")
+    return names.get(sent) or sent.replace("\0", "")
 
 
 def own_names(tools: Iterable[ToolSchema]) -> Mapping[str, str]:

@@ -247,29 +247,29 @@ class _Reply:
             return (CallDelta(block.index, arguments=piece.partial_json),)
         return ()
 
-    def _begin(self, index: int, said: msgspec.Raw) -> Sequence[Delta]:
+    def _begin(self, index: int, block: msgspec.Raw) -> Sequence[Delta]:
         try:
-            match _decode_kind(said).type:
+            match _decode_kind(block).type:
                 case "text":
-                    text = msgspec.json.decode(said, type=_TextBlock).text
+                    text = msgspec.json.decode(block, type=_TextBlock).text
                     return (TextDelta(text),) if text else ()
                 case "thinking":
-                    thinking = self._open[index] = msgspec.json.decode(said, type=_ThinkingBlock)
+                    thinking = self._open[index] = msgspec.json.decode(block, type=_ThinkingBlock)
                     return (ReasoningDelta(thinking.thinking),) if thinking.thinking else ()
                 case "redacted_thinking":
-                    return (RedactedDelta(msgspec.json.decode(said, type=_RedactedBlock).data),)
+                    return (RedactedDelta(msgspec.json.decode(block, type=_RedactedBlock).data),)
                 case "tool_use":
-                    return self._begin_call(index, msgspec.json.decode(said, type=_CallBlock))
+                    return self._begin_call(index, msgspec.json.decode(block, type=_CallBlock))
                 case _:
                     return ()  # what the vendor's own tools do
         except NOT_JSON as error:
             raise BadReply(f"{self._vendor} began a block that cannot be understood: {error}") from error
 
-    def _begin_call(self, index: int, said: _CallBlock) -> Sequence[Delta]:
-        given = said.input if bytes(said.input) != b"null" else _NOTHING
+    def _begin_call(self, index: int, block: _CallBlock) -> Sequence[Delta]:
+        given = block.input if bytes(block.input) != b"null" else _NOTHING
         call = self._open[index] = _OpenCall(self._calls, given)
         self._calls += 1
-        return (CallDelta(call.index, self._call_ids.own(said.id), own_name(said.name, self._names)),)
+        return (CallDelta(call.index, self._call_ids.own(block.id), own_name(block.name, self._names)),)
 
     def _end(self, index: int) -> Sequence[Delta]:
         block = self._open.pop(index, None)
@@ -280,10 +280,10 @@ class _Reply:
             return (ReasoningDelta("", block.signature) if block.thinking else OmittedDelta(block.signature),)
         return ()
 
-    def _stop(self, said: _Piece) -> Sequence[Delta]:
-        self._stop_reason = said.stop_reason or self._stop_reason
-        self._stopped = said.stop_details or self._stopped
-        usage = self._usage() if said.stop_reason == "refusal" else None
+    def _stop(self, piece: _Piece) -> Sequence[Delta]:
+        self._stop_reason = piece.stop_reason or self._stop_reason
+        self._stopped = piece.stop_details or self._stopped
+        usage = self._usage() if piece.stop_reason == "refusal" else None
         return (UsageDelta(usage),) if usage else ()
 
     def _finish(self) -> Sequence[Delta]:
@@ -298,8 +298,8 @@ class _Reply:
         return deltas
 
     def _why(self) -> str:
-        said = self._stopped and (self._stopped.explanation or self._stopped.category)
-        return f": {said.rstrip('.')}" if said else ""
+        reason = self._stopped and (self._stopped.explanation or self._stopped.category)
+        return f": {reason.rstrip('.')}" if reason else ""
 
     def _count(self, counts: _Counts | None) -> None:
         if counts is None:

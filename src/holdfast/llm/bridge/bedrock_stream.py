@@ -1,8 +1,8 @@
-"""Requests that Amazon's SDK has signed, carried over our line.
+"""Requests that Amazon's SDK has signed, sent by our own HTTP client.
 
 The SDK blocks a thread for every reply, on a socket that only that thread can let go of. So it is left its signatures
-and its words, and nothing is sent by it: what it would send goes out on our line, from the event loop, and the thread
-waits for that. Giving up a reply lets go of both.
+and its words, and nothing is sent by it: what it would send goes out through our client, from the event loop, and
+the thread waits for that. Giving up a reply lets go of both.
 
 The reply is a stream in Amazon's framing: lengths, headers, a payload, and sums over all of it.
 A frame is `total length, length of the headers, sum of these two, headers, payload, sum of everything before`; numbers
@@ -24,7 +24,7 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 
 from holdfast.errors import BadReply
 from holdfast.llm import failures
-from holdfast.llm.bridge.response_tap import HEARING, ResponseTap, Reworded, Wants
+from holdfast.llm.bridge.response_tap import CURRENT_TAP, ResponseTap, Reworded, Wants
 from holdfast.llm.broken_json import NOT_JSON
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import not_a_stream, without_key
@@ -41,7 +41,7 @@ _TEXT: Final = 7
 _LENGTH: Final = struct.Struct("!H")
 
 
-class HeardSigned(ResponseTap):
+class SignedTap(ResponseTap):
     """A reply in frames, waited for by threads."""
 
     def __init__(self, endpoint: Endpoint, wants: Wants, reworded: Reworded) -> None:
@@ -94,12 +94,12 @@ class HeardSigned(ResponseTap):
         await super().hang_up()
 
     def _passed_frame(self, frame: Frame) -> bytes:
-        said = self._content(frame)
+        content = self._content(frame)
         failed = frame.headers.get(":exception-type") or frame.headers.get(":error-code")
         if failed is not None:
-            message = said.get("message") or frame.headers.get(":error-message") or failed
+            message = content.get("message") or frame.headers.get(":error-message") or failed
             raise failures.failure(self._endpoint.provider_name, (failed,), str(message))
-        self._note_figures(said)
+        self._note_figures(content)
         return frame.raw if self._wants({"type": frame.headers.get(":event-type")}) else b""
 
     def _content(self, frame: Frame) -> dict[str, Any]:
@@ -121,25 +121,25 @@ class Carrier:
         self._client = client
 
     def __call__(self, request: AWSPreparedRequest, **_: object) -> AWSResponse:
-        heard = HEARING.get()
-        assert isinstance(heard, HeardSigned)
+        tap = CURRENT_TAP.get()
+        assert isinstance(tap, SignedTap)
         prepared = cast("Any", request)
-        asked = self._client.build_request(
+        sent = self._client.build_request(
             prepared.method, prepared.url, headers=_texts(prepared.headers), content=prepared.body
         )
-        answer = heard.wait_for(lambda: self._client.send(asked, stream=True))
-        return AWSResponse(prepared.url, answer.status_code, dict(answer.headers), _Body(answer, heard))
+        answer = tap.wait_for(lambda: self._client.send(sent, stream=True))
+        return AWSResponse(prepared.url, answer.status_code, dict(answer.headers), _Body(answer, tap))
 
 
 class _Body:
     """As much of a urllib3 response as the SDK looks at."""
 
-    def __init__(self, answer: httpx2.Response, heard: HeardSigned) -> None:
+    def __init__(self, answer: httpx2.Response, tap: SignedTap) -> None:
         self._chunks = aiter(answer.aiter_raw())
-        self._heard = heard
+        self._tap = tap
 
     def stream(self) -> Iterator[bytes]:
-        while (chunk := self._heard.wait_for(self._next)) is not None:
+        while (chunk := self._tap.wait_for(self._next)) is not None:
             yield chunk
 
     def close(self) -> None:
@@ -172,8 +172,8 @@ class FrameReader:
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         self._held += chunk
         while len(self._held) >= _PRELUDE.size:
-            total, headers, said = _PRELUDE.unpack_from(self._held)
-            if said != crc32(self._held[:8]) or not _PRELUDE.size + headers + _SUM.size <= total <= _LARGEST:
+            total, headers, checksum = _PRELUDE.unpack_from(self._held)
+            if checksum != crc32(self._held[:8]) or not _PRELUDE.size + headers + _SUM.size <= total <= _LARGEST:
                 raise ValueError("its beginning is not that of a frame")
             if len(self._held) < total:
                 return

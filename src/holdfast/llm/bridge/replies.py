@@ -60,7 +60,7 @@ class _Block:
     def goes_on_with(self, part: TextPart | ThinkingPart) -> bool:
         return self.is_thought and isinstance(part, ThinkingPart) and part.id is not None and part.id == self.proof.id
 
-    def heard(self, text: str) -> None:
+    def count(self, text: str) -> None:
         self.lengths[-1] += len(text)
 
     def learn(self, part: TextPart | ThinkingPart, index: int) -> None:
@@ -122,7 +122,7 @@ class Translation:
         else:
             yield from self._close()
             block = self._block = _Block(part, index, self._vendor.system)
-        yield from self._said(block, part.content)
+        yield from self._text(block, part.content)
 
     def _go_on(self, delta: TextPartDelta | ThinkingPartDelta) -> Iterator[Delta]:
         block = self._block
@@ -131,18 +131,18 @@ class Translation:
         if isinstance(delta, ThinkingPartDelta) and delta.signature_delta:
             signature = (block.proof.signature or "") + delta.signature_delta
             block.proof = msgspec.structs.replace(block.proof, signature=signature)
-        yield from self._said(block, delta.content_delta or "")
+        yield from self._text(block, delta.content_delta or "")
 
-    def _said(self, block: _Block, text: str) -> Iterator[Delta]:
+    def _text(self, block: _Block, text: str) -> Iterator[Delta]:
         if text:
-            block.heard(text)
+            block.count(text)
             yield ReasoningDelta(text) if block.is_thought else TextDelta(text)
 
     def _close(self) -> Iterator[Delta]:
         block, self._block = self._block, None
         if block is None:
             return
-        proof, said = block.proof, any(block.lengths)
+        proof, has_text = block.proof, any(block.lengths)
         if block.is_thought:
             # Without a signature an id is worth nothing: the vendor keeps no copy of what it stands for.
             proof = proof if proof.signature or proof.details else Proof(proof.by)
@@ -154,7 +154,7 @@ class Translation:
         signature = signatures.written(proof, self._vendor.bare)
         if signature is None:
             return
-        if said:
+        if has_text:
             yield ReasoningDelta("", signature) if block.is_thought else TextDelta("", signature)
         elif block.is_thought or proof.details:
             yield OmittedDelta(signature)
@@ -176,9 +176,9 @@ class Translation:
 
     def _go_on_with_call(self, index: int, delta: ToolCallPartDelta) -> Iterator[Delta]:
         if index in self._calls and delta.args_delta:
-            said = delta.args_delta
+            arguments = delta.args_delta
             self._wordless.discard(self._calls[index])
-            text = said if isinstance(said, str) else msgspec.json.encode(said).decode()
+            text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
             yield CallDelta(self._calls[index], arguments=text)
 
     def _led_to(self, proof: Proof) -> Proof:
@@ -186,13 +186,18 @@ class Translation:
 
     def _reason(self, streamed: StreamedResponse) -> FinishReason | None:
         details = streamed.provider_details or {}
-        said, reason = details.get("finish_reason"), streamed.finish_reason
+        finish_reason, reason = details.get("finish_reason"), streamed.finish_reason
         if reason == "content_filter":
-            why = details.get("refusal") or details.get("block_reason_message") or details.get("block_reason") or said
+            why = (
+                details.get("refusal")
+                or details.get("block_reason_message")
+                or details.get("block_reason")
+                or finish_reason
+            )
             raise Refused(f"The model refused to answer: {why or 'its content filter gave no reason'}.")
         if reason == "error":
-            raise BadReply(f"The model could not complete its reply: {said}.")
-        if said is None:
+            raise BadReply(f"The model could not complete its reply: {finish_reason}.")
+        if finish_reason is None:
             return None
         finish = _FINISHES.get(reason or "stop", "stop")
         return "tool_calls" if self._calls and finish == "stop" else finish

@@ -1,7 +1,7 @@
-"""The line to a vendor: one HTTP client, on which every answer is heard before its SDK gets it.
+"""The HTTP client of a vendor, on which every answer is read before its SDK gets it.
 
 SDKs hide what we must know: whose error it was, whether a vendor said zero or nothing at all, which events are new. On
-the line all of it is still plain, and a reply can be hung up at once, however deep the generators above it are nested.
+the connection all of it is plain, and a reply can be given up at once, however deep the generators above are nested.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def as_it_is(event: dict[str, Any]) -> dict[str, Any]:
 
 
 class ResponseTap:
-    """One reply, as far as the line tells about it. `wants` says which events the SDK is to see, `reworded` how."""
+    """One reply, as it comes from the vendor. `wants` says which events the SDK is to see, `reworded` how."""
 
     def __init__(self, endpoint: Endpoint, wants: Wants, reworded: Reworded = as_it_is) -> None:
         self._endpoint = endpoint
@@ -62,13 +62,13 @@ class ResponseTap:
     async def answer(self, response: httpx2.Response) -> None:
         self._answers.append(response)
         if response.status_code != 200:
-            said = await _beginning(response)
+            body = await _beginning(response)
             raise failures.from_response(
-                self._endpoint.provider_name, response.status_code, response.headers, without_key(self._endpoint, said)
+                self._endpoint.provider_name, response.status_code, response.headers, without_key(self._endpoint, body)
             )
         stream = response.stream
         assert isinstance(stream, httpx2.AsyncByteStream)  # the client is asynchronous
-        response.stream = _Listening(stream, self)
+        response.stream = _TappedStream(stream, self)
 
     def passed(self, chunk: bytes) -> Iterator[bytes]:
         """An event at a time: those before one that fails have been said."""
@@ -95,13 +95,13 @@ class ResponseTap:
             return _DONE
         if not data:
             return b""
-        said = self._decoded(data)
-        if not isinstance(said, dict):
+        decoded = self._decoded(data)
+        if not isinstance(decoded, dict):
             return b""
-        found = cast("dict[str, Any]", said)
+        found = cast("dict[str, Any]", decoded)
         if (failed := _failed(found)) is not None:
-            told = _decode(without_key(self._endpoint, msgspec.json.encode(failed)))
-            failure = failures.in_stream(self._endpoint.provider_name, told)
+            error = _decode(without_key(self._endpoint, msgspec.json.encode(failed)))
+            failure = failures.in_stream(self._endpoint.provider_name, error)
             failure.retry_after = failures.retry_delay(data)
             raise failure
         for holder in (found, found.get("response"), found.get("delta")):
@@ -136,7 +136,7 @@ class ResponseTap:
 
 
 # The client belongs to a model and serves many replies at once; which of them asks is known only to the asking task.
-HEARING: Final[ContextVar[ResponseTap]] = ContextVar("HEARING")
+CURRENT_TAP: Final[ContextVar[ResponseTap]] = ContextVar("CURRENT_TAP")
 
 
 def open_client(
@@ -147,8 +147,8 @@ def open_client(
     Nor is it given what a user wrote: it would look the name up by itself, and connect to whatever it finds.
     """
 
-    async def hear(response: httpx2.Response) -> None:
-        await HEARING.get().answer(response)
+    async def tap_response(response: httpx2.Response) -> None:
+        await CURRENT_TAP.get().answer(response)
 
     return httpx2.AsyncClient(
         verify=_trusted(),
@@ -156,7 +156,7 @@ def open_client(
         timeout=httpx2.Timeout(total_s, connect=first_byte_s, pool=None),
         limits=_LIMITS,
         headers={"accept-encoding": "identity", **endpoint.headers},
-        event_hooks={"request": [_name_once], "response": [hear]},
+        event_hooks={"request": [_name_once], "response": [tap_response]},
         trust_env=guard is None and not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
         follow_redirects=False,
     )
@@ -174,10 +174,10 @@ def _trusted() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-class _Listening(httpx2.AsyncByteStream):
-    def __init__(self, source: httpx2.AsyncByteStream, heard: ResponseTap) -> None:
+class _TappedStream(httpx2.AsyncByteStream):
+    def __init__(self, source: httpx2.AsyncByteStream, tap: ResponseTap) -> None:
         self._source = source
-        self._heard = heard
+        self._tap = tap
         self._is_read = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -188,11 +188,11 @@ class _Listening(httpx2.AsyncByteStream):
         self._is_read = True
         chunks = aiter(self._source)
         async for chunk in chunks:
-            for event in self._heard.passed(chunk):
+            for event in self._tap.passed(chunk):
                 if event == _DONE:
                     await _read_out(chunks)
                 yield event
-        for event in self._heard.rest():
+        for event in self._tap.rest():
             yield event
 
     async def aclose(self) -> None:
@@ -208,13 +208,13 @@ async def _read_out(chunks: AsyncIterator[bytes]) -> None:
 
 
 async def _beginning(response: httpx2.Response) -> bytes:
-    said = b""
+    body = b""
     async for chunk in response.aiter_raw():
-        said += chunk
-        if len(said) >= _MAX_ERROR_BYTES:
+        body += chunk
+        if len(body) >= _MAX_ERROR_BYTES:
             break
     await response.aclose()
-    return said[:_MAX_ERROR_BYTES]
+    return body[:_MAX_ERROR_BYTES]
 
 
 def _failed(event: Mapping[str, Any]) -> dict[str, Any] | None:

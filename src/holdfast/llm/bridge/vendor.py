@@ -29,7 +29,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     concedes: Callable[[ModelError], bool] = insists  # after this refusal, the settings ask for less: try again
     wants: Wants  # which events its SDK understands
     reworded: Reworded = as_it_is  # what is said in words that the library passes over
-    hears: Callable[[Endpoint, Wants, Reworded], ResponseTap] = ResponseTap
+    tap: Callable[[Endpoint, Wants, Reworded], ResponseTap] = ResponseTap
     errors: Errors = {}  # of its SDK, which the library lets pass; narrow ones first
     bare: Bare = None
     redacts: bool = False  # it may send reasoning that only it can read

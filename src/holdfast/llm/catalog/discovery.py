@@ -126,14 +126,14 @@ async def _ollama(source: JsonSource, endpoint: Endpoint) -> Listing:
     async def shown(entry: Entry) -> Entry:
         async with gate:
             try:
-                said = await source.json(endpoint, f"{root}/api/show", body={"model": entry.id})
+                details = await source.json(endpoint, f"{root}/api/show", body={"model": entry.id})
             except ModelError:
                 return entry  # one model that cannot be described is still there
-        return Entry(entry.id, _object(said))
+        return Entry(entry.id, _object(details))
 
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(shown(entry)) for entry in tagged]
-    entries = [task.result() for task in asked]
+        tasks = [group.create_task(shown(entry)) for entry in tagged]
+    entries = [task.result() for task in tasks]
     models = [model_parsing.ollama_model(endpoint, entry) for entry in entries if not model_parsing.only_embeds(entry)]
     embeddings = [
         EmbeddingInfo(entry.id, dimension)
@@ -157,8 +157,8 @@ def _embeddings(entries: Iterator[Entry]) -> Iterator[EmbeddingInfo]:
 
 
 def _entries(endpoint: Endpoint, answer: Any, *keys: str, id_key: str = "id") -> list[Entry]:
-    said = _object(answer)
-    found = next((said[key] for key in keys if key in said), answer)
+    fields = _object(answer)
+    found = next((fields[key] for key in keys if key in fields), answer)
     try:
         items = msgspec.convert(found, list[dict[str, Any]])
     except msgspec.ValidationError as error:

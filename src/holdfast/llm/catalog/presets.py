@@ -196,8 +196,8 @@ def _fitted_to_claude(choice: ModelChoice, info: ModelInfo) -> ModelChoice:
     return msgspec.structs.replace(choice, max_output_tokens=most, temperature=temperature, settings=settings)
 
 
-def _fitted_thinking(said: dict[str, Any], info: ModelInfo, most: int | None) -> dict[str, Any]:
-    traits, thinking = traits_of(info.name), dict(said)
+def _fitted_thinking(requested: dict[str, Any], info: ModelInfo, most: int | None) -> dict[str, Any]:
+    traits, thinking = traits_of(info.name), dict(requested)
     _, version = family_and_version(info.name)
     if version is not None and not traits.thinks:
         thinking["type"] = "disabled"

@@ -46,7 +46,7 @@ class ProviderModels:
         self._asked_us: int | None = None
         self._since_us: int | None = None
         self.failure: ModelError | None = None
-        self._take(Listing())
+        self._load(Listing())
 
     @property
     def can_list(self) -> bool:
@@ -72,14 +72,14 @@ class ProviderModels:
                 if self.failure is not None or self._since_us is None:
                     self._since_us = asked_us
                 self.failure = None
-                self._take(listing)
+                self._load(listing)
             self._asked_us = asked_us  # not sooner: an answer that is awaited, or was given up, makes nothing fresh
             self._answers += 1
 
     def find(self, name: str) -> ModelInfo | None:
         return self._known.get(name)
 
-    def accept(self, name: str) -> ModelInfo:
+    def assume_model(self, name: str) -> ModelInfo:
         """A model that was not listed because nothing could be. Forgotten when the provider lists again."""
         info = self._known[name] = self._priced(named_model(self.endpoint, name))
         return info
@@ -117,20 +117,20 @@ class ProviderModels:
             provider_type=self.endpoint.provider_type,
             category=self.endpoint.category,
             endpoint=self.endpoint.base_url,
-            status=self._word(),
+            status=self._status_word(),
             since_us=self._since_us,
             problem=adapters.missing(self.endpoint) if self.failure is None else self.failure.message,
             models=len(self.models()),
         )
 
-    def _word(self) -> Any:
+    def _status_word(self) -> Any:
         if not self.can_list:
             return "unlistable"
         if self._asked_us is None:
             return "not_asked"
         return "ok" if self.failure is None else "failed"
 
-    def _take(self, listing: Listing) -> None:
+    def _load(self, listing: Listing) -> None:
         self._listing = listing
         self._models = {info.name: info for info in listing.models}
         self._models |= {one.name: self._as_declared(one) for one in self._declared}

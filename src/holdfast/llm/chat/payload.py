@@ -152,8 +152,8 @@ def _details(parts: Parts) -> _Message:
             details.append({**_object_or(part.signature, "reasoning.text", "signature"), "text": part.text})
     if details:
         return {"reasoning_details": details}
-    said = "".join(part.text for part in parts if isinstance(part, Reasoning))
-    return {"reasoning": said} if said else {}
+    reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    return {"reasoning": reasoning} if reasoning else {}
 
 
 def _object_or(text: str, kind: str, field: str) -> dict[str, Any]:
@@ -193,13 +193,13 @@ def _tools(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -> d
     wanted = request.settings.get("strict")
     able = info is not None and info.abilities.strict_tools
     strict = dialect.strict and (able if wanted is None else bool(wanted))
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "tools": [{"type": "function", "function": _function(tool, strict)} for tool in request.tools],
         "tool_choice": _tool_choice(request, dialect),
     }
     if dialect.parallel_tool_calls and not (info and refuses_parallel_flag(info)):
-        said["parallel_tool_calls"] = request.parallel_tool_calls
-    return said
+        fields["parallel_tool_calls"] = request.parallel_tool_calls
+    return fields
 
 
 def _function(tool: ToolSchema, strict: bool) -> dict[str, Any]:

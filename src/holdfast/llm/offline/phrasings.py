@@ -196,7 +196,7 @@ def _words_of(tool: ToolSchema) -> list[str]:
 def _tool_in_words(sentence: Sentence, tools: Sequence[ToolSchema]) -> ToolSchema | None:
     """The one most of whose words are said, if all are; what only says that something is fetched may be left out by
     who says "give me"."""
-    said = [stem(word) for word in _WORD().findall(_DICE().sub(r"\1 dice \2", _ARTICLE().sub(" ", sentence.masked)))]
+    words = [stem(word) for word in _WORD().findall(_DICE().sub(r"\1 dice \2", _ARTICLE().sub(" ", sentence.masked)))]
     best: tuple[int, ToolSchema] | None = None
     for tool in tools:
         wanted = {stem(word) for word in _words_of(tool)}
@@ -204,7 +204,7 @@ def _tool_in_words(sentence: Sentence, tools: Sequence[ToolSchema]) -> ToolSchem
             wanted -= _GETTING
         elif len(wanted) < 2:
             continue
-        complete = said[:1] and said[0] in wanted and wanted <= set(said)
+        complete = words[:1] and words[0] in wanted and wanted <= set(words)
         if complete and not _SET_APART().fullmatch(tool.name) and len(wanted) > (best[0] if best else 0):
             best = len(wanted), tool
     return best[1] if best else None

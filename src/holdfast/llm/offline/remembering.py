@@ -136,10 +136,10 @@ def memory_calls(text: str, system: str, tools: Sequence[ToolSchema]) -> tuple[P
     return ()
 
 
-def told_from_memory(text: str, system: str) -> str | None:
+def answer_from_memory(text: str, system: str) -> str | None:
     """The answer to a question about what is remembered; None if it is none, or nothing is."""
-    asked = any(_ABOUT_MEMORY().match(sentence.text) for sentence in sentences(text[:_READ_CHARS]))
-    known = [block for block in shown_blocks(system) if block.value] if asked else []
+    is_question = any(_ABOUT_MEMORY().match(sentence.text) for sentence in sentences(text[:_READ_CHARS]))
+    known = [block for block in shown_blocks(system) if block.value] if is_question else []
     if not known:
         return None
     return "My memory says: " + " ".join(f"{block.label}: {_ended(block.value)}" for block in known)
