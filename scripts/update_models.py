@@ -125,10 +125,10 @@ def _day(constraint: object) -> str | None:
 
 def _price(prices: types.ModelPrice) -> Price | None:
     """None where there is no price for text, or more than one for long prompts."""
-    told: dict[str, Any] = vars(prices)
-    kinds = [told.get(f"{kind}_mtok") for kind in ("input", "output", "cache_read", "cache_write")]
+    amounts: dict[str, Any] = vars(prices)
+    kinds = [amounts.get(f"{kind}_mtok") for kind in ("input", "output", "cache_read", "cache_write")]
     limits = {tuple(tier.start for tier in kind.tiers) for kind in kinds if isinstance(kind, types.TieredPrices)}
-    if any(told.get(unit) for unit in _OTHER_UNITS) or len(limits) > 1:
+    if any(amounts.get(unit) for unit in _OTHER_UNITS) or len(limits) > 1:
         return None
     base = [kind.base if isinstance(kind, types.TieredPrices) else kind for kind in kinds]
     input, output, cached, written = [float(one) if isinstance(one, Decimal) else None for one in base]

@@ -46,7 +46,7 @@ class Price(msgspec.Struct, frozen=True):
 
 def cost(usage: Usage, price: Price | None) -> float | None:
     """In US dollars; None when nobody knows the price. Of estimated tokens, an estimate."""
-    if price is None or usage.prompt_tokens > (price.longest_prompt or usage.prompt_tokens):
+    if price is None or (price.longest_prompt is not None and usage.prompt_tokens > price.longest_prompt):
         return None
     cached, written = usage.cached_input_tokens or 0, usage.cache_write_tokens or 0
     plain = max(0, usage.prompt_tokens - cached - written)  # a vendor that miscounts must not earn anybody money

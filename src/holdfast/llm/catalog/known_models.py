@@ -52,7 +52,7 @@ def spec_of(name: str) -> Spec | None:
     """None when neither the name nor a prefix of it is known."""
     plain = plain_name(name)
     undated = undated_name(plain)
-    family = FAMILIES.get(plain) or FAMILIES.get(undated) or _family(undated)
+    family = family_of(name)
     listed = _listed(plain, undated)
     if family is None and listed is None:
         return None
@@ -73,8 +73,14 @@ def price_of(provider_type: str, name: str, *, day: str | None = None) -> Price 
     return None if since is None else listed.prices[since]
 
 
-def _family(name: str) -> Spec | None:
-    key = max((key for key in FAMILIES if _begins(name, key)), key=len, default=None)
+def family_of(name: str) -> Spec | None:
+    """What is known by hand: None where nothing but a window or a price is."""
+    plain = plain_name(name)
+    undated = undated_name(plain)
+    exact = FAMILIES.get(plain) or FAMILIES.get(undated)
+    if exact is not None:
+        return exact
+    key = max((key for key in FAMILIES if _begins(undated, key)), key=len, default=None)
     return None if key is None else FAMILIES[key]
 
 

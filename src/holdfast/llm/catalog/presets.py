@@ -14,7 +14,7 @@ import msgspec
 from holdfast.core.records import ModelChoice
 from holdfast.llm.anthropic.traits import DEFAULT_BUDGET, LEAST_BUDGET, accepted_effort, family_and_version, traits_of
 from holdfast.llm.base import ModelInfo
-from holdfast.llm.catalog.known_models import Spec, default_window, plain_name, spec_of, undated_name
+from holdfast.llm.catalog.known_models import Spec, default_window, family_of, plain_name, spec_of, undated_name
 from holdfast.llm.chat.dialects import dialect_of, reasons
 
 Switch = Literal["thinking", "thinking_config", "reasoning", "none"]
@@ -156,7 +156,7 @@ def _settings(info: ModelInfo, in_words: bool) -> dict[str, Any]:
         case "bedrock":
             settings["thinking"] = {"type": "disabled", "budget_tokens": 0}
         case "zai" | "zai_coding":
-            thinks = info.abilities.reasoning or spec_of(info.name) is None
+            thinks = info.abilities.reasoning or family_of(info.name) is None
             settings["thinking"] = {"type": "enabled" if thinks else "disabled", "clear_thinking": False}
         case "google_ai" | "google_vertex":
             settings["thinking_config"] = _thinking_config(info, name)
