@@ -96,6 +96,7 @@ def test_a_window_by_hand_is_only_there_where_the_list_is_wrong() -> None:
         ("anthropic", "claude-3-haiku-20240307", Price(0.25, 1.25, 0.03, 0.3)),
         ("anthropic", "claude-sonnet-4-20250514", Price(3, 15, 0.3, 3.75)),
         ("anthropic", "claude-opus-4-5-20251101", Price(5, 25, 0.5, 6.25)),
+        ("google_ai", "gemini-2.0-flash-latest", Price(0.1, 0.4, 0.025)),
         ("google_ai", "gemini-2.5-flash", Price(0.3, 2.5, 0.03)),
         ("google_ai", "gemini-2.5-pro", Price(1.25, 10, 0.125, longest_prompt=200_000)),
     ],

@@ -65,8 +65,10 @@ def price_of(provider_type: str, name: str, *, day: str | None = None) -> Price 
     plain = plain_name(name)
     undated = undated_name(plain)
     models = _source().get(provider_type, {})
-    listed = models.get(plain) or models.get(undated)
-    if listed is None or (plain not in listed.names and undated not in listed.of_any_date):
+    listed, dated = models.get(plain), models.get(undated)
+    if listed is None and dated is not None and undated in dated.of_any_date:
+        listed = dated
+    if listed is None:
         return None
     day = day or datetime.now(UTC).date().isoformat()
     since = max((start for start in listed.prices if start <= day), default=None)
