@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 SERVING := $(VENV)/.serving$(if $(EXTRAS),-$(EXTRAS))
 READY := $(VENV)/.ready
 NEWEST := $(VENV)/newest-client
+NEWEST_PRICES := $(VENV)/newest-prices
 CLIENT_0X := $(VENV)/client-0x
 LOCAL_MODEL := $(VENV)/local-model
 PROGRAMS := $(VENV)/programs
@@ -22,7 +23,7 @@ INSTALL = test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found. Ins
 	"$(PYTHON)" scripts/install.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick faults coverage test-newest test-0x test-npm test-programs test-cgroups test-local-model check types format bench docs clean
+.PHONY: help setup run test quick faults coverage test-newest test-0x test-npm test-programs test-cgroups test-local-model check types format bench docs models models-newest clean
 
 help: ## List the targets
 	@echo "Holdfast, a server for stateful LLM agents. To see it run: make run, then open http://127.0.0.1:8283"
@@ -137,6 +138,15 @@ check: $(READY) ## Format, lint, types of the sources, import contracts; changes
 types: $(READY) ## Types of everything: sources, tests and benches
 	$(BIN)/basedpyright --threads 2
 
+models-newest: $(READY) ## Say whether the newest genai-prices has other prices or windows (needs the network)
+	@rm -rf $(NEWEST_PRICES)
+	@if command -v uv >/dev/null 2>&1; then \
+		uv pip install --quiet --python $(BIN)/python --no-deps --target $(NEWEST_PRICES) genai-prices; \
+	else \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(NEWEST_PRICES) genai-prices; \
+	fi
+	PYTHONPATH=$(NEWEST_PRICES) $(BIN)/python scripts/update_models.py --check
+
 format: $(READY) ## Format the code and repair what ruff can repair
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
@@ -146,6 +156,9 @@ bench: $(READY) ## Measure against the goals (python -m bench --readme also writ
 
 docs: $(READY) ## Regenerate the generated parts of docs/ and README.md
 	$(BIN)/python docs/generate.py
+
+models: $(READY) ## Regenerate the table of models from the genai-prices that constraints.txt names
+	$(BIN)/python scripts/update_models.py
 
 clean: ## Remove the environment and everything that was generated beside the sources
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage node_modules src/*.egg-info

@@ -184,7 +184,7 @@ def _default(field: str, value: object) -> str:
             return "SQLite in the data directory"
         case "default_model", _:
             return "see the meaning"
-        case _, None | ():
+        case _, None | () | dict():
             return "not set"
         case "mcp_stdio", _:
             return "`true`"

@@ -15,6 +15,7 @@ import msgspec
 import platformdirs
 
 from holdfast.core import egress
+from holdfast.core.usage import Price
 from holdfast.errors import ConfigError
 from holdfast.private_files import DATABASE_FILE, make_private
 from holdfast.variables import VARIABLES, DeclaredModel
@@ -104,6 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     archival_token_limit: int = 8_192
     max_context_window: int = 128_000
     models: tuple[DeclaredModel, ...] = ()
+    model_prices: Mapping[str, Price] = {}
     openai_responses: Literal["auto", "always", "never"] = "auto"
     model_timeout_s: float = 60.0
     model_stream_timeout_s: float = 600.0

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from holdfast.core import egress
+from holdfast.core.usage import Price
 from holdfast.errors import ConfigError
 
 _DATABASE_SCHEMES: Final = frozenset({"postgresql", "postgres", "sqlite"})
@@ -115,6 +116,28 @@ def _declared_model(entry: str) -> DeclaredModel:
     if dimension != size:
         return DeclaredModel(handle, embedding_dim=number)
     return DeclaredModel(handle, number or None)
+
+
+def _model_prices(text: str) -> dict[str, Price]:
+    return dict(_model_price(entry) for entry in _comma_list(text))
+
+
+def _model_price(entry: str) -> tuple[str, Price]:
+    handle, _, amounts = (part.strip() for part in entry.partition("="))
+    provider, slash, name = handle.partition("/")
+    try:
+        prices = [float(amount) for amount in amounts.split("/")]
+    except ValueError:
+        prices = []
+    if not (provider and slash and name) or not 2 <= len(prices) <= 4 or not all(0 <= one < 1e6 for one in prices):
+        raise ValueError(
+            "must list handles with US dollars per million tokens for input, output and, if they differ, cached input "
+            f"and cache writes, such as openai/gpt-4o=2.5/10/1.25, and not {entry!r}"
+        )
+    input, output, cached, written = (*prices, None, None)[:4]
+    assert input is not None
+    assert output is not None
+    return handle, Price(input, output, cached, written)
 
 
 def _openai_responses(text: str) -> str:
@@ -255,6 +278,13 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("HOLDFAST_MODELS",),
         _declared_models,
         "Models of servers that cannot list them, such as `vllm/my-model=32768`; the number is the context window.",
+    ),
+    Variable(
+        "model_prices",
+        ("HOLDFAST_MODEL_PRICES",),
+        _model_prices,
+        "Prices instead of the known ones, in US dollars per million tokens of input, output, cached input and cache "
+        "writes; the last two may be left out: `openai/gpt-4o=2.5/10/1.25`.",
     ),
     Variable(
         "openai_responses",

@@ -179,6 +179,7 @@ def _catalog(settings: Settings, endpoints: list[Endpoint], database: Database, 
     return ModelCatalog(
         endpoints,
         declared=settings.models,
+        prices=settings.model_prices,
         brought=lambda: load_endpoints(database, box),
         retry_policy=RetryPolicy(settings.model_retries, settings.model_retry_s),
         offline_embeddings=vectors.is_installed(),

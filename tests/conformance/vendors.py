@@ -81,8 +81,8 @@ ADAPTERS = (
     Vendor("responses", "openai-proxy/gpt-5", _responses),
     Vendor("gemini", "google_ai/gemini-3-pro", _gemini),
 )
-# Through the same bridge as the two before them: what is about an adapter is tried with these too, what is about the
-# server is not.
+# Through the chat adapter or the same bridge as those before them: what is about an adapter is tried with these too,
+# what is about the server is not.
 FURTHER = (
     Vendor("mistral", "mistral/magistral-medium-2509", _mistral),
     Vendor("cohere", "cohere/command-a-reasoning-08-2025", _cohere),
