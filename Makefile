@@ -10,7 +10,9 @@ CLIENT_0X := $(VENV)/client-0x
 LOCAL_MODEL := $(VENV)/local-model
 PROGRAMS := $(VENV)/programs
 TESTS ?= tests
+# Tests of the whole suite often wait, the quick ones hardly ever: tests/conftest.py says what `auto` is.
 WORKERS ?= auto
+QUICK_WORKERS ?= logical
 MINUTES ?= 5
 CHECKED ?= src
 
@@ -45,7 +47,7 @@ test: $(READY) ## Run every test that needs no network, PostgreSQL included (TES
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
 quick: $(READY) ## Run the tests that take a minute together: no PostgreSQL, no adapters again, nothing slow
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not postgres and not adapter and not slow" $(TESTS)
+	$(BIN)/python -m pytest -n $(QUICK_WORKERS) --dist worksteal -m "not postgres and not adapter and not slow" $(TESTS)
 
 faults: $(READY) ## Faults at random against real servers (MINUTES=5, SEED=number, DATABASE=sqlite|postgresql|both, SERVERS=number)
 	$(BIN)/python -m tests.faults.loop --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
