@@ -8,7 +8,7 @@ import gc
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from . import postgres
 from .effort import EFFORT
 from .names import Names
-from .postgres import PostgresServer
+from .postgres import KeptDatabase, PostgresServer
 from .sqlite import new_database
 from .surroundings import calm
 
@@ -96,18 +96,17 @@ def postgres_server(request: pytest.FixtureRequest) -> PostgresServer:
 
 
 @pytest.fixture(scope="session")
-def kept_database(postgres_server: PostgresServer) -> tuple[str, str]:
-    """Its address, and the shape of its schema. Migrated, and empty whenever a test begins."""
-    url = asyncio.run(postgres.create_database(postgres_server.uri))
-    return url, asyncio.run(postgres.shape_of(url))
+def kept_database(postgres_server: PostgresServer) -> Iterator[KeptDatabase]:
+    kept = KeptDatabase(asyncio.run(postgres.create_database(postgres_server.uri)))
+    yield kept
+    kept.close()
 
 
 @pytest.fixture
-async def postgres_url(kept_database: tuple[str, str]) -> AsyncIterator[str]:
+def postgres_url(kept_database: KeptDatabase) -> Iterator[str]:
     """A migrated, empty database for one test."""
-    url, shape = kept_database
-    yield url
-    await postgres.empty(url, shape)
+    yield kept_database.url
+    kept_database.empty()
 
 
 @pytest.fixture
