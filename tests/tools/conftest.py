@@ -4,7 +4,6 @@ import pytest
 
 from ..effort import sampled
 
-
 IN_MODES = ("test_sandbox.py", "test_tool_host.py")
 
 
