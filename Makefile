@@ -54,7 +54,7 @@ faults: $(READY) ## Faults at random against real servers (MINUTES=5, SEED=numbe
 		$(if $(DATABASE),--database $(DATABASE)) $(if $(SERVERS),--servers $(SERVERS))
 
 coverage: $(READY) ## Show that tests take every branch of the core
-	$(BIN)/python -m pytest -n $(WORKERS) --cov=holdfast.core --cov-branch --cov-fail-under=100 \
+	$(BIN)/python -m pytest -n $(QUICK_WORKERS) --dist worksteal --cov=holdfast.core --cov-branch --cov-fail-under=100 \
 		--cov-report=term-missing:skip-covered tests/core tests/properties
 
 test-newest: $(READY) ## Run the conformance suite with the newest 1.x letta-client (needs the network)
