@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from . import postgres
 from .effort import EFFORT
 from .names import Names
+from .order import long_ones_first
 from .postgres import KeptDatabase, PostgresServer
 from .sqlite import new_database
 from .surroundings import calm
@@ -56,18 +57,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 @pytest.hookimpl(trylast=True)  # what the suites below put in an order of their own stays in it
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if _needs_postgres(item):
             item.add_marker(pytest.mark.postgres)
-    items.sort(key=_is_short)
-
-
-def _is_short(item: pytest.Item) -> bool:
-    """Long ones come first, so that at the end of a run no process waits for one that another has just begun. They are
-    those that have more time than the others."""
-    limit = item.get_closest_marker("timeout")
-    return limit is None or limit.args[0] <= float(item.config.getini("timeout"))
+    told: dict[str, int] = getattr(config, "workerinput", {})
+    items[:] = long_ones_first(items, told.get("workercount", 1))
 
 
 def _needs_postgres(item: pytest.Item) -> bool:
