@@ -48,8 +48,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """`-n auto` is twice as many processes as processors, or four more: for two fifths of its time, the whole suite
-    waits for servers, locks and sandboxes. `-n logical` is one for each processor."""
+    """`-n auto` is twice as many processes as processors, but at most four more: for two fifths of its time, the whole
+    suite waits for servers, locks and sandboxes. `-n logical` is one for each processor."""
     if config.option.numprocesses != "auto" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     processors = os.cpu_count() or 1
