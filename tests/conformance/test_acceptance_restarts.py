@@ -5,6 +5,7 @@ About the server, so of the adapters a run has one of ours and one that speaks t
 
 from __future__ import annotations
 
+import pytest
 from letta_client import AsyncLetta
 
 from tests.conformance.answers import answer, approval, asked_ids
@@ -14,7 +15,8 @@ from tests.conformance.modes import ended_run, eventually, send
 from tests.conformance.proofs import PROOF, proofs
 from tests.conformance.vendors import Site, VendorProcess, with_four_adapters
 
-pytestmark = with_four_adapters
+# A vendor and its server may have to be started first, then the server again: a busy machine needs a while.
+pytestmark = [with_four_adapters, pytest.mark.timeout(300)]
 
 
 async def test_an_approval_is_given_after_a_crash(
