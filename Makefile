@@ -11,7 +11,8 @@ CLIENT_0X := $(VENV)/client-0x
 LOCAL_MODEL := $(VENV)/local-model
 PROGRAMS := $(VENV)/programs
 TESTS ?= tests
-WORKERS ?= auto
+# How many processes run tests. The whole suite often waits, quick tests hardly ever: see tests/conftest.py for `auto`.
+WORKERS ?=
 MINUTES ?= 5
 CHECKED ?= src
 
@@ -43,17 +44,17 @@ run: $(SERVING) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a p
 	$(BIN)/holdfast serve
 
 test: $(READY) ## Run every test that needs no network, PostgreSQL included (TESTS=path for some)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS)
 
 quick: $(READY) ## Run the tests that take a minute together: no PostgreSQL, no adapters again, nothing slow
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not postgres and not adapter and not slow" $(TESTS)
+	$(BIN)/python -m pytest -n $(or $(WORKERS),logical) --dist worksteal -m "not postgres and not adapter and not slow" $(TESTS)
 
 faults: $(READY) ## Faults at random against real servers (MINUTES=5, SEED=number, DATABASE=sqlite|postgresql|both, SERVERS=number)
 	$(BIN)/python -m tests.faults.loop --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
 		$(if $(DATABASE),--database $(DATABASE)) $(if $(SERVERS),--servers $(SERVERS))
 
 coverage: $(READY) ## Show that tests take every branch of the core
-	$(BIN)/python -m pytest -n $(WORKERS) --cov=holdfast.core --cov-branch --cov-fail-under=100 \
+	$(BIN)/python -m pytest -n $(or $(WORKERS),logical) --dist worksteal --cov=holdfast.core --cov-branch --cov-fail-under=100 \
 		--cov-report=term-missing:skip-covered tests/core tests/properties
 
 test-newest: $(READY) ## Run the conformance suite with the newest 1.x letta-client (needs the network)
@@ -63,7 +64,7 @@ test-newest: $(READY) ## Run the conformance suite with the newest 1.x letta-cli
 	else \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(NEWEST) 'letta-client>=1.12,<2'; \
 	fi
-	PYTHONPATH=$(NEWEST) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not adapter" \
+	PYTHONPATH=$(NEWEST) $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal -m "not adapter" \
 		--ignore tests/conformance/test_openapi.py tests/conformance
 
 test-0x: $(CLIENT_0X)/.ready ## Run the last 0.x letta-client against a server (needs the network, once)
