@@ -26,7 +26,7 @@ from tests.store.world import NOW, a_message, a_run, a_step, add_agent
 from bench.postgres import new_database
 from holdfast.core.messages import Message
 from holdfast.core.records import Run, Step
-from holdfast.store import journal, messages, run_end, runs, steps, threads
+from holdfast.store import journal, last_run, messages, runs, steps, threads
 from holdfast.store.database import open_database
 from holdfast.store.postgres import PostgresTransaction
 from holdfast.store.statements import Compiler, Statement
@@ -40,7 +40,7 @@ AT_ONCE: Final = (1, 8, 32)
 WARM_UP: Final = 8
 SPEC_HASH: Final = "spec"
 READ_ONLY: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-UNREAD: Final = {id(each) for each in (steps._SAVE, run_end._agent, run_end._thread, journal._APPEND)}
+UNREAD: Final = {id(each) for each in (steps._SAVE, last_run._agent, last_run._thread, journal._APPEND)}
 
 Transact = Callable[[Any, Job[Any], bool], Coroutine[Any, Any, Any]]
 
@@ -182,7 +182,7 @@ def checkpoint(turn: Turn) -> Job[Any]:
         await steps.save(tx, turn.step)
         await messages.insert_many(tx, turn.run.agent_id, [turn.answered])
         await threads.append(tx, turn.run.thread_id, [turn.answered.id])
-        await run_end.record(tx, turn.run, "end_turn", NOW, 1)
+        await last_run.record(tx, turn.run, "end_turn", NOW, 1)
 
     return job
 

@@ -33,7 +33,7 @@ from holdfast.core.messages import Message, Reasoning, Text, Thoughts
 from holdfast.core.records import STATUS_OF_STOP, Run, Step
 from holdfast.core.run import Phase, RunState, replay
 from holdfast.core.spec import Speaking
-from holdfast.engine.loading import SKIPPED_AFTER_DEATH
+from holdfast.engine.run_loading import SKIPPED_AFTER_DEATH
 from holdfast.errors import HoldfastError
 from holdfast.store import frames, holds, journal, messages, runs, steps
 from holdfast.store.holds import HoldRow

@@ -32,8 +32,8 @@ from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
 from holdfast.engine.model_call import Instrumentation
 from holdfast.engine.ratios import TokenRatios
-from holdfast.engine.reading import RunReader
 from holdfast.engine.retention import Retention, RetentionPolicy
+from holdfast.engine.run_reader import RunReader
 from holdfast.engine.runner import Runner
 from holdfast.engine.streams import Numbered, Streams
 from holdfast.engine.tool_calls import Execute, Executor

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 import platformdirs
 
-from holdfast.core import egress
+from holdfast.core import egress_policy
 from holdfast.core.usage import Price
 from holdfast.errors import ConfigError
 from holdfast.private_files import DATABASE_FILE, make_private
@@ -132,8 +132,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tool_processes: int = 512
     tools_memory_bytes: int | None = None
     unsafe_tools: bool = False
-    tool_egress: egress.Mode = "public"
-    tool_egress_allow: tuple[egress.Entry, ...] = ()
+    tool_egress: egress_policy.Mode = "public"
+    tool_egress_allow: tuple[egress_policy.Entry, ...] = ()
     log_level: str = "INFO"
     providers: Mapping[str, str] = {}
 
@@ -165,9 +165,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return Path(unquote(address.path)[1:]) if address.scheme.startswith("sqlite") and address.path[1:] else None
 
     @property
-    def egress(self) -> egress.Egress:
+    def egress(self) -> egress_policy.Egress:
         """Which addresses custom tools may connect to."""
-        return egress.Egress(self.tool_egress, self.tool_egress_allow)
+        return egress_policy.Egress(self.tool_egress, self.tool_egress_allow)
 
     @property
     def is_local(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core import egress
+from holdfast.core import egress_policy
 from holdfast.core.usage import Price
 from holdfast.errors import ConfigError
 
@@ -161,8 +161,8 @@ def _http_url(text: str) -> str:
 
 
 def _egress_mode(text: str) -> str:
-    if text.lower() not in egress.MODES:
-        raise ValueError(f"must be one of {', '.join(egress.MODES)}, not {text!r}")
+    if text.lower() not in egress_policy.MODES:
+        raise ValueError(f"must be one of {', '.join(egress_policy.MODES)}, not {text!r}")
     return text.lower()
 
 
@@ -441,7 +441,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable(
         "tool_egress_allow",
         ("HOLDFAST_TOOL_EGRESS_ALLOW",),
-        egress.entries,
+        egress_policy.entries,
         "For `allow-list`: hosts, addresses and networks, each with or without `:PORT`, separated by commas.",
     ),
     Variable("log_level", ("HOLDFAST_LOG_LEVEL", "LETTA_LOGGING_LOG_LEVEL"), _log_level, "How much is logged."),

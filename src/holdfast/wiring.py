@@ -26,8 +26,8 @@ from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
 from holdfast.engine.model_call import Instrumentation
 from holdfast.engine.ratios import TokenRatios
-from holdfast.engine.reading import RunReader
 from holdfast.engine.retention import Retention, RetentionPolicy
+from holdfast.engine.run_reader import RunReader
 from holdfast.engine.runner import Runner
 from holdfast.engine.spans import Spans
 from holdfast.engine.streams import Streams
@@ -41,10 +41,10 @@ from holdfast.llm.catalog.adapters import Vendors
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.offline import vectors
-from holdfast.netguard import Guard
 from holdfast.private_files import LOCK_FILE, private_paths
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
+from holdfast.ssrf_guard import Guard
 from holdfast.store.database import only_server, open_database, sqlite_path
 from holdfast.store.signals import open_signals
 from holdfast.store.transaction import Database

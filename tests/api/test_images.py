@@ -17,7 +17,7 @@ from ..llm.fakes.chat import ChatProtocol
 from ..llm.fakes.server import FakeVendor
 from ..llm.test_http import listening
 from ..served import ServedClient, served
-from ..test_netguard import LOOPBACK, PIXEL, pictures
+from ..test_ssrf_guard import LOOPBACK, PIXEL, pictures
 
 KEYS = {"openai-proxy": ("OPENAI_API_KEY", "OPENAI_BASE_URL"), "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")}
 SEEN = Image("image/png", base64.b64encode(PIXEL).decode())

@@ -96,7 +96,7 @@ def test_a_process_that_cannot_stop_because_everything_hangs_is_ended() -> None:
         "import threading\n"
         "from holdfast.commands import serving\n"
         "serving._STOP_GRACE_S = 0.1\n"
-        "serving._end_after(0.1)\n"
+        "serving.end_after(0.1)\n"
         "threading.Event().wait()\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import compaction, prompts
+from holdfast.core import compaction, default_texts
 from holdfast.core.compaction import Mode
-from holdfast.core.context import estimate_message, pending_start
 from holdfast.core.messages import CompactionStats, Image, Message, Reasoning, Summary, Text, Turn
+from holdfast.core.model_history import estimate_message, pending_start
 from holdfast.core.records import CompactionSettings
 from holdfast.core.usage import estimate_tokens
 
@@ -189,7 +189,7 @@ def test_the_summariser_reads_a_transcript_of_what_leaves() -> None:
         row("tool", returned("c", "4", "roll_dice")),
     ]
     system, turns = ask(messages, settings())
-    assert system == prompts.SUMMARY["sliding_window"]
+    assert system == default_texts.SUMMARY["sliding_window"]
     assert turns == (
         Turn(
             "user",
@@ -225,7 +225,7 @@ def test_an_agent_that_summarises_itself_keeps_its_prompt_and_turns_as_prefix(
     last = turns[-1].parts[-1]
     assert isinstance(last, Text)
     assert last.text.startswith(compaction.REQUEST_TAG)
-    assert prompts.SUMMARY["self_compact_all"] in last.text
+    assert default_texts.SUMMARY["self_compact_all"] in last.text
     assert_well_formed(turns)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import context, envelopes
+from holdfast.core import envelopes, model_history
 from holdfast.core.messages import (
     AnyPart,
     ClientReturn,
@@ -32,7 +32,7 @@ AT_US = 1_794_766_543_000_000  # 2026-11-15 18:15:43 UTC
 
 
 def history(*messages: Message, window: int = WINDOW, timezone: str = "UTC") -> tuple[Turn, ...]:
-    return context.history(messages, model_handle=MODEL, context_window=window, timezone=timezone)
+    return model_history.history(messages, model_handle=MODEL, context_window=window, timezone=timezone)
 
 
 class TestTheRowsOfATurn:
@@ -52,12 +52,12 @@ class TestTheRowsOfATurn:
             row("approval", call("c2"), run_id="run-2"),
             row("tool", returned("c2"), run_id="run-3"),
         )
-        found = context.rows_of_turn((row("system", "Be brief."), *earlier, *turn), "run-3")
+        found = model_history.rows_of_turn((row("system", "Be brief."), *earlier, *turn), "run-3")
         assert [one.run_id for one in found] == [one.run_id for one in turn]
 
     def test_hold_nothing_of_a_call_that_no_run_made(self) -> None:
         window = (row("assistant", call("c1")), row("tool", returned("c1"), run_id="run-1"))
-        assert context.rows_of_turn(window, "run-1") == [window[1]]
+        assert model_history.rows_of_turn(window, "run-1") == [window[1]]
 
 
 def roles(turns: tuple[Turn, ...]) -> list[str]:
@@ -159,7 +159,7 @@ def test_nothing_but_a_request_that_waits_gives_no_turns() -> None:
 def test_a_call_whose_result_was_never_stored_gets_an_unknown_outcome() -> None:
     turns = history(row("user", "go"), row("assistant", call("c1"), call("c2")), row("tool", returned("c2", "2")))
     lost = only_return(turns, "c1")
-    assert (lost.status, unwrapped(lost)) == ("error", context.OUTCOME_UNKNOWN)
+    assert (lost.status, unwrapped(lost)) == ("error", model_history.OUTCOME_UNKNOWN)
     assert unwrapped(only_return(turns, "c2")) == "2"
 
 
@@ -172,7 +172,7 @@ def test_a_return_without_its_call_is_dropped() -> None:
 
 def test_a_return_from_before_its_call_is_not_taken_for_its_result() -> None:
     turns = history(row("user", "go"), row("tool", returned("c1", "early")), row("assistant", call("c1")))
-    assert unwrapped(only_return(turns, "c1")) == context.OUTCOME_UNKNOWN
+    assert unwrapped(only_return(turns, "c1")) == model_history.OUTCOME_UNKNOWN
 
 
 def test_a_return_that_came_late_is_moved_to_its_call() -> None:
@@ -237,13 +237,13 @@ def test_merged_assistant_rows_stay_attributed_to_the_model_whose_reasoning_they
 
 def test_a_history_that_begins_with_the_assistant_gets_an_opening() -> None:
     turns = history(row("assistant", "welcome"))
-    assert turns[0] == Turn("user", (Text(context.EARLIER_NOT_SHOWN),))
+    assert turns[0] == Turn("user", (Text(model_history.EARLIER_NOT_SHOWN),))
     assert roles(turns) == ["user", "assistant"]
 
 
 def test_empty_texts_are_left_out_and_an_empty_message_says_so() -> None:
     turns = history(row("user", ""), row("assistant", "", call("c1")), row("tool", returned("c1")))
-    assert turns[0].parts == (Text(context.EMPTY_MESSAGE),)
+    assert turns[0].parts == (Text(model_history.EMPTY_MESSAGE),)
     assert turns[1].parts == (call("c1"),)
     assert history(row("user", "", "words"))[0].parts == (Text("words"),)
 
@@ -253,7 +253,7 @@ def test_a_long_return_is_cut_for_the_request_only() -> None:
     turns = history(row("user", "go"), row("assistant", call("c1")), row("tool", stored), window=1_000)
     assert unwrapped(only_return(turns, "c1")) == "x" * 5_000 + "... [truncated 1000 chars]"
     assert len(str(stored.content)) == 6_000
-    assert context.return_char_limit(100_000) == 80_000
+    assert model_history.return_char_limit(100_000) == 80_000
 
 
 def test_a_return_of_several_parts_keeps_its_images_and_has_no_envelope() -> None:
@@ -286,34 +286,39 @@ def test_a_heartbeat_tells_the_model_that_the_user_does_not_see_it() -> None:
 
 
 def test_estimates_count_bytes_of_every_part_and_a_flat_price_for_images() -> None:
-    assert context.estimate_message(row("user", "x" * 384)) == 100
-    assert context.estimate_message(row("user", "é" * 192)) == 100
-    assert context.estimate_message(row("user", Image("image/png", "A" * 9_999))) == context.IMAGE_TOKENS + 4
-    assert context.estimate_message(row("assistant", ToolCall("1234", "tool", "x" * 376), RedactedReasoning(""))) == 100
+    assert model_history.estimate_message(row("user", "x" * 384)) == 100
+    assert model_history.estimate_message(row("user", "é" * 192)) == 100
+    assert (
+        model_history.estimate_message(row("user", Image("image/png", "A" * 9_999))) == model_history.IMAGE_TOKENS + 4
+    )
+    assert (
+        model_history.estimate_message(row("assistant", ToolCall("1234", "tool", "x" * 376), RedactedReasoning("")))
+        == 100
+    )
     two_parts = ToolReturn("1234", "tool", "success", (Text("x" * 300), Text("x" * 80)))
-    assert context.estimate_message(row("tool", two_parts)) == 100
-    assert context.estimate_message(row("tool", ToolReturn("1234", "tool", "success", "x" * 380))) == 100
-    assert context.estimate_message(approved("c1")) == 4
+    assert model_history.estimate_message(row("tool", two_parts)) == 100
+    assert model_history.estimate_message(row("tool", ToolReturn("1234", "tool", "success", "x" * 380))) == 100
+    assert model_history.estimate_message(approved("c1")) == 4
 
 
 def test_a_long_return_is_estimated_as_the_part_of_it_that_is_sent() -> None:
     long = row("tool", ToolReturn("c1", "tool", "success", "x" * 40_000))
     asked = row("assistant", call("c1"))
-    (_, turn) = context.history((asked, long), model_handle="m", context_window=8_000)[1:]
-    sent = context.estimate_context("", context.size_of_turns([turn]))
-    assert context.estimate_shown(long, 8_000) == pytest.approx(sent, abs=40)
-    assert context.estimate_shown(long, 128_000) == context.estimate_message(long)
-    assert context.estimate_shown(row("user", "x" * 40_000), 8_000) == context.estimate_message(
+    (_, turn) = model_history.history((asked, long), model_handle="m", context_window=8_000)[1:]
+    sent = model_history.estimate_context("", model_history.size_of_turns([turn]))
+    assert model_history.estimate_shown(long, 8_000) == pytest.approx(sent, abs=40)
+    assert model_history.estimate_shown(long, 128_000) == model_history.estimate_message(long)
+    assert model_history.estimate_shown(row("user", "x" * 40_000), 8_000) == model_history.estimate_message(
         row("user", "x" * 40_000)
     )
 
 
 def test_the_estimate_of_a_request_grows_with_each_of_its_parts() -> None:
     turns = history(row("user", "hello"))
-    size = context.size_of_turns(turns)
-    bare = context.estimate_context("", size)
-    assert context.estimate_context("x" * 400, size) == bare + 100
-    assert context.estimate_context("", size, ({"name": "x" * 400},)) > bare + 100
+    size = model_history.size_of_turns(turns)
+    bare = model_history.estimate_context("", size)
+    assert model_history.estimate_context("x" * 400, size) == bare + 100
+    assert model_history.estimate_context("", size, ({"name": "x" * 400},)) > bare + 100
 
 
 @given(st.lists(any_row(), max_size=14))

@@ -10,11 +10,10 @@ import pytest
 
 from holdfast.core import heartbeats
 from holdfast.core.argument_stream import ArgumentStream
-from holdfast.core.context import HistoryBuilder, HistoryKey
+from holdfast.core.call_checks import judge, resume
 from holdfast.core.deltas import Reply
 from holdfast.core.events import JudgedCall, ModelReplied, ToolReturned
 from holdfast.core.hold import HeldCall, Hold
-from holdfast.core.judgement import judge, resume
 from holdfast.core.messages import (
     Approve,
     ClientReturn,
@@ -27,6 +26,7 @@ from holdfast.core.messages import (
     ToolCall,
     ToolReturn,
 )
+from holdfast.core.model_history import HistoryBuilder, HistoryKey
 from holdfast.core.records import StopReason
 from holdfast.core.run import CallModel, Done, Phase, RunState, apply, plan
 from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking

@@ -4,8 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.context import HistoryBuilder, HistoryKey, history, size_of_turns
 from holdfast.core.messages import Message, Reasoning, Turn
+from holdfast.core.model_history import HistoryBuilder, HistoryKey, history, size_of_turns
 
 from .rows import MODEL, WINDOW, call, returned, row
 from .strategies import any_row

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core import prompt
+from holdfast.core import system_prompt
 from holdfast.core.memory import LINE_NUMBER_BANNER, Created, Detached, Edited, MemoryChange, edit
 from holdfast.core.records import Agent, Block, ModelChoice
 from holdfast.errors import ToolFailed
@@ -216,7 +216,7 @@ class TestLineNumbers:
     def test_the_banner_that_is_refused_is_the_one_that_the_prompt_shows(self) -> None:
         model = ModelChoice(handle="anthropic/claude", context_window=1_000)
         agent = Agent(id="agent-1", name="a", agent_type="letta_v1_agent", system="", model=model)
-        shown = prompt.compile_system(
+        shown = system_prompt.compile_system(
             agent, [block(value="a")], conversation_id=None, recompiled_at_text="", previous_messages=0
         )
         assert LINE_NUMBER_BANNER in shown

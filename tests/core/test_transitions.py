@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import transitions
-from holdfast.core.context import history
 from holdfast.core.deltas import NOTHING_SAID, Reply
 from holdfast.core.events import AnyEvent
 from holdfast.core.frames import AbandonedFrame, MessageFrame, RetryFrame
 from holdfast.core.hold import NO_TOOLS
 from holdfast.core.messages import Approve, Message, Text, ToolCall, ToolReturn, text_of
+from holdfast.core.model_history import history
 from holdfast.core.run import (
     NEW,
     CallModel,

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import rows
+from holdfast.core.call_checks import judge
 from holdfast.core.deltas import (
     CallDelta,
     Delta,
@@ -20,7 +21,6 @@ from holdfast.core.deltas import (
     UsageDelta,
 )
 from holdfast.core.frames import CallFrame, Frame, HiddenReasoningFrame, ReasoningFrame, TextFrame
-from holdfast.core.judgement import judge
 from holdfast.core.messages import Message, Reasoning, Text
 from holdfast.core.run import CallModel
 from holdfast.core.tool_rules import Choice

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import heartbeats, rows
+from holdfast.core.call_checks import judge
 from holdfast.core.deltas import (
     CallDelta,
     Delta,
@@ -24,7 +25,6 @@ from holdfast.core.deltas import (
     UsageDelta,
 )
 from holdfast.core.frames import CallFrame, Frame, HiddenReasoningFrame, ReasoningFrame, TextFrame
-from holdfast.core.judgement import judge
 from holdfast.core.messages import Message
 from holdfast.core.run import CallModel
 from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking, ToolSpec

@@ -19,7 +19,7 @@ from holdfast.core.messages import Approve, Message, Text
 from holdfast.core.records import CompactionSettings, ModelChoice, Run
 from holdfast.core.spec import RunSpec, ToolSpec
 from holdfast.core.tool_rules import RequiresApproval
-from holdfast.engine.loading import load_state
+from holdfast.engine.run_loading import load_state
 from holdfast.engine.shared_spec import SHARED, SharedParts, own_part, shared_part
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents, journal, messages, runs, specs, threads, tools

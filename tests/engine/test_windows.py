@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from holdfast.core.context import HistoryBuilder
 from holdfast.core.messages import Message, Text
+from holdfast.core.model_history import HistoryBuilder
 from holdfast.engine.windows import Windows
 
 

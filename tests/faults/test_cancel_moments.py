@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.actions.runs import cancel as cancel_runs
-from holdfast.core.egress import entries
+from holdfast.core.egress_policy import entries
 from holdfast.core.messages import ToolReturn
 from holdfast.core.rows import DENIED_BY_CANCEL
 from holdfast.core.run import OpenCall

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.context import history
 from holdfast.core.messages import Message
+from holdfast.core.model_history import history
 from holdfast.llm.anthropic.payload import messages_payload
 from holdfast.llm.base import ModelRequest, NamedTool
 from tests.core.rows import MODEL

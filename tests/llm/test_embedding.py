@@ -15,7 +15,7 @@ from holdfast.errors import AddressRefused, BadReply, NotFound, Rejected, Unsupp
 from holdfast.llm.catalog.adapters import Vendors
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.llm.offline import vectors
-from holdfast.netguard import Guard
+from holdfast.ssrf_guard import Guard
 
 from .listing import ListingServer, endpoint_at, listing
 

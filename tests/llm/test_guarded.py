@@ -13,7 +13,7 @@ from holdfast.llm.base import Abilities, Model
 from holdfast.llm.catalog.adapters import Vendors
 from holdfast.llm.catalog.catalog import Closable
 from holdfast.llm.endpoint import Endpoint, is_written_by_user
-from holdfast.netguard import Guard
+from holdfast.ssrf_guard import Guard
 from tests.names import PRIVATE, PUBLIC, Names, one_port_on
 
 from .adapters import ADAPTERS, Adapter, info

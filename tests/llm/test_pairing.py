@@ -10,7 +10,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.core.context import history
 from holdfast.core.messages import (
     AnyPart,
     Image,
@@ -23,6 +22,7 @@ from holdfast.core.messages import (
     ToolCall,
     ToolReturn,
 )
+from holdfast.core.model_history import history
 from holdfast.llm.base import ModelRequest
 from holdfast.llm.http import Http
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import prompt
+from holdfast.core import system_prompt
 from holdfast.core.messages import ToolCall
 from holdfast.core.records import Agent, Block, ModelChoice
 from holdfast.llm.base import ToolSchema
@@ -24,7 +24,7 @@ def block(label: str, value: str = "", *, read_only: bool = False) -> Block:
 def system_of(*blocks: Block, handle: str = "holdfast/offline") -> str:
     model = ModelChoice(handle=handle, context_window=1_000)
     agent = Agent(id="agent-1", name="a", agent_type="letta_v1_agent", system="Be kind.", model=model)
-    return prompt.compile_system(agent, blocks, conversation_id=None, recompiled_at_text="", previous_messages=0)
+    return system_prompt.compile_system(agent, blocks, conversation_id=None, recompiled_at_text="", previous_messages=0)
 
 
 def shipped(*names: str) -> list[ToolSchema]:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast.core import rows
+from holdfast.core.call_checks import judge, resume
 from holdfast.core.compaction import cut
-from holdfast.core.context import history
 from holdfast.core.deltas import FinishReason
 from holdfast.core.events import (
     AnyEvent,
@@ -29,7 +29,6 @@ from holdfast.core.events import (
     ToolsStarted,
 )
 from holdfast.core.hold import Hold
-from holdfast.core.judgement import judge, resume
 from holdfast.core.messages import (
     AnyPart,
     Approve,
@@ -44,6 +43,7 @@ from holdfast.core.messages import (
     ToolCall,
     ToolReturn,
 )
+from holdfast.core.model_history import history
 from holdfast.core.records import CompactionSettings
 from holdfast.core.run import (
     NEW,

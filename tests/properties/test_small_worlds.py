@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from holdfast.core.call_checks import judge, resume
 from holdfast.core.events import (
     AnyEvent,
     CancelAsked,
@@ -19,7 +20,6 @@ from holdfast.core.events import (
     ToolsStarted,
 )
 from holdfast.core.hold import Hold
-from holdfast.core.judgement import judge, resume
 from holdfast.core.messages import Approve, Deny, ToolCall
 from holdfast.core.run import (
     NEW,

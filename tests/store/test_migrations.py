@@ -20,7 +20,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from holdfast.core.words import query_words
+from holdfast.core.search_words import query_words
 from holdfast.store import passage_search, sqlite
 from holdfast.store.database import DatabaseError, open_database
 from holdfast.store.migrations import revision, upgrade

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import ids
 from holdfast.core.records import Archive, Passage
-from holdfast.core.words import query_words
+from holdfast.core.search_words import query_words
 from holdfast.errors import Conflict, NotFound
 from holdfast.store import archives, passage_search, passages
 from holdfast.store.database import Database, Transaction, open_database

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from holdfast.core.egress import Egress
+from holdfast.core.egress_policy import Egress
 from holdfast.tools.sandbox.contract import EgressConfig, IsolationLayers
 from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 from tests.tools.modes import job, text_of

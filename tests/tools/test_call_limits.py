@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.core.egress import Egress
+from holdfast.core.egress_policy import Egress
 from holdfast.tools.sandbox import call_limits
 from holdfast.tools.sandbox.contract import EgressConfig, Limits
 from tests.tools.modes import MODES, job, opened, text_of

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.egress import Egress, entries
+from holdfast.core.egress_policy import Egress, entries
 from holdfast.tools.base import Job, Outcome
 from holdfast.tools.sandbox.contract import EgressConfig, IsolationLayers
 from holdfast.tools.sandbox.destinations import Judge

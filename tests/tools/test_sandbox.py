@@ -20,7 +20,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from holdfast.core.egress import Egress, entries
+from holdfast.core.egress_policy import Egress, entries
 from holdfast.core.messages import Image, Text
 from holdfast.tools.base import Job, Outcome
 from holdfast.tools.sandbox.contract import EgressConfig, IsolationLayers, Limits
@@ -716,7 +716,7 @@ async def test_tools_die_when_the_server_is_killed(listener: socket.socket, mode
     source = f"{CONNECT}\ndef spin(port: int):\n    line = connect(port)\n{LOOPS['daemon']}"
     server = f"""
 import asyncio
-from holdfast.core.egress import Egress
+from holdfast.core.egress_policy import Egress
 from holdfast.tools.base import Job
 from holdfast.tools.sandbox.contract import EgressConfig, IsolationLayers
 from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox

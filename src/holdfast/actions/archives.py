@@ -10,7 +10,7 @@ import msgspec
 from holdfast import ids
 from holdfast.actions.agents.model_choice import chosen_embedding
 from holdfast.actions.queries import Page, read_page
-from holdfast.core.moments import moments
+from holdfast.core.dates import moments
 from holdfast.core.records import Archive, Passage
 from holdfast.engine.archival import ArchivalMemory, Hit, NewPassage, Search, model_in
 from holdfast.errors import Invalid, NotFound, Unprocessable

@@ -9,8 +9,8 @@ from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
 from holdfast.engine.compacting import Compactor
-from holdfast.engine.reading import RunReader
 from holdfast.engine.retention import Retention
+from holdfast.engine.run_reader import RunReader
 from holdfast.engine.streams import Streams
 from holdfast.engine.worker import Worker
 from holdfast.llm.base import Catalog

@@ -18,9 +18,9 @@ from holdfast.llm.catalog.base_urls import base_url
 from holdfast.llm.catalog.discovery import can_list
 from holdfast.llm.catalog.environment import bedrock_endpoint, vertex_endpoint
 from holdfast.llm.endpoint import Endpoint
-from holdfast.netguard import check_url
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
+from holdfast.ssrf_guard import check_url
 from holdfast.store import providers as provider_rows
 from holdfast.store import sealed
 from holdfast.store.transaction import Database, Transaction

@@ -15,10 +15,10 @@ from holdfast.api.json import json_response
 from holdfast.core.frames import CompactionFrame, ErrorFrame, MessageFrame, StopFrame, UsageFrame
 from holdfast.core.messages import Image, Message, image_of
 from holdfast.core.records import Run
-from holdfast.engine.reading import require_replayable
+from holdfast.engine.run_reader import require_replayable
 from holdfast.engine.streams import PACKET_GAP_S, Numbered, RunStream
 from holdfast.errors import Invalid
-from holdfast.netguard import Unresolved, check_url
+from holdfast.ssrf_guard import Unresolved, check_url
 from holdfast.wire.inputs import ParsedInput, input_of, resolve_images
 from holdfast.wire.requests import LettaRequest, LettaStreamingRequest, RetrieveStreamRequest
 from holdfast.wire.responses import letta_response
@@ -37,11 +37,11 @@ async def parse(deps: Holdfast, request: LettaRequest) -> ParsedInput:
     parsed = input_of(request)
     if not parsed.image_urls:
         return parsed
-    from holdfast import outgoing  # noqa: PLC0415 - aiohttp is slow to import
+    from holdfast import outgoing_http  # noqa: PLC0415 - aiohttp is slow to import
 
     fetched: dict[str, Image] = {}
     for url in parsed.image_urls:
-        media_type, content = await outgoing.fetch_image(url, deps.settings.reachable_hosts)
+        media_type, content = await outgoing_http.fetch_image(url, deps.settings.reachable_hosts)
         image = image_of(media_type, content)
         if image is None:
             raise Invalid(f"The image at {url} is empty, or is not the {media_type} that its server calls it.")

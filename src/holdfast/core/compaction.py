@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
-from holdfast.core import prompts
+from holdfast.core import default_texts
 from holdfast.core.budget import calibrated
-from holdfast.core.context import BYTES_PER_TOKEN, estimate_message, history, pending_start
 from holdfast.core.messages import (
     CompactionStats,
     Message,
@@ -21,6 +20,7 @@ from holdfast.core.messages import (
     content_text,
     text_of,
 )
+from holdfast.core.model_history import BYTES_PER_TOKEN, estimate_message, history, pending_start
 from holdfast.core.records import CompactionSettings
 
 Mode = Literal["sliding_window", "all", "self_compact_all", "self_compact_sliding_window"]
@@ -120,7 +120,7 @@ def summary_request(
 
     The `self_` modes keep the agent's own prompt and turns as the prefix, so that a vendor's cache serves them again.
     """
-    prompt = settings.prompt or prompts.SUMMARY[settings.mode]
+    prompt = settings.prompt or default_texts.SUMMARY[settings.mode]
     if is_own_summary(settings.mode):
         turns = history(evicted, model_handle=model_handle, context_window=context_window, timezone=timezone)
         return system, _asked_last(turns, Text(f"{REQUEST_TAG}\n{prompt}\n</summary_request>"))
@@ -128,7 +128,10 @@ def summary_request(
     asked = Turn("user", (Text(f"{REQUEST_TAG}\n{transcript(evicted, limit)}\n</summary_request>"),))
     if not settings.prompt_acknowledgement:
         return prompt, (asked,)
-    agreed = Turn("user", (Text(prompts.SUMMARY_ANNOUNCED),)), Turn("assistant", (Text(prompts.SUMMARY_AGREED),))
+    agreed = (
+        Turn("user", (Text(default_texts.SUMMARY_ANNOUNCED),)),
+        Turn("assistant", (Text(default_texts.SUMMARY_AGREED),)),
+    )
     return prompt, (*agreed, asked)
 
 

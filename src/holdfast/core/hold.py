@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core.context import cut_content
 from holdfast.core.fingerprint import ToolIdentity
 from holdfast.core.messages import Approve, ClientReturn, Decision, ToolCall
+from holdfast.core.model_history import cut_content
 from holdfast.errors import Conflict, Invalid
 
 

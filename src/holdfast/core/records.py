@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.core import egress
-from holdfast.core.egress import Egress
+from holdfast.core import egress_policy
+from holdfast.core.egress_policy import Egress
 from holdfast.core.tool_rules import Rule
 from holdfast.core.usage import Usage
 
@@ -78,7 +78,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def egress(self) -> Egress | None:
         """What its owner lets it connect to, said with tags such as `egress:none`; None leaves it to the server."""
-        return egress.of_tags(self.tags)
+        return egress_policy.of_tags(self.tags)
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core import heartbeats, rows, tool_rules
+from holdfast.core.call_checks import judge
 from holdfast.core.deltas import Reply
 from holdfast.core.events import (
     RETURNED_CHARS,
@@ -30,7 +31,6 @@ from holdfast.core.events import (
 )
 from holdfast.core.frames import AbandonedFrame, Frame, RetryFrame, message_frames
 from holdfast.core.hold import HeldTools, Hold, client_answers
-from holdfast.core.judgement import judge
 from holdfast.core.messages import Message, Reasoning, Text, ToolReturn, content_text
 from holdfast.core.records import StepStatus, StopReason
 from holdfast.core.run import CallModel, OpenCall, Phase, RunState, apply, held_calls

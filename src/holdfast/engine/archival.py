@@ -17,8 +17,8 @@ import msgspec
 from holdfast import ids
 from holdfast.core.fusion import fuse_rankings
 from holdfast.core.records import Agent, Archive, Passage
+from holdfast.core.search_words import query_words
 from holdfast.core.usage import estimate_tokens
-from holdfast.core.words import query_words
 from holdfast.engine.clock import Clock
 from holdfast.errors import (
     AddressRefused,

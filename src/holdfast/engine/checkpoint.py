@@ -18,15 +18,15 @@ from holdfast.core.run import Phase, RunState, Settle, plan
 from holdfast.core.transitions import Failure
 from holdfast.engine.archival import ArchiveChanged, PassageWrite, commit
 from holdfast.engine.clock import Clock
-from holdfast.engine.loading import load_run
 from holdfast.engine.ratios import store_ratio
+from holdfast.engine.run_loading import load_run
 from holdfast.engine.scope import CancelScope
 from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, store_frames
 from holdfast.engine.waiting import until_database_answers
 from holdfast.errors import BugError, LeaseLost, RunInterrupted
 from holdfast.store import frames as frame_rows
-from holdfast.store import holds, journal, memory_edits, messages, run_end, runs, steps, threads, traces
+from holdfast.store import holds, journal, last_run, memory_edits, messages, runs, steps, threads, traces
 from holdfast.store.transaction import Database, DatabaseError, Transaction
 
 _encoder = msgspec.json.Encoder()
@@ -210,7 +210,7 @@ async def _advance(
     if outcome == "cancelling":
         raise CancelPending(f"run {run.id} was asked to stop")
     if outcome == "ok" and end is not None:
-        await run_end.record(tx, run, end.stop_reason, end.now_us, end.duration_ns)
+        await last_run.record(tx, run, end.stop_reason, end.now_us, end.duration_ns)
     return outcome == "ok"
 
 

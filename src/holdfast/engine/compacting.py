@@ -11,7 +11,7 @@ from random import random
 import msgspec
 
 from holdfast import ids
-from holdfast.core import budget, compaction, context
+from holdfast.core import budget, compaction, model_history
 from holdfast.core.deltas import ReplyFolder
 from holdfast.core.messages import Message, Summary, text_of
 from holdfast.core.records import CompactionSettings, ModelChoice
@@ -93,10 +93,10 @@ class Compactor:
 
     async def _try(self, wanted: CompactionJob, settings: CompactionSettings, ratio: float | None) -> Compaction | None:
         window, model = wanted.window, wanted.model
-        overhead = context.estimate_tools(wanted.tools)
+        overhead = model_history.estimate_tools(wanted.tools)
 
         def estimate(row: Message) -> int:
-            return context.estimate_shown(row, model.context_window)
+            return model_history.estimate_shown(row, model.context_window)
 
         place = compaction.cut(
             window,
@@ -212,7 +212,7 @@ def system_too_long(tokens: int, context_window: int) -> SystemPromptTooLong:
 def _require_small_system(wanted: CompactionJob, ratio: float | None) -> None:
     """Nothing that can be summarised would help."""
     fixed = wanted.window[: compaction.first_evictable(wanted.window)]
-    guess = sum(map(context.estimate_message, fixed)) + context.estimate_tools(wanted.tools)
+    guess = sum(map(model_history.estimate_message, fixed)) + model_history.estimate_tools(wanted.tools)
     tokens = budget.calibrated(guess, ratio)
     if tokens >= wanted.model.context_window:
         raise system_too_long(tokens, wanted.model.context_window)

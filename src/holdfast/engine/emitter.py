@@ -8,9 +8,9 @@ when the reply ends, so their fragments wait until then. Any other call is shown
 from __future__ import annotations
 
 from holdfast.core import tool_rules
+from holdfast.core.call_checks import judge
 from holdfast.core.deltas import CallDelta, Delta, OmittedDelta, ReasoningDelta, RedactedDelta, TextDelta
 from holdfast.core.frames import CallFrame, Frame, HiddenReasoningFrame, ReasoningFrame, TextFrame
-from holdfast.core.judgement import judge
 from holdfast.core.messages import ToolCall
 from holdfast.core.run import CallModel
 from holdfast.core.spec import RunSpec

@@ -12,9 +12,9 @@ import msgspec
 from holdfast.core import heartbeats
 from holdfast.core.argument_stream import ArgumentStream, Piece
 from holdfast.core.arguments import all_arguments_of
+from holdfast.core.call_checks import judge
 from holdfast.core.deltas import CallDelta, Delta, OmittedDelta, ReasoningDelta, RedactedDelta, TextDelta
 from holdfast.core.frames import CallFrame, Frame, HiddenReasoningFrame, ReasoningFrame, TextFrame
-from holdfast.core.judgement import judge
 from holdfast.core.messages import ToolCall
 from holdfast.core.run import CallModel
 from holdfast.core.spec import HeartbeatLoop, RunSpec

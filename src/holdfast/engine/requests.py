@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from holdfast.core import context, envelopes, heartbeats, prompt, tool_rules
+from holdfast.core import envelopes, heartbeats, model_history, system_prompt, tool_rules
 from holdfast.core.messages import Message, Text, text_of
 from holdfast.core.records import Agent, Block
 from holdfast.core.run import CallModel
@@ -17,7 +17,11 @@ from holdfast.store.transaction import Transaction
 
 
 def build(
-    spec: RunSpec, intent: CallModel, window: list[Message], run_id: str, history_builder: context.HistoryBuilder
+    spec: RunSpec,
+    intent: CallModel,
+    window: list[Message],
+    run_id: str,
+    history_builder: model_history.HistoryBuilder,
 ) -> ModelRequest:
     model = spec.model
     built = history(spec, window, run_id, history_builder)
@@ -56,11 +60,11 @@ def _heartbeat_schema(spec: RunSpec, loop: HeartbeatLoop, tool: ToolSpec) -> Too
 
 
 def history(
-    spec: RunSpec, window: list[Message], run_id: str, history_builder: context.HistoryBuilder
-) -> context.History:
-    rows = context.rows_of_turn(window, run_id) if spec.autoclear else window
+    spec: RunSpec, window: list[Message], run_id: str, history_builder: model_history.HistoryBuilder
+) -> model_history.History:
+    rows = model_history.rows_of_turn(window, run_id) if spec.autoclear else window
     thinking = spec.heartbeats is not None and spec.heartbeats.thinking
-    key = context.HistoryKey(spec.model.handle, spec.model.context_window, spec.timezone, thinking)
+    key = model_history.HistoryKey(spec.model.handle, spec.model.context_window, spec.timezone, thinking)
     return history_builder.build(rows, key)
 
 
@@ -82,7 +86,7 @@ def system_message(
     now_us: int,
 ) -> Message:
     """The thread's system message compiled anew; it keeps its id."""
-    compiled = prompt.compile_system(
+    compiled = system_prompt.compile_system(
         agent,
         blocks,
         conversation_id=conversation_id,

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from random import random
 
-from holdfast.core import budget, context, prompt
+from holdfast.core import budget, model_history, system_prompt
 from holdfast.core.deltas import NOTHING_SAID, Reply
 from holdfast.core.frames import CompactionFrame
 from holdfast.core.messages import ToolReturn
@@ -192,7 +192,7 @@ class Runner:
         session.metrics.prompt_guess = tokens
         if tokens <= budget.prompt_limit(window, request.max_output_tokens) or session.state.overflows:
             return guess
-        fixed = budget.calibrated(context.estimate_context(request.system, 0, request.tools), ratio)
+        fixed = budget.calibrated(model_history.estimate_context(request.system, 0, request.tools), ratio)
         if fixed >= window:
             raise system_too_long(fixed, window)
         raise ContextTooLong(f"The request has about {tokens} tokens; the context window holds {window}.")
@@ -284,7 +284,7 @@ class Runner:
         """The stored system message follows the memory; its bytes stay the same while nothing it shows has changed."""
         if not session.is_fresh:
             session.blocks = await self._inline.current_blocks(session)
-        if prompt.digest(session.agent, session.blocks, session.run.conversation_id) != session.system_digest:
+        if system_prompt.digest(session.agent, session.blocks, session.run.conversation_id) != session.system_digest:
             await self._wait_stored(session, scope)
             await self._recompile(session, scope)
 
@@ -295,7 +295,7 @@ class Runner:
             await scope.run(session.until_stored())
 
     async def _recompile(self, session: Session, scope: CancelScope) -> None:
-        digest = prompt.digest(session.agent, session.blocks, session.run.conversation_id)
+        digest = system_prompt.digest(session.agent, session.blocks, session.run.conversation_id)
         # Waits here, because a summary that was paid for may be in the draft.
         stored, archived = await until_database_answers(
             lambda: self._database.read(lambda tx: requests.counts(tx, session.run.agent_id, session.run.thread_id)),

@@ -14,11 +14,11 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core import transitions
-from holdfast.core.context import HistoryBuilder
 from holdfast.core.deltas import Reply
 from holdfast.core.frames import AbandonedFrame
 from holdfast.core.hold import NO_TOOLS, HeldTools
 from holdfast.core.messages import Message, ToolReturn
+from holdfast.core.model_history import HistoryBuilder
 from holdfast.core.records import Block, ProviderTrace, Step, StopReason
 from holdfast.core.run import CallModel, OpenCall
 from holdfast.core.spec import RunSpec
@@ -27,7 +27,7 @@ from holdfast.core.usage import Usage, cost
 from holdfast.engine.archival import PassageWrite
 from holdfast.engine.clock import Clock, reading_at
 from holdfast.engine.draft import Draft, MemoryWrite
-from holdfast.engine.loading import LoadedRun
+from holdfast.engine.run_loading import LoadedRun
 from holdfast.engine.step_metrics import StepMetrics, pending_step
 from holdfast.engine.streams import RunStream
 

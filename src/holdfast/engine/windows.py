@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core.context import HistoryBuilder
 from holdfast.core.messages import Message, Text
+from holdfast.core.model_history import HistoryBuilder
 
 _encode = msgspec.json.Encoder().encode
 MOST_MESSAGES: Final = 20_000

@@ -16,7 +16,7 @@ from holdfast.engine.bus import Bus, Watch
 from holdfast.engine.checkpoint import end_unreadable
 from holdfast.engine.clock import Clock
 from holdfast.engine.failures import classify
-from holdfast.engine.loading import SKIPPED_AFTER_DEATH, LoadedRun, load_run
+from holdfast.engine.run_loading import SKIPPED_AFTER_DEATH, LoadedRun, load_run
 from holdfast.engine.runner import Runner
 from holdfast.engine.scope import CancelScope
 from holdfast.engine.session import Session

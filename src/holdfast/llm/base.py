@@ -7,9 +7,9 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from holdfast.core.context import estimate_context, size_of_turns
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import Turn
+from holdfast.core.model_history import estimate_context, size_of_turns
 from holdfast.core.usage import Price as Price  # adapters and catalogs find it beside ModelInfo
 from holdfast.llm.endpoint import Endpoint
 

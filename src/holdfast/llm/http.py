@@ -20,9 +20,9 @@ from holdfast.llm import failures
 from holdfast.llm.broken_json import NOT_JSON
 from holdfast.llm.endpoint import Endpoint, is_written_by_user
 from holdfast.llm.sse import Event, SseReader
-from holdfast.netguard import Guard
-from holdfast.outgoing import guarded_connector, refused_by_guard
+from holdfast.outgoing_http import guarded_connector, refused_by_guard
 from holdfast.settings import is_loopback
+from holdfast.ssrf_guard import Guard
 
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _MAX_LIST_BYTES: Final = 16 * 1024 * 1024

@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import bindparam, delete, func, select, update
 
 from holdfast.core.records import Passage
-from holdfast.core.words import words_of
+from holdfast.core.search_words import words_of
 from holdfast.errors import NotFound
 from holdfast.store.archive_tables import agent_archives, passage_tags, passage_vectors, passages
 from holdfast.store.blocks import contains_text

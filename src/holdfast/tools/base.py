@@ -7,9 +7,9 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from holdfast.core.egress import Egress
+from holdfast.core.dates import moments
+from holdfast.core.egress_policy import Egress
 from holdfast.core.messages import Content, Status, Text
-from holdfast.core.moments import moments
 from holdfast.errors import ToolFailed
 
 _FAILURE_CHARS: Final = 1_000

@@ -9,7 +9,7 @@ import msgspec
 from typing_extensions import TypedDict
 
 from holdfast import ids
-from holdfast.core import prompts
+from holdfast.core import default_texts
 from holdfast.core.messages import Message
 from holdfast.core.records import Agent, Block, CompactionSettings, Tool
 from holdfast.wire import messages, times
@@ -223,7 +223,7 @@ def compaction_view(settings: CompactionSettings, handle: str) -> dict[str, Any]
         "clip_chars": settings.clip_chars,
         "model": settings.model or handle,
         "model_settings": settings.model_settings,
-        "prompt": settings.prompt or prompts.SUMMARY[settings.mode],
+        "prompt": settings.prompt or default_texts.SUMMARY[settings.mode],
         "prompt_acknowledgement": settings.prompt_acknowledgement,
     }
 

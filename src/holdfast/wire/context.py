@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 from typing_extensions import TypedDict
 
-from holdfast.core import budget, context, prompts
+from holdfast.core import budget, default_texts, model_history
 from holdfast.core.messages import Message, text_of
-from holdfast.core.prompt import Sections
 from holdfast.core.records import Agent, Thread, Tool
+from holdfast.core.system_prompt import Sections
 from holdfast.core.usage import estimate_tokens
 from holdfast.wire.messages import stored_view
 
@@ -55,7 +55,7 @@ class ContextOverview(TypedDict):
 
 def context_overview(contents: Contents, context_window: int, ratio: float | None = None) -> ContextOverview:
     sections = contents.sections
-    instructions = sections.instructions.replace(prompts.CORE_MEMORY, "").strip()
+    instructions = sections.instructions.replace(default_texts.CORE_MEMORY, "").strip()
     said = contents.window[1:]
     summaries = [row for row in said if row.role == "summary"]
     rest = [row for row in said if row.role != "summary"]
@@ -69,8 +69,8 @@ def context_overview(contents: Contents, context_window: int, ratio: float | Non
         "summary_memory": "\n\n".join(text_of(row.parts) for row in summaries),
     }
     guesses = {name: estimate_tokens(text) for name, text in texts.items()}
-    guesses["functions"] = context.estimate_tools(functions)
-    guesses["messages"] = sum(context.estimate_shown(row, context_window) for row in rest)
+    guesses["functions"] = model_history.estimate_tools(functions)
+    guesses["messages"] = sum(model_history.estimate_shown(row, context_window) for row in rest)
     weights = {name: budget.calibrated(guess, ratio) for name, guess in guesses.items()}
     return {
         "context_window_size_max": context_window,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
-from holdfast.core.egress import Egress
+from holdfast.core.egress_policy import Egress
 from holdfast.tools.base import Job
 from holdfast.tools.sandbox import fork_server_client
 from holdfast.tools.sandbox.contract import EgressConfig, IsolationLayers, Limits

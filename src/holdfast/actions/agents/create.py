@@ -13,8 +13,8 @@ from holdfast.actions.agents.first_messages import first_messages
 from holdfast.actions.agents.model_choice import Defaults, Embedding, chosen_embedding, first_choice, own_wish
 from holdfast.actions.blocks import check_limit
 from holdfast.actions.tools import base_tools
-from holdfast.core import prompt
-from holdfast.core.prompts import DEFAULT_SYSTEM, SUMMARY
+from holdfast.core import system_prompt
+from holdfast.core.default_texts import DEFAULT_SYSTEM, SUMMARY
 from holdfast.core.records import Agent, Block, CompactionSettings, ModelChoice, Thread, Tool
 from holdfast.core.tool_rules import Rule, RunFirst
 from holdfast.errors import Invalid, NotFound, Unsupported
@@ -244,7 +244,7 @@ async def _begin_thread(
     await thread_rows.insert(tx, Thread(id=agent.id, agent_id=agent.id, created_us=now_us, updated_us=now_us))
     await message_rows.insert_many(tx, agent.id, messages)
     await thread_rows.append(tx, agent.id, message_ids)
-    await thread_rows.set_system_digest(tx, agent.id, prompt.digest(agent, blocks, None))
+    await thread_rows.set_system_digest(tx, agent.id, system_prompt.digest(agent, blocks, None))
     return message_ids
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import ids
-from holdfast.core import envelopes, prompt
+from holdfast.core import envelopes, system_prompt
 from holdfast.core.messages import Message, Text, Thoughts, ToolCall, ToolReturn
 from holdfast.core.records import Agent, Block
 from holdfast.errors import Invalid
@@ -25,7 +25,7 @@ _MESSENGERS: Final = frozenset({"memgpt_agent", "memgpt_v2_agent", "voice_convo_
 def first_messages(
     agent: Agent, blocks: Sequence[Block], sequence: Sequence[InitialMessage] | None, now_us: int
 ) -> list[Message]:
-    system = prompt.compile_system(
+    system = system_prompt.compile_system(
         agent,
         blocks,
         conversation_id=None,

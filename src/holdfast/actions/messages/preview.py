@@ -13,10 +13,10 @@ from holdfast.actions.messages.send import (
     refuse_while_pending,
 )
 from holdfast.actions.runs.spec import freeze
-from holdfast.core import prompt
-from holdfast.core.context import HistoryBuilder
+from holdfast.core import system_prompt
 from holdfast.core.events import RunStarted
 from holdfast.core.messages import Message
+from holdfast.core.model_history import HistoryBuilder
 from holdfast.core.records import Run
 from holdfast.core.run import NEW, CallModel, apply, plan
 from holdfast.engine import requests
@@ -55,7 +55,7 @@ def _unstored_run(context: AcceptContext, now_us: int) -> Run:
 async def _current_window(database: Database, context: AcceptContext, now_us: int) -> list[Message]:
     """With the system message as a run would bring it up to date."""
     conversation_id = context.thread.conversation_id
-    if prompt.digest(context.agent, context.blocks, conversation_id) == context.system_digest:
+    if system_prompt.digest(context.agent, context.blocks, conversation_id) == context.system_digest:
         return context.window
     stored, archived = await database.read(lambda tx: requests.counts(tx, context.agent.id, context.thread.id))
     system = requests.system_message(

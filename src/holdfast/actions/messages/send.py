@@ -15,17 +15,17 @@ import msgspec
 
 from holdfast import ids
 from holdfast.actions.runs.spec import freeze
-from holdfast.core.context import return_char_limit
+from holdfast.core.call_checks import resume
 from holdfast.core.events import AnyEvent, Resumed, RunStarted
 from holdfast.core.fingerprint import identity_of
 from holdfast.core.hold import answers_same_calls, check_answer, cut_answer, run_names
-from holdfast.core.judgement import resume
 from holdfast.core.messages import Decision, Message, Text
+from holdfast.core.model_history import return_char_limit
 from holdfast.core.records import PARENT, PARENT_WAITS, Agent, Block, Run, Step, Thread, Tool
 from holdfast.core.run import NEW, CallModel, apply, plan
 from holdfast.core.spec import RunSpec
 from holdfast.engine.clock import Clock
-from holdfast.engine.loading import LoadedRun, blocks_in_view
+from holdfast.engine.run_loading import LoadedRun, blocks_in_view
 from holdfast.engine.shared_spec import SharedParts, own_part
 from holdfast.engine.step_metrics import pending_step
 from holdfast.engine.streams import RunStream

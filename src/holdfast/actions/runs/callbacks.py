@@ -109,13 +109,13 @@ class Callbacks:
         )
 
     async def _post(self, url: str, body: bytes) -> _Tried:
-        from holdfast import outgoing  # noqa: PLC0415 - aiohttp is slow to import
+        from holdfast import outgoing_http  # noqa: PLC0415 - aiohttp is slow to import
 
         try:
-            status = await outgoing.post_json(url, body, self._allowed_hosts, TIMEOUT_S)
+            status = await outgoing_http.post_json(url, body, self._allowed_hosts, TIMEOUT_S)
         except Invalid as refused:
             return _Tried(error=refused.message[:_ERROR_CHARS])
-        except outgoing.Unreachable as unreachable:
+        except outgoing_http.Unreachable as unreachable:
             return _Tried(error=str(unreachable)[:_ERROR_CHARS], again=True)
         return _Tried(status, again=status >= 500)
 

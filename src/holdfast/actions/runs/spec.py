@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.actions.agents.model_choice import CallSettings, moved
-from holdfast.core import heartbeats, prompt
+from holdfast.core import heartbeats, system_prompt
 from holdfast.core.records import Agent, ModelChoice, Thread, Tool
 from holdfast.core.spec import Effect, HeartbeatLoop, RunSpec, Speaking, ToolSpec
 from holdfast.llm.anthropic.traits import loses_thinking
@@ -49,7 +49,7 @@ async def freeze(
         stream_tokens=stream_tokens,
         include_compaction=request.include_compaction_messages,
         override_system=request.override_system,
-        skills=prompt.skills_section([skill.model_dump() for skill in request.client_skills or ()]),
+        skills=system_prompt.skills_section([skill.model_dump() for skill in request.client_skills or ()]),
         autoclear=agent.message_buffer_autoclear,
         heartbeats=_heartbeats(model, request) if agent.agent_type in heartbeats.AGENT_TYPES else None,
     )

@@ -6,14 +6,14 @@ from holdfast.actions.agents.first_messages import first_messages
 from holdfast.actions.agents.read import whole_state
 from holdfast.actions.runs.spec import effective_model
 from holdfast.actions.threads.find import require_idle
-from holdfast.core import envelopes, prompt
+from holdfast.core import envelopes, system_prompt
 from holdfast.core.messages import Message, text_of
 from holdfast.core.records import Agent, Block, Thread
 from holdfast.engine import requests
 from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
-from holdfast.engine.loading import blocks_in_view
 from holdfast.engine.ratios import TokenRatios
+from holdfast.engine.run_loading import blocks_in_view
 from holdfast.errors import NotFound
 from holdfast.llm.base import Catalog
 from holdfast.store import agents, blocks, holds, messages, passages, threads, tools
@@ -72,7 +72,7 @@ async def _contents(tx: Transaction, agent_id: str, thread_id: str, now_us: int)
     if thread.agent_id != agent_id:
         raise NotFound(f"Conversation {thread_id} not found")
     archived = await passages.count_of_agent(tx, agent_id)
-    sections = prompt.compile_sections(
+    sections = system_prompt.compile_sections(
         agent,
         await blocks_in_view(tx, thread),
         conversation_id=thread.conversation_id,
@@ -101,7 +101,7 @@ async def recompile_system(
     agent = await agents.get(tx, thread.agent_id)
     in_view = await blocks_in_view(tx, thread)
     known = await _stored_system(tx, thread_id)
-    digest = prompt.digest(agent, in_view, thread.conversation_id)
+    digest = system_prompt.digest(agent, in_view, thread.conversation_id)
     if not update_timestamp and digest == await threads.system_digest(tx, thread_id):
         return text_of(known.parts)
     system = await _compiled(tx, known, agent, in_view, thread, now_us)

@@ -12,12 +12,12 @@ from holdfast import ids
 from holdfast.actions.queries import Page, ThreadFilter
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.threads.find import require_idle
-from holdfast.core import envelopes, prompt
+from holdfast.core import envelopes, system_prompt
 from holdfast.core.messages import Message, Text
 from holdfast.core.records import Agent, Block, Thread
 from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
-from holdfast.engine.loading import blocks_in_view
+from holdfast.engine.run_loading import blocks_in_view
 from holdfast.errors import Invalid, NotFound
 from holdfast.llm.base import Catalog
 from holdfast.store import agents, blocks, holds, messages, threads
@@ -161,7 +161,7 @@ async def _begin(tx: Transaction, agent: Agent, thread: Thread, now_us: int) -> 
     """Stores the thread with its system message, compiled at once."""
     await threads.insert(tx, thread)
     in_view = await blocks_in_view(tx, thread)
-    text = prompt.compile_system(
+    text = system_prompt.compile_system(
         agent,
         in_view,
         conversation_id=thread.id,
@@ -171,7 +171,7 @@ async def _begin(tx: Transaction, agent: Agent, thread: Thread, now_us: int) -> 
     system = Message(id=ids.new("message"), role="system", parts=(Text(text),), created_us=now_us)
     await messages.insert_many(tx, agent.id, [system])
     await threads.append(tx, thread.id, [system.id])
-    await threads.set_system_digest(tx, thread.id, prompt.digest(agent, in_view, thread.id))
+    await threads.set_system_digest(tx, thread.id, system_prompt.digest(agent, in_view, thread.id))
     return system.id
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.core.records import Tool
-from holdfast.core.words import query_words
+from holdfast.core.search_words import query_words
 from holdfast.store import agents as agent_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.paging import Page

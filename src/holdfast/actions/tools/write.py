@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.actions.tools.base_tools import is_base_tool
-from holdfast.core import egress
+from holdfast.core import egress_policy
 from holdfast.core.records import Tool
 from holdfast.core.tool_rules import with_renamed
 from holdfast.errors import Invalid, Unprocessable
@@ -200,8 +200,8 @@ def _sent(request: ToolUpdate) -> dict[str, Any]:
 def _tags(given: Iterable[str]) -> tuple[str, ...]:
     tags = tuple(dict.fromkeys(given))
     try:
-        policy = egress.of_tags(tags)
-    except egress.UnknownEgress as error:
+        policy = egress_policy.of_tags(tags)
+    except egress_policy.UnknownEgress as error:
         raise Unprocessable(str(error)) from error
     if policy is not None and len(policy.allow) > MOST_EGRESS_ENTRIES:
         raise Unprocessable(

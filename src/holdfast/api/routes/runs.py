@@ -21,11 +21,11 @@ from holdfast.core.heartbeats import speaking_in
 from holdfast.core.records import StopReason
 from holdfast.wire.messages import WireMessage, filter_types, to_wire
 from holdfast.wire.requests import RetrieveStreamRequest
+from holdfast.wire.run_explanation import Why, why_view
 from holdfast.wire.runs import RunMetricsView, RunUsageView, RunView, run_view
 from holdfast.wire.steps import StepView, step_view
 from holdfast.wire.times import optional_microseconds
 from holdfast.wire.traces import ProviderTraceView, provider_trace_view
-from holdfast.wire.why import Why, why_view
 
 router = LazyRouter(prefix="/v1/runs", tags=["runs"])
 

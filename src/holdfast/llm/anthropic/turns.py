@@ -10,7 +10,6 @@ import re
 from typing import Any, Final, TypedDict
 from zlib import crc32
 
-from holdfast.core.context import EMPTY_MESSAGE
 from holdfast.core.messages import (
     AnyPart,
     Content,
@@ -24,6 +23,7 @@ from holdfast.core.messages import (
     Turn,
     content_text,
 )
+from holdfast.core.model_history import EMPTY_MESSAGE
 from holdfast.llm.tool_calls import sent_name, sent_object
 
 Block = dict[str, Any]

@@ -15,7 +15,7 @@ from holdfast.errors import Rejected
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.chat.payload import chat_payload
 from holdfast.llm.endpoint import Endpoint
-from holdfast.netguard import Guard
+from holdfast.ssrf_guard import Guard
 
 if TYPE_CHECKING:
     from holdfast.llm.bridge.model import Bridge

@@ -13,7 +13,7 @@ from holdfast.llm import failures
 from holdfast.llm.bridge.vendor import Errors
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import without_key
-from holdfast.netguard import NotPublic
+from holdfast.ssrf_guard import NotPublic
 
 
 class named_failures:

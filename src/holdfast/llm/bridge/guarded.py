@@ -13,7 +13,7 @@ from typing import Final, cast
 import httpcore2
 import httpx2
 
-from holdfast.netguard import Guard
+from holdfast.ssrf_guard import Guard
 
 # How long an address may stay silent before the next one of the same name is tried.
 _NEXT_ADDRESS_S: Final = 2.0

@@ -26,7 +26,6 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
-from holdfast.core.context import EMPTY_MESSAGE
 from holdfast.core.messages import (
     AnyPart,
     Image,
@@ -40,6 +39,7 @@ from holdfast.core.messages import (
     Turn,
     content_text,
 )
+from holdfast.core.model_history import EMPTY_MESSAGE
 from holdfast.llm.anthropic.turns import NO_OUTPUT, call_names
 from holdfast.llm.base import CONTINUE, ModelRequest, ToolSchema
 from holdfast.llm.bridge import signatures

@@ -21,7 +21,7 @@ from holdfast.llm.bridge.replies import Translation
 from holdfast.llm.bridge.response_tap import CURRENT_TAP, ResponseTap, open_client
 from holdfast.llm.bridge.vendor import Vendor
 from holdfast.llm.endpoint import Endpoint
-from holdfast.netguard import Guard
+from holdfast.ssrf_guard import Guard
 
 # By the type of the provider, the module that knows its vendor. Each imports an SDK, so each is loaded when needed.
 MODULES: Final = {

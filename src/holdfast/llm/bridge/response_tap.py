@@ -26,8 +26,8 @@ from holdfast.llm.broken_json import NOT_JSON, repaired
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import not_a_stream, shown, without_key
 from holdfast.llm.sse import Event, SseReader
-from holdfast.netguard import Guard
 from holdfast.settings import is_loopback
+from holdfast.ssrf_guard import Guard
 
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _USAGE_NAMES: Final = ("usage", "usageMetadata")

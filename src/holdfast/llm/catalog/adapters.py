@@ -18,7 +18,7 @@ from holdfast.llm.catalog.base_urls import is_official
 from holdfast.llm.catalog.known_models import plain_name
 from holdfast.llm.chat.dialects import thinks_only_without_tools
 from holdfast.llm.endpoint import Endpoint, is_written_by_user
-from holdfast.netguard import Guard
+from holdfast.ssrf_guard import Guard
 
 if TYPE_CHECKING:
     from holdfast.llm.http import Http

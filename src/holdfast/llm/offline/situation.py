@@ -8,8 +8,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from holdfast.core.context import EARLIER_NOT_SHOWN
 from holdfast.core.messages import Text, ToolCall, ToolReturn, Turn, content_text
+from holdfast.core.model_history import EARLIER_NOT_SHOWN
 from holdfast.llm.base import ToolSchema
 from holdfast.llm.broken_json import NOT_JSON
 from holdfast.llm.offline import directives, instructions

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, cast
 
-from holdfast.core.egress import Egress, Mode
+from holdfast.core.egress_policy import Egress, Mode
 from holdfast.tools.sandbox import process_usage
 from holdfast.tools.sandbox.contract import EndReason, ForkServerConfig, Limits
 

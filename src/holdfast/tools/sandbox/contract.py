@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.core.egress import Egress
+from holdfast.core.egress_policy import Egress
 from holdfast.core.messages import Content, Status
 
 CALL: Final = "call"  # the directory in the scratch directory over which each call's own is mounted

@@ -15,8 +15,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.core.egress import DNS_PORT, Address, Egress, unwrap_ipv4
-from holdfast.netguard import is_public, may_be_of_this_machine
+from holdfast.core.egress_policy import DNS_PORT, Address, Egress, unwrap_ipv4
+from holdfast.ssrf_guard import is_public, may_be_of_this_machine
 from holdfast.tools.sandbox import other_process
 from holdfast.tools.sandbox.contract import EgressConfig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from holdfast.core.egress import Mode
+from holdfast.core.egress_policy import Mode
 from holdfast.errors import SandboxLost
 from holdfast.tools.sandbox.contract import EgressConfig
 

@@ -25,7 +25,7 @@ from holdfast.tools.base import Job
 from holdfast.tools.sandbox import (
     call_limits,
     cgroups,
-    egress,
+    egress_filter,
     hidden_paths,
     invoke,
     isolation,
@@ -369,7 +369,7 @@ def main(config_text: str) -> NoReturn:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for pipes of calls and for rules; calls get their own
     linux.die_with_parent()
-    egress_layer = egress.enclose(config)
+    egress_layer = egress_filter.enclose(config)
     linux.adopt_orphans()
     for name in _PRELOADED.split():
         with contextlib.suppress(ImportError):

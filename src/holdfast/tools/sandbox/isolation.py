@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.tools.sandbox import cgroups, egress, hidden_paths, landlock, linux, seccomp
+from holdfast.tools.sandbox import cgroups, egress_filter, hidden_paths, landlock, linux, seccomp
 from holdfast.tools.sandbox.contract import CALL, CallsCgroup, ForkServerConfig
 
 ANSWER_FD, START_FD, JOB_FD = 3, 4, 5  # in a sandbox child; all above are closed
@@ -44,7 +44,7 @@ class ActiveIsolation(msgspec.Struct, frozen=True, kw_only=True):
     is_read_only: bool  # every mount but those of a call
     readable: tuple[int, ...]
     writable: tuple[int, ...]
-    egress: egress.EgressLayer
+    egress: egress_filter.EgressLayer
     calls: cgroups.Calls | None = None  # the cgroup of all calls
 
     @property
@@ -75,7 +75,7 @@ class ActiveIsolation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def detect(
-    config: ForkServerConfig, namespaces: bool, is_read_only: bool, egress_layer: egress.EgressLayer
+    config: ForkServerConfig, namespaces: bool, is_read_only: bool, egress_layer: egress_filter.EgressLayer
 ) -> ActiveIsolation:
     abi = landlock.version() if config.layers.landlock else 0
     abi = abi if config.layers.signal_scope else min(abi, landlock.SCOPES_SINCE - 1)

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from holdfast.tools.base import Job
-from holdfast.tools.sandbox import cgroups, egress, isolation, linux
+from holdfast.tools.sandbox import cgroups, egress_filter, isolation, linux
 from holdfast.tools.sandbox.contract import ForkServerConfig, Limits
 from holdfast.tools.sandbox.isolation import ANSWER_FD, JOB_FD, START_FD, ActiveIsolation
 
@@ -80,7 +80,7 @@ def wait_for_job() -> bytes:
 def apply_job(job: Job, active: ActiveIsolation) -> None:
     """What depends on the job: its network, its time and its environment."""
     if job.egress is not None:
-        egress.narrow(job.egress, active.egress)
+        egress_filter.narrow(job.egress, active.egress)
     _lower(resource.RLIMIT_CPU, int(job.timeout_s) + _CPU_GRACE_S)
     os.environ.update(job.environment)
     os.environ.update(

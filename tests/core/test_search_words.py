@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.words import MOST_ASKED, MOST_BYTES, MOST_WORDS, query_words, words_of
+from holdfast.core.search_words import MOST_ASKED, MOST_BYTES, MOST_WORDS, query_words, words_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.core.moments import moments
+from holdfast.core.dates import moments
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

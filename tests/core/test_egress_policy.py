@@ -7,7 +7,17 @@ from typing import get_args
 
 import pytest
 
-from holdfast.core.egress import Egress, Entry, Mode, UnknownEgress, entries, is_public, of_tags, strictest, unwrap_ipv4
+from holdfast.core.egress_policy import (
+    Egress,
+    Entry,
+    Mode,
+    UnknownEgress,
+    entries,
+    is_public,
+    of_tags,
+    strictest,
+    unwrap_ipv4,
+)
 from holdfast.core.records import Tool
 
 NOT_PUBLIC = """

@@ -17,8 +17,8 @@ from typing import Final, Literal, NoReturn
 
 import msgspec
 
-from holdfast.core.egress import Egress
-from holdfast.tools.sandbox import bpf, guard, guarded_send, landlock, linux, other_process, seccomp
+from holdfast.core.egress_policy import Egress
+from holdfast.tools.sandbox import bpf, egress_guard, guarded_send, landlock, linux, other_process, seccomp
 from holdfast.tools.sandbox.bpf import (
     ALLOW,
     AND,
@@ -129,7 +129,7 @@ def _become_guard(sock: socket.socket, pid: int, config: EgressConfig, scratch: 
     try:
         with sock:
             _, handles, _, _ = socket.recv_fds(sock, 1, 1)
-        code = guard.watch(handles[0], pid, config, scratch) if handles else other_process.exit_code(pid)
+        code = egress_guard.watch(handles[0], pid, config, scratch) if handles else other_process.exit_code(pid)
     finally:
         os._exit(code)
 

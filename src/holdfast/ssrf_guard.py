@@ -18,8 +18,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from holdfast.core import egress
-from holdfast.core.egress import Address
+from holdfast.core import egress_policy
+from holdfast.core.egress_policy import Address
 from holdfast.errors import Invalid
 
 LOOKUP_S: Final = 5.0
@@ -158,12 +158,12 @@ def is_public(address: Address) -> bool:
     address = _destination(address)
     if any(address.version == network.version and address in network for network in _NOT_PUBLIC):
         return False
-    return egress.is_public(address)
+    return egress_policy.is_public(address)
 
 
 def _destination(address: Address) -> Address:
     """The IPv4 address that a gateway or a tunnel makes of an IPv6 one; others as they are."""
-    address = egress.unwrap_ipv4(address)
+    address = egress_policy.unwrap_ipv4(address)
     if isinstance(address, ipaddress.IPv4Address):
         return address
     return (address.teredo[1] if address.teredo else address.sixtofour) or address

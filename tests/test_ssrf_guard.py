@@ -11,8 +11,8 @@ import pytest
 from aiohttp import ClientConnectorError, web
 
 from holdfast.errors import Invalid
-from holdfast.netguard import Guard, NotPublic, Unresolved, check_url, is_of_this_machine
-from holdfast.outgoing import fetch_image, guarded_session
+from holdfast.outgoing_http import fetch_image, guarded_session
+from holdfast.ssrf_guard import Guard, NotPublic, Unresolved, check_url, is_of_this_machine
 from tests.names import Names
 
 PIXEL = b"\x89PNG\r\n\x1a\n..."

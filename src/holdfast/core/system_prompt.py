@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core import prompts, tool_rules
+from holdfast.core import default_texts, tool_rules
 from holdfast.core.records import Agent, Block
 
 _BLOCKS_INTRO: Final = "These memory blocks are always in view:"
@@ -45,8 +45,8 @@ class Sections(msgspec.Struct, frozen=True, kw_only=True):
         return "\n\n".join(part for part in parts if part)
 
     def text(self) -> str:
-        if prompts.CORE_MEMORY in self.instructions:
-            return self.instructions.replace(prompts.CORE_MEMORY, self.memory)
+        if default_texts.CORE_MEMORY in self.instructions:
+            return self.instructions.replace(default_texts.CORE_MEMORY, self.memory)
         return f"{self.instructions}\n\n{self.memory}" if self.instructions else self.memory
 
 

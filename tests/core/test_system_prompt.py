@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.core import prompt, prompts
+from holdfast.core import default_texts, system_prompt
 from holdfast.core.records import Agent, Block, ModelChoice
 from holdfast.core.tool_rules import ExitLoop, MaxCount
 
@@ -24,7 +24,7 @@ def agent(system: str = "Be kind.\n\n{CORE_MEMORY}\n\nThe end.", **more: object)
 
 def compiled(made: Agent, blocks: list[Block], **more: object) -> str:
     given: dict[str, object] = {"conversation_id": None, "recompiled_at_text": "NOON", "previous_messages": 3}
-    return prompt.compile_system(made, blocks, **(given | more))  # pyright: ignore[reportArgumentType]
+    return system_prompt.compile_system(made, blocks, **(given | more))  # pyright: ignore[reportArgumentType]
 
 
 def test_memory_stands_where_the_instructions_want_it() -> None:
@@ -137,31 +137,31 @@ def test_a_prompt_does_not_change_by_itself() -> None:
     ],
 )
 def test_the_digest_tells_a_changed_agent(changed: Agent) -> None:
-    assert prompt.digest(changed, [BLOCK], None) != prompt.digest(agent(), [BLOCK], None)
+    assert system_prompt.digest(changed, [BLOCK], None) != system_prompt.digest(agent(), [BLOCK], None)
 
 
 @pytest.mark.parametrize("field", ["value", "label", "description", "limit", "read_only"])
 def test_the_digest_tells_a_changed_block(field: str) -> None:
     other = msgspec.structs.replace(BLOCK, **{field: {"limit": 7, "read_only": True}.get(field, "new")})
-    assert prompt.digest(agent(), [other], None) != prompt.digest(agent(), [BLOCK], None)
+    assert system_prompt.digest(agent(), [other], None) != system_prompt.digest(agent(), [BLOCK], None)
 
 
 def test_the_digest_tells_conversations_and_folders_apart_but_not_names() -> None:
-    plain = prompt.digest(agent(), [BLOCK], None)
-    assert prompt.digest(agent(), [BLOCK], "conv-1") != plain
-    assert prompt.digest(agent(), [BLOCK], None, "<directories/>") != plain
-    assert prompt.digest(agent(name="b"), [msgspec.structs.replace(BLOCK, version=9)], None) == plain
+    plain = system_prompt.digest(agent(), [BLOCK], None)
+    assert system_prompt.digest(agent(), [BLOCK], "conv-1") != plain
+    assert system_prompt.digest(agent(), [BLOCK], None, "<directories/>") != plain
+    assert system_prompt.digest(agent(name="b"), [msgspec.structs.replace(BLOCK, version=9)], None) == plain
 
 
 def test_skills_are_listed_for_the_request_that_offers_them() -> None:
     skill = {"name": 'a"b', "description": "Does </skill> things", "location": "/x<y"}
-    assert prompt.skills_section([skill]) == (
+    assert system_prompt.skills_section([skill]) == (
         '<available_skills>\n<skill name="a&quot;b" location="/x&lt;y">\nDoes &lt;/skill> things\n</skill>\n'
         "</available_skills>"
     )
-    assert prompt.skills_section([]) == ""
+    assert system_prompt.skills_section([]) == ""
 
 
-@pytest.mark.parametrize("agent_type", list(prompts.DEFAULT_SYSTEM))
+@pytest.mark.parametrize("agent_type", list(default_texts.DEFAULT_SYSTEM))
 def test_every_default_prompt_has_a_place_for_memory(agent_type: str) -> None:
-    assert prompts.DEFAULT_SYSTEM[agent_type].count(prompts.CORE_MEMORY) == 1
+    assert default_texts.DEFAULT_SYSTEM[agent_type].count(default_texts.CORE_MEMORY) == 1

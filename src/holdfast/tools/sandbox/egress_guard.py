@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.egress import Egress
+from holdfast.core.egress_policy import Egress
 from holdfast.tools.sandbox import bpf, guarded_send, linux, other_process
 from holdfast.tools.sandbox.contract import MOST_EGRESS_ENTRIES, EgressConfig
 from holdfast.tools.sandbox.destinations import Destination, Judge, parse, unix_destination

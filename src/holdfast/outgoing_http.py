@@ -17,7 +17,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from holdfast.errors import Invalid
-from holdfast.netguard import Guard, NotPublic, require_web_url
+from holdfast.ssrf_guard import Guard, NotPublic, require_web_url
 
 IMAGE_TIMEOUT_S: Final = 5.0
 IMAGE_MAX_BYTES: Final = 20 * 1024 * 1024
