@@ -135,6 +135,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mcp_list_timeout_s: float = 30.0
     mcp_call_timeout_s: float = 60.0
     mcp_stdio: bool = False
+    metrics: Literal["key", "open", "off"] = "key"
+    process: int = 0
     log_level: str = "INFO"
     providers: Mapping[str, str] = {}
 

@@ -147,6 +147,12 @@ def _egress_mode(text: str) -> str:
     return text.lower()
 
 
+def _metrics(text: str) -> str:
+    if text.lower() not in ("key", "open", "off"):
+        raise ValueError(f"must be key, open or off, not {text!r}")
+    return text.lower()
+
+
 def _log_level(text: str) -> str:
     level = text.upper()
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
@@ -418,5 +424,17 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable("mcp_list_timeout_s", ("MCP_LIST_TOOLS_TIMEOUT",), _seconds(0.1, 3600), "To list an MCP server's tools."),
     Variable("mcp_call_timeout_s", ("MCP_EXECUTE_TOOL_TIMEOUT",), _seconds(0.1, _DAY), "For one call of an MCP tool."),
     Variable("mcp_stdio", ("MCP_DISABLE_STDIO",), _untruth, "`false` allows MCP servers that are local commands."),
+    Variable(
+        "metrics",
+        ("HOLDFAST_METRICS",),
+        _metrics,
+        "Who may read `/metrics`: `key`, who has the API key, or everybody if there is none; `open`, everybody; `off`.",
+    ),
+    Variable(
+        "process",
+        ("HOLDFAST_PROCESS",),
+        _whole(0, 255),
+        "The number of this process among those on one port, a label of its metrics; `serve --processes` sets it.",
+    ),
     Variable("log_level", ("HOLDFAST_LOG_LEVEL", "LETTA_LOGGING_LOG_LEVEL"), _log_level, "How much is logged."),
 )

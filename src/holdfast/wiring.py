@@ -13,6 +13,7 @@ from pathlib import Path
 from holdfast.actions.assembled import Holdfast
 from holdfast.actions.messages.ask_agents import AskAgents
 from holdfast.actions.messages.send import SendMessage
+from holdfast.actions.metrics import Metrics
 from holdfast.actions.providers import load_endpoints
 from holdfast.actions.runs.callbacks import Callbacks
 from holdfast.actions.runs.cancel import CancelRuns
@@ -139,6 +140,7 @@ def assemble(
     reader = RunReader(database, worker, streams)
     others = AskAgents(database, send, worker, reader, settings.queue_wait_s)
     executors.own.update((shipped_id(name), others) for name in talk.NAMES)
+    cancel = CancelRuns(database, worker, clock)
     return Holdfast(
         settings=settings,
         secretbox=box,
@@ -153,7 +155,8 @@ def assemble(
         compactor=compactor,
         archival=archival,
         send=send,
-        cancel=CancelRuns(database, worker, clock),
+        cancel=cancel,
+        metrics=Metrics(database, worker, streams, cancel, settings.process),
     )
 
 

@@ -94,14 +94,21 @@ class Auth:
     There are two keys. The secrets key does what the API key does, and also reads agents' secrets in clear.
     """
 
-    def __init__(self, app: ASGIApp, api_key: str | None, secrets_key: str | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        api_key: str | None,
+        secrets_key: str | None = None,
+        open_paths: AbstractSet[str] = OPEN_PATHS,
+    ) -> None:
         self._app = app
+        self._open_paths = open_paths
         self._open = not api_key
         self._accepted = _accepted_headers(api_key) if api_key else {}
         self._reading = _accepted_headers(secrets_key) if secrets_key else {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS:
+        if scope["type"] == "lifespan" or scope["path"] in self._open_paths:
             await self._app(scope, receive, send)
             return
         try:
