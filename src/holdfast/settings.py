@@ -138,6 +138,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Literal["key", "open", "off"] = "key"
     process: int = 0
     log_level: str = "INFO"
+    log_format: Literal["text", "json"] = "text"
     providers: Mapping[str, str] = {}
 
     @classmethod

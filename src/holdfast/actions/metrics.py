@@ -62,7 +62,7 @@ class Metrics:
                 self._queue = await self._database.read_long(lambda tx: queue.read(tx, now_us))
         except (TimeoutError, DatabaseError) as error:
             self._queue = None
-            _log.warning("metrics lack the figures of the database: %s", error or f"no answer in {ANSWER_S:g} s")
+            _log.warning("metrics lack the figures of the database: %s", str(error) or f"no answer in {ANSWER_S:g} s")
         self._ask_again_at = asyncio.get_running_loop().time() + CACHED_S
 
     def _of_process(self) -> list[Family]:

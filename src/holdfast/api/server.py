@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from holdfast.actions.assembled import Holdfast
 from holdfast.api import errors
 from holdfast.api.framework.routing import RouteIndex, built
-from holdfast.api.layers import OPEN_PATHS, Auth, CanonicalPaths, TraceContext
+from holdfast.api.layers import OPEN_PATHS, Auth, CanonicalPaths, RequestIds, TraceContext
 from holdfast.api.limits import Limits
 from holdfast.api.not_implemented import unbuilt_routes
 from holdfast.api.routes import (
@@ -111,6 +111,7 @@ def create_app(deps: Holdfast, routers: Iterable[APIRouter] = ROUTERS) -> FastAP
 def _layers(settings: Settings, slashed: frozenset[str]) -> list[Middleware]:
     """Outermost first. CORS comes before auth because a browser's preflight carries no key."""
     return [
+        Middleware(RequestIds),
         Middleware(errors.UnhandledErrors),
         Middleware(
             CORSMiddleware,

@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from holdfast import ids
+from holdfast import ids, logs
 from holdfast.core.records import Run
 from holdfast.engine.bus import Bus, Watch
 from holdfast.engine.checkpoint import end_unreadable
@@ -307,6 +307,7 @@ class Worker:
             task.cancel()
 
     async def _drive(self, session: Session, owned: _Owned) -> None:
+        logs.current_run.set(logs.RunIds(session.run.id, session.run.agent_id, session.run.thread_id))
         try:
             await self._runner.drive(session, owned.scope)
             self.counts.ended[session.state.stop_reason or "requires_approval"] += 1
