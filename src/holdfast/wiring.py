@@ -65,7 +65,7 @@ async def build(settings: Settings, *, warm_tools: bool = True) -> AsyncGenerato
     if not settings.worker:
         settings.require_shared("A server that drives no background runs")
     endpoints = environment.endpoints(settings.providers)
-    sandbox = _sandbox(settings)
+    sandbox = new_sandbox(settings)
     with _only_process(settings):
         async with AsyncExitStack() as open_things:
             database = await open_database(settings.database_address, timeout_s=settings.database_timeout_s)
@@ -83,7 +83,7 @@ async def build(settings: Settings, *, warm_tools: bool = True) -> AsyncGenerato
                 yield deps
 
 
-def _sandbox(settings: Settings) -> ForkServerSandbox:
+def new_sandbox(settings: Settings) -> ForkServerSandbox:
     limits = Limits(
         memory_bytes=settings.tool_memory_bytes,
         file_bytes=settings.tool_disk_bytes,

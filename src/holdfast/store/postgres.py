@@ -368,12 +368,12 @@ async def migrate(dsn: str) -> None:
     """Bring the database to the newest revision; of several processes starting at once, one does and the rest wait."""
     connection: Any = await _driver.connect(dsn)
     try:
-        if await _revision(connection) == revision.HEAD:
+        if await read_revision(connection) == revision.HEAD:
             return
         from holdfast.store.migrations import upgrade  # noqa: PLC0415 - Alembic is slow to import
 
         await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATION_LOCK)
-        current = await _revision(connection)
+        current = await read_revision(connection)
         if current != revision.HEAD:
             await connection.execute(upgrade.postgres_script(current))
     finally:
@@ -381,7 +381,7 @@ async def migrate(dsn: str) -> None:
         await connection.close()
 
 
-async def _revision(connection: Any) -> str | None:
+async def read_revision(connection: Any) -> str | None:
     if await connection.fetchval("SELECT to_regclass('alembic_version')") is None:
         return None
     return await connection.fetchval(revision.READ)
