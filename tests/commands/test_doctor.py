@@ -36,6 +36,7 @@ from holdfast.commands.health_checks import (
 from holdfast.errors import ConfigError
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
+from holdfast.store import kv
 from holdfast.store.database import open_database
 from holdfast.store.transaction import DatabaseError, Transaction
 from holdfast.version import VERSION
@@ -44,7 +45,7 @@ OTHER_SCHEMAS = pytest.mark.parametrize(("number", "state"), [("0008", "warning"
 
 
 def names_in(directory: Path) -> list[str]:
-    return sorted(name for name in os.listdir(directory) if not name.endswith(("-shm", "-wal")))
+    return sorted(os.listdir(directory))
 
 
 async def settings_for(url: str, directory: Path, **options: Any) -> Settings:
@@ -240,6 +241,18 @@ async def test_so_is_one_in_postgresql(new_postgres_url: str, tmp_path: Path, nu
 async def test_a_file_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
     assert states(await check_database(Settings(data_dir=tmp_path))) == {"database": "ok"}
     assert names_in(tmp_path) == []
+
+
+async def test_a_file_that_a_server_uses_can_be_looked_at(sqlite_url: str, tmp_path: Path) -> None:
+    database = await open_database(sqlite_url)
+    await database.write(lambda tx: kv.set_number(tx, "ready", 1.0))
+    before = names_in(tmp_path)
+    found = states(await check_database(Settings(data_dir=tmp_path, database_url=sqlite_url)))
+    assert found == {"database": "ok", "migrations": "ok"}
+    assert names_in(tmp_path) == before
+    assert any(name.endswith("-wal") for name in before)
+    await database.write(lambda tx: kv.set_number(tx, "ready", 2.0))
+    await database.aclose()
 
 
 async def test_an_empty_postgresql_is_told_to_migrate(empty_postgres_url: str, tmp_path: Path) -> None:

@@ -49,9 +49,14 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look_at_file(path: Path) -> Found:
-    """Of SQLite. The file must exist."""
+    """Of SQLite. The file must exist.
+
+    Without a log beside it nobody uses it, and it is read as it is: SQLite would leave a log there, which may belong to
+    another user than the server's.
+    """
+    way = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=5)) as connection:
+        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?{way}", uri=True, timeout=5)) as connection:
             return Found(version=sqlite3.sqlite_version, revision=revision.of_sqlite(connection))
     except sqlite3.Error as error:
         raise DatabaseError(sentence(path, error)) from error
