@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast.store.database import Database, Job
+from holdfast.store.timing import DatabaseUsage
 
 T = TypeVar("T")
 
@@ -38,6 +39,9 @@ class WrappedDatabase:
 
     async def now_us(self) -> int:
         return await self._inner.now_us()
+
+    def usage(self) -> DatabaseUsage:
+        return self._inner.usage()
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -18,6 +18,7 @@ _NEXT: Final = """\
 To start it:       holdfast serve, then open http://127.0.0.1:8283
 With your model:   OPENAI_API_KEY=… holdfast serve   (or ANTHROPIC_API_KEY, OLLAMA_BASE_URL, …)
 While it serves:   holdfast models | runs | approvals | why RUN
+If it does not:    holdfast doctor
 All commands:      holdfast --help
 """
 # The module and the function of each; loaded by name, because a module brings along all that its commands need.
@@ -26,6 +27,7 @@ _COMMANDS: Final = {
     "worker": ("worker", "run"),
     "migrate": ("migrate", "run"),
     "reseal": ("reseal", "run"),
+    "doctor": ("doctor", "run"),
     "why": ("remote", "why"),
     "runs": ("remote", "runs"),
     "approvals": ("remote", "approvals"),
@@ -107,6 +109,11 @@ def build_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     reseal = commands.add_parser("reseal", help="seal stored secrets with the newest encryption key")
     for command in (migrate, reseal):
         command.add_argument("--data-dir", help="where the database and the key file live (HOLDFAST_DATA_DIR)")
+
+    doctor = commands.add_parser("doctor", help="check whether a server can run here, and say what to do if not")
+    doctor.add_argument("--data-dir", help="where the database and the key file live (HOLDFAST_DATA_DIR)")
+    doctor.add_argument("--online", action="store_true", help="also ask every provider for its models")
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
 
     why = commands.add_parser("why", help="say what a run is doing or waiting for, and why it ended")
     why.add_argument("run", metavar="RUN", help="the id of the run")

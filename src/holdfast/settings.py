@@ -134,7 +134,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     unsafe_tools: bool = False
     tool_egress: egress_policy.Mode = "public"
     tool_egress_allow: tuple[egress_policy.Entry, ...] = ()
+    metrics: Literal["key", "open", "off"] = "key"
+    process: int = 0
     log_level: str = "INFO"
+    log_format: Literal["text", "json"] = "text"
     providers: Mapping[str, str] = {}
 
     @classmethod

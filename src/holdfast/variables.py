@@ -166,6 +166,15 @@ def _egress_mode(text: str) -> str:
     return text.lower()
 
 
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"must be one of {', '.join(words)}, not {text!r}")
+        return text.lower()
+
+    return parse
+
+
 def _log_level(text: str) -> str:
     level = text.upper()
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
@@ -444,5 +453,23 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         egress_policy.entries,
         "For `allow-list`: hosts, addresses and networks, each with or without `:PORT`, separated by commas.",
     ),
+    Variable(
+        "metrics",
+        ("HOLDFAST_METRICS",),
+        _one_of("key", "open", "off"),
+        "Who may read `/metrics`: `key`, who has the API key, or everybody if there is none; `open`, everybody; `off`.",
+    ),
+    Variable(
+        "process",
+        ("HOLDFAST_PROCESS",),
+        _whole(0, 255),
+        "The number of this process among those on one port, a label of its metrics; `serve --processes` sets it.",
+    ),
     Variable("log_level", ("HOLDFAST_LOG_LEVEL", "LETTA_LOGGING_LOG_LEVEL"), _log_level, "How much is logged."),
+    Variable(
+        "log_format",
+        ("HOLDFAST_LOG_FORMAT",),
+        _one_of("text", "json"),
+        "`text` for people, or `json`: one object per line, with the ids of requests and runs.",
+    ),
 )

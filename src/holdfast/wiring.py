@@ -13,6 +13,7 @@ from pathlib import Path
 from holdfast.actions.assembled import Holdfast
 from holdfast.actions.messages.ask_agents import AskAgents
 from holdfast.actions.messages.send import SendMessage
+from holdfast.actions.metrics import Metrics
 from holdfast.actions.providers import load_endpoints
 from holdfast.actions.runs.callbacks import Callbacks
 from holdfast.actions.runs.cancel import CancelRuns
@@ -64,7 +65,7 @@ async def build(settings: Settings, *, warm_tools: bool = True) -> AsyncGenerato
     if not settings.worker:
         settings.require_shared("A server that drives no background runs")
     endpoints = environment.endpoints(settings.providers)
-    sandbox = _sandbox(settings)
+    sandbox = new_sandbox(settings)
     with _only_process(settings):
         async with AsyncExitStack() as open_things:
             database = await open_database(settings.database_address, timeout_s=settings.database_timeout_s)
@@ -82,7 +83,7 @@ async def build(settings: Settings, *, warm_tools: bool = True) -> AsyncGenerato
                 yield deps
 
 
-def _sandbox(settings: Settings) -> ForkServerSandbox:
+def new_sandbox(settings: Settings) -> ForkServerSandbox:
     limits = Limits(
         memory_bytes=settings.tool_memory_bytes,
         file_bytes=settings.tool_disk_bytes,
@@ -144,6 +145,7 @@ def assemble(
     reader = RunReader(database, worker, streams)
     others = AskAgents(database, send, worker, reader, settings.queue_wait_s)
     executors.own.update((shipped_id(name), others) for name in talk.NAMES)
+    cancel = CancelRuns(database, worker, clock)
     return Holdfast(
         settings=settings,
         secretbox=box,
@@ -158,7 +160,8 @@ def assemble(
         compactor=compactor,
         archival=archival,
         send=send,
-        cancel=CancelRuns(database, worker, clock),
+        cancel=cancel,
+        metrics=Metrics(database, worker, streams, cancel, settings.process),
     )
 
 

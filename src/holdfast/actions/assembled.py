@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.actions.messages.send import SendMessage
+from holdfast.actions.metrics import Metrics
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
@@ -37,3 +38,4 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     archival: ArchivalMemory
     send: SendMessage
     cancel: CancelRuns
+    metrics: Metrics

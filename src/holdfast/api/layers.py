@@ -6,14 +6,16 @@ Limits of size are in `limits`, and the last resort for errors is in `errors`.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Awaitable
 from collections.abc import Set as AbstractSet
 from typing import Final
 from urllib.parse import urlsplit
 
 from opentelemetry import context, trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast import logs
 from holdfast.api.deps import READS_SECRETS, check_actor
 from holdfast.api.errors import request_error_answer
 from holdfast.api.json import json_response
@@ -25,6 +27,31 @@ _PREFIXES: Final = {b"authorization": b"Bearer ", b"x-bare-password": b"password
 _HARMLESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _propagator = TraceContextTextMapPropagator()
 _TRACE_HEADERS: Final = frozenset({b"traceparent", b"tracestate"})
+
+
+class RequestIds:
+    """Gives every request an id, the caller's own if it makes sense: its log lines have it, and its answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = logs.request_id(scope["headers"])
+        header = (logs.REQUEST_ID, request_id.encode("ascii"))
+
+        def send_with_id(message: Message) -> Awaitable[None]:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), header]
+            return send(message)
+
+        token = logs.current_request.set(request_id)
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            logs.current_request.reset(token)
 
 
 class LocalPagesOnly:
@@ -94,14 +121,21 @@ class Auth:
     There are two keys. The secrets key does what the API key does, and also reads agents' secrets in clear.
     """
 
-    def __init__(self, app: ASGIApp, api_key: str | None, secrets_key: str | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        api_key: str | None,
+        secrets_key: str | None = None,
+        open_paths: AbstractSet[str] = OPEN_PATHS,
+    ) -> None:
         self._app = app
+        self._open_paths = open_paths
         self._open = not api_key
         self._accepted = _accepted_headers(api_key) if api_key else {}
         self._reading = _accepted_headers(secrets_key) if secrets_key else {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS:
+        if scope["type"] == "lifespan" or scope["path"] in self._open_paths:
             await self._app(scope, receive, send)
             return
         try:

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from holdfast.actions.assembled import Holdfast
 from holdfast.api import errors
 from holdfast.api.framework.routing import RouteIndex, built
-from holdfast.api.layers import Auth, CanonicalPaths, TraceContext
+from holdfast.api.layers import OPEN_PATHS, Auth, CanonicalPaths, RequestIds, TraceContext
 from holdfast.api.limits import Limits
 from holdfast.api.not_implemented import unbuilt_routes
 from holdfast.api.routes import (
@@ -33,6 +33,7 @@ from holdfast.api.routes import (
     docs,
     health,
     messages,
+    metrics,
     models,
     providers,
     root,
@@ -41,12 +42,14 @@ from holdfast.api.routes import (
     tags,
     tools,
 )
+from holdfast.api.routes.metrics import PATH as METRICS_PATH
 from holdfast.settings import Settings
 from holdfast.version import VERSION
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     root.router,
     health.router,
+    metrics.router,
     docs.router,
     agents.router,
     agent_blocks.router,
@@ -108,6 +111,7 @@ def create_app(deps: Holdfast, routers: Iterable[APIRouter] = ROUTERS) -> FastAP
 def _layers(settings: Settings, slashed: frozenset[str]) -> list[Middleware]:
     """Outermost first. CORS comes before auth because a browser's preflight carries no key."""
     return [
+        Middleware(RequestIds),
         Middleware(errors.UnhandledErrors),
         Middleware(
             CORSMiddleware,
@@ -118,7 +122,12 @@ def _layers(settings: Settings, slashed: frozenset[str]) -> list[Middleware]:
             allow_credentials=True,
         ),
         Middleware(CanonicalPaths, slashed=slashed),
-        Middleware(Auth, api_key=settings.api_key, secrets_key=settings.secrets_key),
+        Middleware(
+            Auth,
+            api_key=settings.api_key,
+            secrets_key=settings.secrets_key,
+            open_paths=OPEN_PATHS | {METRICS_PATH} if settings.metrics == "open" else OPEN_PATHS,
+        ),
         Middleware(Limits, max_body_bytes=settings.max_body_bytes),
         Middleware(TraceContext),
     ]

@@ -65,7 +65,7 @@ class Processes:
                 *("--listen-fd", str(descriptor), "--parent-fd", str(self._alive_fd)),
             ],
             pass_fds=[descriptor, self._alive_fd],
-            env=os.environ | self._environment(),
+            env=os.environ | self._environment() | {"HOLDFAST_PROCESS": str(number)},
             stdout=None if number == 0 else subprocess.DEVNULL,  # all would say the same
             start_new_session=True,  # a Ctrl-C in the terminal reaches this process alone, which tells the others once
         )

@@ -20,7 +20,7 @@ import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
-from holdfast import telemetry
+from holdfast import logs, telemetry
 from holdfast.actions.assembled import Holdfast
 from holdfast.api.layers import LocalPagesOnly
 from holdfast.api.server import create_app
@@ -60,14 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
 def serve_many(settings: Settings) -> int:
     settings.require_safe_binding()
     settings.require_shared("Serving with several processes")
-    configure_logging(settings)
+    logs.configure(settings)
     with listen(settings.host, settings.port) as listener:
         return Processes(settings, listener).run()
-
-
-def configure_logging(settings: Settings) -> None:
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it narrates its own loading
 
 
 def serve(settings: Settings, build: Build, listen_fd: int | None = None) -> None:
@@ -77,7 +72,7 @@ def serve(settings: Settings, build: Build, listen_fd: int | None = None) -> Non
     """
     settings.require_safe_binding()
     settings.make_data_dir()
-    configure_logging(settings)
+    logs.configure(settings)
     with (
         listen(settings.host, settings.port) if listen_fd is None else socket.socket(fileno=listen_fd) as listener,
         telemetry.exporting(settings),

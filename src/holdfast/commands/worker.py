@@ -9,9 +9,9 @@ import signal
 
 import msgspec
 
-from holdfast import telemetry
+from holdfast import logs, telemetry
 from holdfast.commands import settings_from
-from holdfast.commands.serving import configure_logging, end_after, new_loop
+from holdfast.commands.serving import end_after, new_loop
 from holdfast.settings import Settings
 from holdfast.version import VERSION
 from holdfast.wiring import build
@@ -20,7 +20,7 @@ from holdfast.wiring import build
 def run(arguments: argparse.Namespace) -> int:
     settings = msgspec.structs.replace(settings_from(arguments), worker=True)
     settings.require_shared("A worker")
-    configure_logging(settings)
+    logs.configure(settings)
     with telemetry.exporting(settings), asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_work(settings))
     return 0

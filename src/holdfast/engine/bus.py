@@ -43,6 +43,11 @@ class Bus:
         self._watches: dict[str, set[Watch]] = {}
 
     @property
+    def connected(self) -> bool | None:
+        """Whether signals of other processes are heard; None where there are none."""
+        return None if self._signals is None else self._signals.connected
+
+    @property
     def net_s(self) -> float:
         """How long to wait at most before the record of a run that another process drives is looked at again."""
         return NET_WITH_SIGNALS_S if self._signals is not None and self._signals.connected else NET_S

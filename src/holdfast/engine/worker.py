@@ -10,11 +10,12 @@ from functools import partial
 
 import msgspec
 
-from holdfast import ids
+from holdfast import ids, logs
 from holdfast.core.records import Run
 from holdfast.engine.bus import Bus, Watch
 from holdfast.engine.checkpoint import end_unreadable
 from holdfast.engine.clock import Clock
+from holdfast.engine.counts import RunCounts
 from holdfast.engine.failures import classify
 from holdfast.engine.run_loading import SKIPPED_AFTER_DEATH, LoadedRun, load_run
 from holdfast.engine.runner import Runner
@@ -102,6 +103,7 @@ class Worker:
         self._sweep_due = asyncio.Event()
         self._draining = False
         self._skewed = False
+        self.counts = RunCounts()
         self.on_end: Callable[[Run], None] = _nothing  # called when a run has stopped here, whatever stopped it
 
     @property
@@ -111,6 +113,11 @@ class Worker:
     def refuse_if_draining(self) -> None:
         if self._draining:
             raise ShuttingDown("The server is shutting down. Send the request again in a moment.")
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        """How many runs are driven here, and how many may be."""
+        return len(self._owned), self._settings.most_runs
 
     @property
     def has_room(self) -> bool:
@@ -144,6 +151,8 @@ class Worker:
             owned.scope.cancel("user")
         if stored is not None:
             stored.add_done_callback(partial(_stop_unstored, owned.scope))
+        self.counts.started += 1
+        self.counts.taken_over += owner_died
         self.bus.wake(run.id)
         self._keep(asyncio.create_task(self._drive(session, owned), name=run.id))
         return stream
@@ -298,10 +307,15 @@ class Worker:
             task.cancel()
 
     async def _drive(self, session: Session, owned: _Owned) -> None:
+        logs.current_run.set(logs.RunIds(session.run.id, session.run.agent_id, session.run.thread_id))
         try:
             await self._runner.drive(session, owned.scope)
+            self.counts.ended[session.state.stop_reason or "requires_approval"] += 1
         except RunInterrupted as interruption:
             log.info("run %s was let go: %s", session.run.id, interruption)
+            # An acceptance that came to nothing ends like a lost lease, and lost none.
+            lost = isinstance(interruption, LeaseLost) or owned.scope.reason == "lease_lost"
+            self.counts.lease_losses += lost and session.is_stored
             await self._release(session)
         except Exception:
             # Its failure could not even be recorded; its lease is renewed no more, runs out, and a sweep tries again.

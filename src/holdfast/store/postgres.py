@@ -18,6 +18,7 @@ from holdfast.errors import BugError, HoldfastError
 from holdfast.store import kv
 from holdfast.store.migrations import revision
 from holdfast.store.statements import Compiler, Statement, database_now_us
+from holdfast.store.timing import Connections, DatabaseUsage, Timing
 from holdfast.store.transaction import (
     DatabaseError,
     Dialect,
@@ -126,6 +127,7 @@ class PostgresDatabase:
         self._refused: str | None = None  # why the last write failed, if the database refuses to store anything
         self._checking: asyncio.Task[int] | None = None
         self._closed = False
+        self._reads, self._written = Timing(), Timing()
 
     async def write(
         self,
@@ -212,6 +214,7 @@ class PostgresDatabase:
             attempt += 1
 
     async def _transact(self, pool: Any, job: Job[T], **kind: Any) -> T:
+        asked_at = time.perf_counter()
         try:
             connection = await pool.acquire(timeout=self._timeout_s)
         except TimeoutError as error:
@@ -221,6 +224,7 @@ class PostgresDatabase:
             ) from error
         except DRIVER_ERRORS as error:
             raise translate(error) from error
+        begun_at = time.perf_counter()
         limit = _TimeLimit(connection, self._timeout_s)
         committing = False
         try:
@@ -241,7 +245,15 @@ class PostgresDatabase:
             raise _failure(error, connection, limit, committing=committing) from error
         finally:
             limit.cancel()
+            timing = self._reads if kind.get("readonly", False) else self._written
+            timing.add(begun_at - asked_at, time.perf_counter() - begun_at)
             await _give_back(pool, connection)
+
+    def usage(self) -> DatabaseUsage:
+        open_ = self._pool.get_size()
+        used = open_ - self._pool.get_idle_size()
+        connections = Connections(open=open_, used=used, most=self._pool.get_max_size())
+        return DatabaseUsage(reads=self._reads, writes=self._written, connections=connections)
 
     async def aclose(self) -> None:
         """What hangs is cut off: a stopping server does not wait for a database that does not answer."""
@@ -356,12 +368,12 @@ async def migrate(dsn: str) -> None:
     """Bring the database to the newest revision; of several processes starting at once, one does and the rest wait."""
     connection: Any = await _driver.connect(dsn)
     try:
-        if await _revision(connection) == revision.HEAD:
+        if await read_revision(connection) == revision.HEAD:
             return
         from holdfast.store.migrations import upgrade  # noqa: PLC0415 - Alembic is slow to import
 
         await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATION_LOCK)
-        current = await _revision(connection)
+        current = await read_revision(connection)
         if current != revision.HEAD:
             await connection.execute(upgrade.postgres_script(current))
     finally:
@@ -369,7 +381,7 @@ async def migrate(dsn: str) -> None:
         await connection.close()
 
 
-async def _revision(connection: Any) -> str | None:
+async def read_revision(connection: Any) -> str | None:
     if await connection.fetchval("SELECT to_regclass('alembic_version')") is None:
         return None
     return await connection.fetchval(revision.READ)

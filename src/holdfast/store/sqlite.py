@@ -48,6 +48,7 @@ from holdfast.store.sqlite_connection import (
 )
 from holdfast.store.sqlite_log import keep_a_log
 from holdfast.store.sqlite_preallocation import LogPreallocation
+from holdfast.store.timing import DatabaseUsage, Timing
 from holdfast.store.transaction import DatabaseError, Job
 
 T = TypeVar("T")
@@ -101,6 +102,7 @@ class _Queued(msgspec.Struct, eq=False):
     error: BaseException | None = None
     resolved: bool = False
     settled: Callable[[BaseException | None], None] | None = None
+    asked_at: float = 0.0
 
     def resolve(self) -> None:
         if self.future.cancelled():
@@ -122,6 +124,7 @@ class _Writer:
         self.busy = threading.Lock()  # whoever holds it may use the connection
         self.waits = False  # for a read to end: the next one is not to come before it
         self.view = SQLiteView(connection)
+        self.timing = Timing()
         self._connection = connection
         self._preallocation = LogPreallocation(connection, Path(f"{path}-wal"))
         self._tx = SQLiteTransaction(connection)
@@ -145,7 +148,9 @@ class _Writer:
                     self.waits = True
                     with self.busy:
                         self.waits = False
+                        begun_at = time.perf_counter()
                         self._commit_together(group)
+                        self._time(group, begun_at)
                     _resolve_all(group)
                     with self.busy:
                         self._preallocation.keep_ahead()
@@ -153,6 +158,12 @@ class _Writer:
             self.busy.acquire()  # never released: reads must not use a connection that is closed
             self._connection.close()
             self._abandon(group)
+
+    def _time(self, group: list[_Queued], begun_at: float) -> None:
+        """The time of a commit is shared by those that it was made for."""
+        seconds = (time.perf_counter() - begun_at) / len(group)
+        for queued in group:
+            self.timing.add(begun_at - queued.asked_at, seconds)
 
     def _abandon(self, group: list[_Queued]) -> None:
         """Only a bug ends the thread with work left. Its callers get an error, because they would wait for ever."""
@@ -318,6 +329,7 @@ class SQLiteDatabase:
         self._check_again_at = 0.0
         self._damage: str | None = None
         self._long = _LongReads(path)
+        self._reads = Timing()
         self._closed = False
 
     async def write(
@@ -329,7 +341,7 @@ class SQLiteDatabase:
         self._check_open()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         context = copy_context() if performed is not None else None
-        self._writer.put(_Queued(job, future, performed, context, settled=settled))
+        self._writer.put(_Queued(job, future, performed, context, settled=settled, asked_at=time.perf_counter()))
         try:
             return await future
         except DamagedFile as damaged:
@@ -339,6 +351,7 @@ class SQLiteDatabase:
     async def read(self, job: Job[T]) -> T:
         self._check_open()
         writer = self._writer
+        begun_at = time.perf_counter()
         try:
             if writer.waits or not writer.busy.acquire(blocking=False):
                 return self._view.show(job)
@@ -349,6 +362,8 @@ class SQLiteDatabase:
         except DamagedFile as damaged:
             self._damage = damaged.message
             raise
+        finally:
+            self._reads.add(0.0, time.perf_counter() - begun_at)
 
     async def write_lease(self, job: Job[T]) -> T:
         return await self.write(job)
@@ -370,10 +385,17 @@ class SQLiteDatabase:
 
     async def read_long(self, job: Job[T]) -> T:
         self._check_open()
-        return await self._long.run(job)
+        begun_at = time.perf_counter()
+        try:
+            return await self._long.run(job)
+        finally:
+            self._reads.add(0.0, time.perf_counter() - begun_at)
 
     async def now_us(self) -> int:
         return now_us()
+
+    def usage(self) -> DatabaseUsage:
+        return DatabaseUsage(reads=self._reads, writes=self._writer.timing)
 
     async def aclose(self) -> None:
         if self._closed:

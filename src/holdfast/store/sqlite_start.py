@@ -39,11 +39,11 @@ def open_sqlite(path: Path) -> SQLiteDatabase:
     except OSError as error:
         raise _no_access(path, error) from error
     except sqlite3.Error as error:
-        raise DatabaseError(_sentence(path, error)) from error
+        raise DatabaseError(sentence(path, error)) from error
     except DBAPIError as error:  # a migration
         if not isinstance(error.orig, sqlite3.Error):
             raise
-        raise DatabaseError(_sentence(path, error.orig)) from error
+        raise DatabaseError(sentence(path, error.orig)) from error
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def _no_access(path: Path, error: OSError) -> ConfigError:
     )
 
 
-def _sentence(path: Path, error: sqlite3.Error) -> str:
+def sentence(path: Path, error: sqlite3.Error) -> str:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # without the extended part
     if code in _DISK:
         return f"The database {path} cannot be written: {error}. Make room on its disk, or repair it, and start again."

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.errors import BugError, DatabaseError
 from holdfast.store.statements import Statement
+from holdfast.store.timing import DatabaseUsage
 
 T = TypeVar("T")
 Dialect = Literal["sqlite", "postgresql"]
@@ -83,6 +84,10 @@ class Database(Protocol):
 
     async def now_us(self) -> int:
         """The clock that leases are measured by."""
+        ...
+
+    def usage(self) -> DatabaseUsage:
+        """Since it was opened."""
         ...
 
     async def aclose(self) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 from holdfast.core.records import Run
 from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
+from holdfast.engine.counts import Histogram
 from holdfast.engine.worker import Worker
 from holdfast.errors import NothingToCancel
 from holdfast.store import agents, holds, runs, threads
@@ -20,6 +21,7 @@ Result = Literal["cancelled", "failed", "already_finished"]
 # An owner in this process needs milliseconds; one elsewhere learns of it when it renews its leases.
 _WAIT_S = 30.0
 _EVERY = Page(limit=None)
+_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, _WAIT_S)
 
 
 class CancelRuns:
@@ -27,6 +29,7 @@ class CancelRuns:
         self._database = database
         self._worker = worker
         self._clock = clock
+        self.latency_s = Histogram(_BOUNDS_S)  # from the request until the run has ended
 
     async def of_agent(self, agent_id: str, run_ids: Sequence[str] | None) -> dict[str, Result]:
         if run_ids:
@@ -76,9 +79,11 @@ class CancelRuns:
         What it has started goes with it, whatever becomes of this process: the wish is put on all of them at once.
         What it starts until it has ended goes afterwards; then it starts no more.
         """
+        asked_ns = self._clock.now_ns()
         if asked := await self._database.write(lambda tx: _ask_cancel(tx, run.id, self._clock.now_us())):
             self._worker.bus.cancel_asked(asked)
             await self._ended(run.id)
+            self.latency_s.add((self._clock.now_ns() - asked_ns) / 1_000_000_000)
             await self._stop_descendants(run.id)
         return await self._database.read(lambda tx: runs.get(tx, run.id))
 
