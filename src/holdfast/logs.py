@@ -13,8 +13,10 @@ import re
 from collections.abc import Iterable
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from itertools import count
+from typing import Any, Final
 
+from holdfast.core.records import Run
 from holdfast.settings import Settings
 
 REQUEST_ID: Final = b"x-request-id"
@@ -23,14 +25,12 @@ _SENSIBLE: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")  # a log and a hea
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-class RunIds(NamedTuple):
-    run_id: str
-    agent_id: str
-    thread_id: str
-
+# Cheaper than chance for every request. The prefix is of this process alone.
+_prefix = os.urandom(10).hex()
+_numbers = count()
 
 current_request: ContextVar[str | None] = ContextVar("current_request", default=None)
-current_run: ContextVar[RunIds | None] = ContextVar("current_run", default=None)
+current_run: ContextVar[Run | None] = ContextVar("current_run", default=None)
 
 
 def configure(settings: Settings) -> None:
@@ -48,7 +48,7 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
             given = value
     if given and _SENSIBLE.fullmatch(given):
         return given.decode("ascii")
-    return os.urandom(16).hex()
+    return f"{_prefix}{next(_numbers):012x}"
 
 
 class JsonLines(logging.Formatter):
@@ -62,7 +62,7 @@ class JsonLines(logging.Formatter):
         if (request := current_request.get()) is not None:
             line["request_id"] = request
         if (run := current_run.get()) is not None:
-            line |= run._asdict()
+            line |= {"run_id": run.id, "agent_id": run.agent_id, "thread_id": run.thread_id}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:

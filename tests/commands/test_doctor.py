@@ -8,11 +8,12 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from sqlalchemy import text
@@ -288,6 +289,44 @@ async def test_signals_go_round_and_a_direct_address_is_the_one_tried(postgres_u
     with closed_port() as port, pytest.raises(DatabaseError):
         direct = f"postgresql://127.0.0.1:{port}/db"
         await check_signals(Settings(data_dir=tmp_path, database_url=postgres_url, database_direct_url=direct))
+
+
+@asynccontextmanager
+async def pooled(url: str) -> AsyncGenerator[str]:
+    """A proxy that gives its clients numbers of its own, as those that pool connections do. Its address."""
+    address = urlsplit(url)
+    [directory] = parse_qs(address.query)["host"]
+    [place] = [name for name in os.listdir(directory) if name.startswith(".s.PGSQL.") and not name.endswith(".lock")]
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            writer.write(data)
+        writer.close()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.read(1):
+            size = await reader.readexactly(4)
+            body = await reader.readexactly(int.from_bytes(size) - 4)
+            writer.write(head + size + (bytes(4) + body[4:] if head == b"K" else body))
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_unix_connection(f"{directory}/{place}")
+        await asyncio.gather(forward(reader, inner_writer), answer(inner_reader, writer), return_exceptions=True)
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield f"postgresql://{address.username}@127.0.0.1:{port}{address.path}?sslmode=disable"
+
+
+async def test_a_proxy_before_postgresql_is_warned_of_unless_signals_go_past_it(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    async with pooled(postgres_url) as url:
+        [finding] = await check_signals(Settings(data_dir=tmp_path, database_url=url))
+        assert (finding.state, "HOLDFAST_DATABASE_DIRECT_URL" in finding.advice) == ("warning", True)
+        past = Settings(data_dir=tmp_path, database_url=url, database_direct_url=postgres_url)
+        assert states(await check_signals(past)) == {"signals": "ok"}
 
 
 async def test_sqlite_has_neither_pool_nor_signals(tmp_path: Path) -> None:

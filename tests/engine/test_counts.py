@@ -10,6 +10,7 @@ from sqlalchemy import update
 
 from holdfast.actions import metrics
 from holdfast.actions.metrics import Metrics
+from holdfast.core.frames import StopFrame
 from holdfast.engine.counts import Histogram
 from holdfast.engine.worker import WorkerSettings
 from holdfast.store import queue
@@ -113,6 +114,18 @@ async def test_a_lease_whose_loss_only_a_checkpoint_notices_is_counted_too(world
     await asyncio.gather(first.settled(), second.settled())
     assert (await shown(first))["holdfast_lease_losses_total{}"] == 1
     assert (await shown(second))["holdfast_lease_losses_total{}"] == 0
+
+
+def test_frames_are_counted_once_also_of_a_stream_that_another_has_replaced(node: Node) -> None:
+    streams, frame = node.streams, StopFrame("end_turn")
+    first = streams.open("run-1")
+    first.publish(frame, frame)
+    second = streams.open("run-1", first=2, lease=2)
+    second.publish(frame)
+    assert streams.published == 3
+    for stream in (first, first, second, second):
+        streams.end(stream)
+        assert streams.published == 3
 
 
 async def test_a_run_that_waits_is_shown_with_its_age(world: World) -> None:

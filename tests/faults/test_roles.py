@@ -81,6 +81,7 @@ async def test_several_processes_share_a_port_and_one_that_dies_is_started_again
         agent_id = await fleet.make_agent(server.url)
         before = children_of(server)
         assert len(before) == 3
+        assert {child.environ()["HOLDFAST_PROCESS"] for child in before} == {"0", "1", "2"}, "a label of their metrics"
         os.kill(before[0].pid, signal.SIGKILL)
 
         async def restarted() -> bool | None:

@@ -78,7 +78,7 @@ class RunStream:
 
     @property
     def published(self) -> int:
-        return self.last - self.first
+        return self.base + len(self.frames) - self.first
 
     def publish(self, *frames: Frame) -> None:
         self.frames.extend(frames)
@@ -208,20 +208,21 @@ class Streams:
         self._database = database
         self._on_stored = on_stored
         self._live: dict[str, RunStream] = {}
-        self._open: set[RunStream] = set()
+        self._replaced: set[RunStream] = set()  # by a newer owner in this process, and not ended yet
         self._published_before = 0  # by streams that have ended
 
     def open(self, run_id: str, first: int = 0, lease: int = 1, *, background: bool = False) -> RunStream:
         read_stored = partial(self._read, run_id, rows=ROWS_AT_ONCE) if background else None
         on_stored = self._on_stored if background else None
+        if run_id in self._live:
+            self._replaced.add(self._live[run_id])
         stream = self._live[run_id] = RunStream(run_id, first, lease, read_stored, on_stored)
-        self._open.add(stream)
         return stream
 
     @property
     def published(self) -> int:
         """How many frames, ever. Counted when it is asked, so that a frame costs nothing."""
-        return self._published_before + sum(stream.published for stream in self._open)
+        return self._published_before + sum(stream.published for stream in (*self._live.values(), *self._replaced))
 
     def live(self, run_id: str) -> RunStream | None:
         return self._live.get(run_id)
@@ -234,8 +235,9 @@ class Streams:
         """Only this one: a newer owner in this process may have opened another for the same run."""
         if self._live.get(stream.run_id) is stream:
             del self._live[stream.run_id]
-        if stream in self._open:
-            self._open.discard(stream)
+            self._published_before += stream.published
+        elif stream in self._replaced:
+            self._replaced.discard(stream)
             self._published_before += stream.published
         stream.finish()
 

@@ -307,7 +307,7 @@ class Worker:
             task.cancel()
 
     async def _drive(self, session: Session, owned: _Owned) -> None:
-        logs.current_run.set(logs.RunIds(session.run.id, session.run.agent_id, session.run.thread_id))
+        logs.current_run.set(session.run)
         try:
             await self._runner.drive(session, owned.scope)
             self.counts.ended[session.state.stop_reason or "requires_approval"] += 1
