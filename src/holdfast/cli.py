@@ -25,6 +25,7 @@ _COMMANDS: Final = {
     "serve": ("serving", "run"),
     "worker": ("worker", "run"),
     "migrate": ("migrate", "run"),
+    "move": ("move", "run"),
     "why": ("remote", "why"),
     "runs": ("remote", "runs"),
     "approvals": ("remote", "approvals"),
@@ -104,6 +105,11 @@ def build_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
 
     migrate = commands.add_parser("migrate", help="bring the database to the newest schema, without serving")
     migrate.add_argument("--data-dir", help="where the database and the key file live (HOLDFAST_DATA_DIR)")
+
+    move = commands.add_parser("move", help="copy a database into an empty one, SQLite or PostgreSQL, and verify it")
+    move.add_argument("source", metavar="SOURCE", help="sqlite:///path/to/file.db or postgresql://…; no server uses it")
+    move.add_argument("target", metavar="TARGET", help="the same; empty, or what an interrupted move has begun")
+    move.add_argument("--json", action="store_true", help="print counts and hashes as JSON")
 
     why = commands.add_parser("why", help="say what a run is doing or waiting for, and why it ended")
     why.add_argument("run", metavar="RUN", help="the id of the run")

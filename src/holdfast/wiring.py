@@ -45,6 +45,7 @@ from holdfast.netguard import Guard
 from holdfast.private_files import LOCK_FILE, private_paths
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
+from holdfast.store import move_record
 from holdfast.store.database import only_server, open_database, sqlite_path
 from holdfast.store.signals import open_signals
 from holdfast.store.transaction import Database
@@ -69,6 +70,7 @@ async def build(settings: Settings, *, warm_tools: bool = True) -> AsyncGenerato
         async with AsyncExitStack() as open_things:
             database = await open_database(settings.database_address, timeout_s=settings.database_timeout_s)
             open_things.push_async_callback(database.aclose)
+            await database.read(move_record.require_whole)
             open_things.push_async_callback(sandbox.aclose)
             box = open_secretbox(settings)
             catalog = _catalog(settings, endpoints, database, box)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,11 +17,20 @@ from holdfast.store.transaction import DatabaseError
 _errors: Any = asyncpg
 
 
-async def open_postgres(dsn: str, *, pool_size: int, timeout_s: float) -> PostgresDatabase:
+async def open_postgres(
+    dsn: str, *, pool_size: int, timeout_s: float, name: str = postgres.SERVER_NAME
+) -> PostgresDatabase:
     """Migrated to the newest schema."""
-    try:
+    with explained(dsn):
         await postgres.migrate(dsn)
-        return await postgres.connect(dsn, pool_size=pool_size, timeout_s=timeout_s)
+        return await postgres.connect(dsn, pool_size=pool_size, timeout_s=timeout_s, name=name)
+
+
+@contextmanager
+def explained(dsn: str) -> Generator[None]:
+    """What PostgreSQL refuses becomes a sentence that says what to do."""
+    try:
+        yield
     except asyncpg.InsufficientPrivilegeError as error:
         raise DatabaseError(
             f"PostgreSQL at {_place(dsn)} refused to set the database up: {error}. Grant the user CREATE on the schema "
