@@ -161,7 +161,14 @@ def assemble(
 
 def _retention_policy(settings: Settings) -> RetentionPolicy:
     return RetentionPolicy(
-        frames_s=settings.frame_retention_s, traces_s=settings.trace_retention_s, runs_s=settings.run_retention_s
+        frames_s=settings.frame_retention_s,
+        traces_s=settings.trace_retention_s,
+        runs_s=settings.run_retention_s,
+        most_bytes={
+            "frames": settings.frame_retention_bytes,
+            "journals": settings.run_retention_bytes,
+            "traces": settings.trace_retention_bytes,
+        },
     )
 
 

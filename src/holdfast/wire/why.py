@@ -116,7 +116,9 @@ def why_view(story: Story) -> Why:
 def _standing(story: Story) -> _Standing:
     run, state = story.run, story.state
     if story.journal_removed and not run.is_active:
-        return _Standing(f"{_end(run)} Its journal was removed after the retention time.", run.completed_us or 0)
+        return _Standing(
+            f"{_end(run)} Its journal was removed after the retention time, or to make room.", run.completed_us or 0
+        )
     if state is None:
         return _Standing(f"Its journal cannot be read. {_end(run)}", run.completed_us or run.created_us)
     intent = plan(state)
