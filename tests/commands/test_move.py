@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +16,9 @@ import pytest
 from sqlalchemy import Table
 
 from holdfast.cli import main
-from holdfast.commands.move import Meter
+from holdfast.commands.move import Meter, move_database
 from holdfast.errors import ConfigError
+from holdfast.private_files import KEY_FILE
 from holdfast.settings import Settings
 from holdfast.store import move_record, move_rows
 from holdfast.store.database import Transaction, open_database, sqlite_path
@@ -25,8 +27,16 @@ from holdfast.store.move_rows import Values
 from holdfast.store.sqlite_start import only_server
 from holdfast.store.tables import tombstones
 from holdfast.wiring import build
+from tests.served import served
 from tests.store.filled import fill
 
+PEEK = '''
+import os
+
+def peek() -> str:
+    """Peek."""
+    return os.environ["KEY"]
+'''
 # Tells of each batch, and waits for a line before it goes on.
 _STEP_BY_STEP = """
 import sys
@@ -51,6 +61,13 @@ def source_url(sqlite_url: str) -> str:
 
     asyncio.run(make())
     return sqlite_url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def target_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/new/holdfast.db"
+    return request.getfixturevalue("empty_postgres_url")
 
 
 def test_it_says_what_was_copied_and_that_the_key_goes_along(
@@ -100,6 +117,34 @@ def test_a_difference_is_exit_code_one(
     assert different.split()[:2] == ["tombstones", "4"]
     assert "DIFFERENT" in out
     assert "verified" not in out
+
+
+@pytest.mark.slow
+async def test_a_server_on_the_target_goes_on_where_the_other_stopped(tmp_path: Path, target_url: str) -> None:
+    """An approval that was pending, a run that was active, and a secret."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    async with served(old, drain_s=0) as client:
+        agent = await client.guarded_agent(PEEK, secrets={"KEY": "hush"})
+        paused = await client.say(agent.id, "Call peek")
+        call_id = paused.messages[-1].tool_call.tool_call_id
+        slow = await client.agent()
+        run = await client.ask("POST", f"/v1/agents/{slow.id}/messages/async", {"input": "[[ttft:2]] hello"})
+        await client.model_asked()
+
+    report = await move_database(f"sqlite:///{old}/holdfast.db", target_url, io.StringIO())
+    assert report.identical
+    new.mkdir(exist_ok=True)
+    new.chmod(0o700)
+    shutil.copy(old / KEY_FILE, new)
+
+    async with served(new, database_url=target_url) as client:
+        approval = {"type": "approval", "tool_call_id": call_id, "approve": True}
+        body = {"messages": [{"type": "approval", "approvals": [approval]}]}
+        answer = await client.ask("POST", f"/v1/agents/{agent.id}/messages", body)
+        assert "hush" in [message.get("tool_return") for message in answer["messages"]]
+        ended = await client.deps.reader.until_stopped(run["id"])
+        assert ended.status == "completed"
+        assert ended.lease > 1, "another server had it before"
 
 
 @pytest.mark.slow

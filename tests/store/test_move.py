@@ -236,7 +236,7 @@ async def test_a_run_with_a_live_lease_is_refused_and_one_without_moves_as_it_is
         run = await add_run(database, await add_agent(database), status="running")
         now_us = await database.now_us()
         await call(database, _lease_until, run.id, now_us + 60_000_000)
-    with pytest.raises(ConfigError, match="1 runs with a lease"):
+    with pytest.raises(ConfigError, match="1 have a lease"):
         await moved(postgres_url, f"sqlite:///{tmp_path}/target.db")
     async with opened(postgres_url) as database:
         await call(database, _lease_until, run.id, now_us - 1)

@@ -74,6 +74,7 @@ async def open_source(url: str, *, leaving_s: float = LEAVING_S) -> AsyncGenerat
             _require_head(url, _Found(*await postgres.inspect(dsn)))
         async with _closing(url, await _open(dsn, name)) as side:
             await _require_unused(side, name, leaving_s)
+            await side.database.read(_require_no_leases)
             yield side
 
 
@@ -172,11 +173,17 @@ async def _others(tx: Transaction, name: str) -> list[str]:
         )
         .group_by(_SESSIONS.c.application_name)
     )
-    found = [f"{row['sessions']} sessions of {row['application_name']!r}" for row in await tx.fetch_all(sessions)]
+    return [f"{row['sessions']} sessions of {row['application_name']!r}" for row in await tx.fetch_all(sessions)]
+
+
+async def _require_no_leases(tx: Transaction) -> None:
+    """Of a server that cannot be seen among the sessions, as behind a proxy that pools them."""
     leases = await tx.fetch_one(_LEASES)
     if leases is not None and leases["runs"]:
-        found.append(f"{leases['runs']} runs with a lease that has not expired")
-    return found
+        raise ConfigError(
+            f"Something drives runs of the source: {leases['runs']} have a lease that has not expired. Stop the "
+            "servers and workers. If one was killed, wait until its leases have run out (HOLDFAST_LEASE_TTL_S)."
+        )
 
 
 async def _size(source: Side) -> int:
