@@ -6,11 +6,13 @@ BIN := $(VENV)/bin
 SERVING := $(VENV)/.serving$(if $(EXTRAS),-$(EXTRAS))
 READY := $(VENV)/.ready
 NEWEST := $(VENV)/newest-client
+NEWEST_PRICES := $(VENV)/newest-prices
 CLIENT_0X := $(VENV)/client-0x
 LOCAL_MODEL := $(VENV)/local-model
 PROGRAMS := $(VENV)/programs
 TESTS ?= tests
-WORKERS ?= auto
+# How many processes run tests. The whole suite often waits, quick tests hardly ever: see tests/conftest.py for `auto`.
+WORKERS ?=
 MINUTES ?= 5
 CHECKED ?= src
 
@@ -22,7 +24,7 @@ INSTALL = test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found. Ins
 	"$(PYTHON)" scripts/install.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick faults coverage test-newest test-0x test-npm test-programs test-cgroups test-local-model check types format bench docs clean
+.PHONY: help setup run test quick faults coverage test-newest test-0x test-npm test-programs test-cgroups test-local-model check types format bench docs models models-newest clean
 
 help: ## List the targets
 	@echo "Holdfast, a server for stateful LLM agents. To see it run: make run, then open http://127.0.0.1:8283"
@@ -42,17 +44,17 @@ run: $(SERVING) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a p
 	$(BIN)/holdfast serve
 
 test: $(READY) ## Run every test that needs no network, PostgreSQL included (TESTS=path for some)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS)
 
 quick: $(READY) ## Run the tests that take a minute together: no PostgreSQL, no adapters again, nothing slow
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not postgres and not adapter and not slow" $(TESTS)
+	$(BIN)/python -m pytest -n $(or $(WORKERS),logical) --dist worksteal -m "not postgres and not adapter and not slow" $(TESTS)
 
 faults: $(READY) ## Faults at random against real servers (MINUTES=5, SEED=number, DATABASE=sqlite|postgresql|both, SERVERS=number)
 	$(BIN)/python -m tests.faults.loop --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
 		$(if $(DATABASE),--database $(DATABASE)) $(if $(SERVERS),--servers $(SERVERS))
 
 coverage: $(READY) ## Show that tests take every branch of the core
-	$(BIN)/python -m pytest -n $(WORKERS) --cov=holdfast.core --cov-branch --cov-fail-under=100 \
+	$(BIN)/python -m pytest -n $(or $(WORKERS),logical) --dist worksteal --cov=holdfast.core --cov-branch --cov-fail-under=100 \
 		--cov-report=term-missing:skip-covered tests/core tests/properties
 
 test-newest: $(READY) ## Run the conformance suite with the newest 1.x letta-client (needs the network)
@@ -62,7 +64,7 @@ test-newest: $(READY) ## Run the conformance suite with the newest 1.x letta-cli
 	else \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(NEWEST) 'letta-client>=1.12,<2'; \
 	fi
-	PYTHONPATH=$(NEWEST) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not adapter" \
+	PYTHONPATH=$(NEWEST) $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal -m "not adapter" \
 		--ignore tests/conformance/test_openapi.py tests/conformance
 
 test-0x: $(CLIENT_0X)/.ready ## Run the last 0.x letta-client against a server (needs the network, once)
@@ -137,6 +139,15 @@ check: $(READY) ## Format, lint, types of the sources, import contracts; changes
 types: $(READY) ## Types of everything: sources, tests and benches
 	$(BIN)/basedpyright --threads 2
 
+models-newest: $(READY) ## Say whether the newest genai-prices has other prices or windows (needs the network)
+	@rm -rf $(NEWEST_PRICES)
+	@if command -v uv >/dev/null 2>&1; then \
+		uv pip install --quiet --python $(BIN)/python --no-deps --target $(NEWEST_PRICES) genai-prices; \
+	else \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(NEWEST_PRICES) genai-prices; \
+	fi
+	PYTHONPATH=$(NEWEST_PRICES) $(BIN)/python scripts/update_models.py --check
+
 format: $(READY) ## Format the code and repair what ruff can repair
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
@@ -146,6 +157,9 @@ bench: $(READY) ## Measure against the goals (python -m bench --readme also writ
 
 docs: $(READY) ## Regenerate the generated parts of docs/ and README.md
 	$(BIN)/python docs/generate.py
+
+models: $(READY) ## Regenerate the table of models from the genai-prices that constraints.txt names
+	$(BIN)/python scripts/update_models.py
 
 clean: ## Remove the environment and everything that was generated beside the sources
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage node_modules src/*.egg-info

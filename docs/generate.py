@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 from fastapi.routing import APIRoute
 
 from holdfast import errors
-from holdfast.api.not_implemented import REFUSED, UNBUILT, Family
 from holdfast.api.framework.routing import built
+from holdfast.api.not_implemented import REFUSED, UNBUILT, Family
 from holdfast.api.server import ROUTERS
 from holdfast.core.run import TRANSITIONS, Phase
 from holdfast.settings import ENABLING_VARIABLES, PROVIDER_VARIABLES, VARIABLES, Settings
@@ -184,7 +184,7 @@ def _default(field: str, value: object) -> str:
             return "SQLite in the data directory"
         case "default_model", _:
             return "see the meaning"
-        case _, None | ():
+        case _, None | () | dict():
             return "not set"
         case "mcp_stdio", _:
             return "`true`"

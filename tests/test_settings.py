@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.usage import Price
 from holdfast.errors import ConfigError
 from holdfast.settings import PROVIDER_VARIABLES, VARIABLES, DeclaredModel, Settings
 
@@ -31,7 +32,6 @@ def test_an_empty_environment_is_enough_and_stays_on_this_machine() -> None:
         ("LETTA_DEFAULT_LLM_HANDLE", "openai/gpt-4o", "default_model", "openai/gpt-4o"),
         ("LETTA_KEEPALIVE_INTERVAL", "5", "keepalive_s", 5.0),
         ("TOOL_SANDBOX_TIMEOUT", "7.5", "tool_timeout_s", 7.5),
-        ("MCP_DISABLE_STDIO", "false", "mcp_stdio", True),
         ("ACCEPTABLE_ORIGINS", "https://a, https://b", "acceptable_origins", ("https://a", "https://b")),
         ("HOLDFAST_ALLOW_PRIVATE_ADDRESSES", "true", "allow_private_addresses", True),
         ("HOLDFAST_ALLOW_PRIVATE_ADDRESSES", "false", "allow_private_addresses", False),
@@ -48,6 +48,16 @@ def test_an_empty_environment_is_enough_and_stays_on_this_machine() -> None:
                 DeclaredModel("lmstudio_openai/c"),
                 DeclaredModel("vllm/v", embedding_dim=768),
             ),
+        ),
+        (
+            "HOLDFAST_MODEL_PRICES",
+            "openai/gpt-4o=2.5/10/1.25, vllm/a/b=0/0,anthropic/c=3/15/0.3/3.75",
+            "model_prices",
+            {
+                "openai/gpt-4o": Price(2.5, 10, 1.25),
+                "vllm/a/b": Price(0, 0),
+                "anthropic/c": Price(3, 15, 0.3, 3.75),
+            },
         ),
         ("LETTA_TRACK_PROVIDER_TRACE", "true", "trace_provider", True),
         ("HOLDFAST_TRACE_MAX_BYTES", "4096", "trace_max_bytes", 4096),
@@ -79,11 +89,16 @@ def test_our_name_wins_over_the_old_one_and_empty_means_unset() -> None:
         ("HOLDFAST_ALLOWED_HOSTS", "10.0.0.0/99"),
         ("HOLDFAST_DEFAULT_MODEL", "gpt-4o"),
         ("HOLDFAST_LOG_LEVEL", "loud"),
-        ("MCP_DISABLE_STDIO", "maybe"),
+        ("HOLDFAST_TRACE_PROVIDER", "maybe"),
         ("HOLDFAST_OPENAI_RESPONSES", "sometimes"),
         ("HOLDFAST_MODELS", "just-a-name"),
         ("HOLDFAST_MODELS", "vllm/a=wide"),
         ("HOLDFAST_MODELS", "vllm/a=0"),
+        ("HOLDFAST_MODEL_PRICES", "gpt-4o=2.5/10"),
+        ("HOLDFAST_MODEL_PRICES", "openai/gpt-4o=2.5"),
+        ("HOLDFAST_MODEL_PRICES", "openai/gpt-4o=-1/10"),
+        ("HOLDFAST_MODEL_PRICES", "openai/gpt-4o=nan/10"),
+        ("HOLDFAST_MODEL_PRICES", "openai/gpt-4o=cheap/10"),
         ("HOLDFAST_MAX_CONTEXT_WINDOW", "10"),
     ],
 )

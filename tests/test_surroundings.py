@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from holdfast.settings import PROVIDER_VARIABLES
@@ -33,7 +34,14 @@ SHELL = dict.fromkeys(PROVIDER_VARIABLES, NOWHERE) | {
 
 def test_keys_proxies_and_servers_of_the_shell_are_left_behind() -> None:
     kept = {"PATH": "/bin", "HOME": "/home/ada", "PYTHONPATH": "src", "HOLDFAST_EFFORT": "20", "TZ": "Asia/Tokyo"}
-    assert calm(SHELL | kept | {"LANG": "xx_YY.UTF-8"}) == kept | {"LANG": "C.UTF-8"}
+    given = {"LANG": "C.UTF-8", "SSL_CERT_FILE": str(REPOSITORY / "tests/authority.pem")}
+    assert calm(SHELL | kept | {"LANG": "xx_YY.UTF-8"}) == kept | given
+
+
+def test_clients_of_tests_trust_one_authority_which_signs_nothing() -> None:
+    """Not one of those that sign real servers: to read these takes longer than most tests."""
+    (trusted,) = httpx.create_ssl_context().get_ca_certs()
+    assert "signs nothing" in str(trusted["subject"])
 
 
 def test_a_test_and_its_processes_do_not_see_them() -> None:

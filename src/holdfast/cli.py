@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "worker": ("worker", "run"),
     "migrate": ("migrate", "run"),
     "move": ("move", "run"),
+    "reseal": ("reseal", "run"),
     "why": ("remote", "why"),
     "runs": ("remote", "runs"),
     "approvals": ("remote", "approvals"),
@@ -104,7 +105,9 @@ def build_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     worker.add_argument("--data-dir", help="where the key file lives (HOLDFAST_DATA_DIR)")
 
     migrate = commands.add_parser("migrate", help="bring the database to the newest schema, without serving")
-    migrate.add_argument("--data-dir", help="where the database and the key file live (HOLDFAST_DATA_DIR)")
+    reseal = commands.add_parser("reseal", help="seal stored secrets with the newest encryption key")
+    for command in (migrate, reseal):
+        command.add_argument("--data-dir", help="where the database and the key file live (HOLDFAST_DATA_DIR)")
 
     move = commands.add_parser("move", help="copy a database into an empty one, SQLite or PostgreSQL, and verify it")
     move.add_argument("source", metavar="SOURCE", help="sqlite:///path/to/file.db or postgresql://…; no server uses it")

@@ -30,7 +30,6 @@ HoldfastError
 │  └─ ModelUnavailable       500   connection lost, 5xx, cut stream
 ├─ ToolError           the tool's: becomes a tool return, never an HTTP error
 │  ├─ ToolFailed
-│  ├─ ToolTimedOut
 │  └─ SandboxLost
 ├─ RunInterrupted      nobody's: control flow, never logged as an error
 │  ├─ LeaseLost
@@ -236,10 +235,6 @@ class ToolError(HoldfastError):
 
 
 class ToolFailed(ToolError):
-    pass
-
-
-class ToolTimedOut(ToolError):
     pass
 
 

@@ -28,7 +28,7 @@ def new(prefix: str) -> str:
 
 
 def derive(prefix: str, *parts: object) -> str:
-    """The same parts give the same id, for ever."""
+    """The same parts always give the same id, so that a write that is repeated is the same write (decision 4)."""
     text = "\x1f".join(map(str, parts))
     return _spelled(prefix, hashlib.blake2b(text.encode(), digest_size=16, person=b"holdfast").digest())
 

@@ -163,7 +163,7 @@ def is_public(address: Address) -> bool:
 
 def _destination(address: Address) -> Address:
     """The IPv4 address that a gateway or a tunnel makes of an IPv6 one; others as they are."""
-    address = egress.plain(address)
+    address = egress.unwrap_ipv4(address)
     if isinstance(address, ipaddress.IPv4Address):
         return address
     return (address.teredo[1] if address.teredo else address.sixtofour) or address

@@ -15,6 +15,7 @@ import msgspec
 import platformdirs
 
 from holdfast.core import egress
+from holdfast.core.usage import Price
 from holdfast.errors import ConfigError
 from holdfast.private_files import DATABASE_FILE, make_private
 from holdfast.variables import VARIABLES, DeclaredModel
@@ -91,6 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     secrets_key: str | None = None
     encryption_key: str | None = None
+    old_encryption_key: str | None = None
     max_body_bytes: int = 32 * 1024 * 1024
     header_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
@@ -103,6 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     archival_token_limit: int = 8_192
     max_context_window: int = 128_000
     models: tuple[DeclaredModel, ...] = ()
+    model_prices: Mapping[str, Price] = {}
     openai_responses: Literal["auto", "always", "never"] = "auto"
     model_timeout_s: float = 60.0
     model_stream_timeout_s: float = 600.0
@@ -134,10 +137,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     unsafe_tools: bool = False
     tool_egress: egress.Mode = "public"
     tool_egress_allow: tuple[egress.Entry, ...] = ()
-    mcp_connect_timeout_s: float = 30.0
-    mcp_list_timeout_s: float = 30.0
-    mcp_call_timeout_s: float = 60.0
-    mcp_stdio: bool = False
     log_level: str = "INFO"
     providers: Mapping[str, str] = {}
 

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from holdfast.core import egress
+from holdfast.core.usage import Price
 from holdfast.errors import ConfigError
 
 _DATABASE_SCHEMES: Final = frozenset({"postgresql", "postgres", "sqlite"})
@@ -75,10 +76,6 @@ def _truth(text: str) -> bool:
             raise ValueError(f"must be true or false, not {text!r}")
 
 
-def _untruth(text: str) -> bool:
-    return not _truth(text)
-
-
 def _comma_list(text: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in text.split(",") if entry.strip())
 
@@ -119,6 +116,28 @@ def _declared_model(entry: str) -> DeclaredModel:
     if dimension != size:
         return DeclaredModel(handle, embedding_dim=number)
     return DeclaredModel(handle, number or None)
+
+
+def _model_prices(text: str) -> dict[str, Price]:
+    return dict(_model_price(entry) for entry in _comma_list(text))
+
+
+def _model_price(entry: str) -> tuple[str, Price]:
+    handle, _, amounts = (part.strip() for part in entry.partition("="))
+    provider, slash, name = handle.partition("/")
+    try:
+        prices = [float(amount) for amount in amounts.split("/")]
+    except ValueError:
+        prices = []
+    if not (provider and slash and name) or not 2 <= len(prices) <= 4 or not all(0 <= one < 1e6 for one in prices):
+        raise ValueError(
+            "must list handles with US dollars per million tokens for input, output and, if they differ, cached input "
+            f"and cache writes, such as openai/gpt-4o=2.5/10/1.25, and not {entry!r}"
+        )
+    input, output, cached, written = (*prices, None, None)[:4]
+    assert input is not None
+    assert output is not None
+    return handle, Price(input, output, cached, written)
 
 
 def _openai_responses(text: str) -> str:
@@ -185,6 +204,12 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("HOLDFAST_ENCRYPTION_KEY", "LETTA_ENCRYPTION_KEY"),
         str,
         "Seals stored secrets instead of the key file in the data directory.",
+    ),
+    Variable(
+        "old_encryption_key",
+        ("HOLDFAST_OLD_ENCRYPTION_KEY",),
+        str,
+        "The encryption key before this one: opens what it sealed, until `holdfast reseal` was run.",
     ),
     Variable("max_body_bytes", ("HOLDFAST_MAX_BODY_BYTES",), _whole(1024, 2**32), "The largest request accepted."),
     Variable(
@@ -253,6 +278,13 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("HOLDFAST_MODELS",),
         _declared_models,
         "Models of servers that cannot list them, such as `vllm/my-model=32768`; the number is the context window.",
+    ),
+    Variable(
+        "model_prices",
+        ("HOLDFAST_MODEL_PRICES",),
+        _model_prices,
+        "Prices instead of the known ones, in US dollars per million tokens of input, output, cached input and cache "
+        "writes; the last two may be left out: `openai/gpt-4o=2.5/10/1.25`.",
     ),
     Variable(
         "openai_responses",
@@ -430,11 +462,5 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         egress.entries,
         "For `allow-list`: hosts, addresses and networks, each with or without `:PORT`, separated by commas.",
     ),
-    Variable(
-        "mcp_connect_timeout_s", ("MCP_CONNECT_TO_SERVER_TIMEOUT",), _seconds(0.1, 3600), "To reach an MCP server."
-    ),
-    Variable("mcp_list_timeout_s", ("MCP_LIST_TOOLS_TIMEOUT",), _seconds(0.1, 3600), "To list an MCP server's tools."),
-    Variable("mcp_call_timeout_s", ("MCP_EXECUTE_TOOL_TIMEOUT",), _seconds(0.1, _DAY), "For one call of an MCP tool."),
-    Variable("mcp_stdio", ("MCP_DISABLE_STDIO",), _untruth, "`false` allows MCP servers that are local commands."),
     Variable("log_level", ("HOLDFAST_LOG_LEVEL", "LETTA_LOGGING_LOG_LEVEL"), _log_level, "How much is logged."),
 )

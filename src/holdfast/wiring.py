@@ -52,7 +52,7 @@ from holdfast.store.transaction import Database
 from holdfast.tools import agents as talk
 from holdfast.tools.base import Sandbox
 from holdfast.tools.sandbox.contract import EgressConfig, Limits
-from holdfast.tools.sandbox.forkserver import ForkServerSandbox
+from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 
 
 @asynccontextmanager
@@ -99,7 +99,12 @@ def _sandbox(settings: Settings) -> ForkServerSandbox:
 
 def open_secretbox(settings: Settings) -> SecretBox:
     if settings.encryption_key:
-        return SecretBox.from_passphrase(settings.encryption_key)
+        return SecretBox.from_passphrases([settings.encryption_key, *filter(None, [settings.old_encryption_key])])
+    if settings.old_encryption_key:
+        raise ConfigError(
+            "HOLDFAST_OLD_ENCRYPTION_KEY is set without HOLDFAST_ENCRYPTION_KEY: set the new key too. Old keys of the "
+            "key file belong into that file, each on a line below the new one."
+        )
     return SecretBox.from_directory(settings.data_dir)
 
 
@@ -174,7 +179,7 @@ def _retention_policy(settings: Settings) -> RetentionPolicy:
 
 def _traces(settings: Settings, database: Database, box: SecretBox, clock: Clock) -> ProviderTraces:
     keys = [value for name, value in settings.providers.items() if is_secret_name(name)]
-    own = [settings.api_key, settings.secrets_key, settings.encryption_key]
+    own = [settings.api_key, settings.secrets_key, settings.encryption_key, settings.old_encryption_key]
     hidden = [*keys, *(secret for secret in own if secret)]
     return ProviderTraces(database, box.open, clock, most_bytes=settings.trace_max_bytes, hidden=hidden)
 
@@ -183,6 +188,7 @@ def _catalog(settings: Settings, endpoints: list[Endpoint], database: Database, 
     return ModelCatalog(
         endpoints,
         declared=settings.models,
+        prices=settings.model_prices,
         brought=lambda: load_endpoints(database, box),
         retry_policy=RetryPolicy(settings.model_retries, settings.model_retry_s),
         offline_embeddings=vectors.is_installed(),

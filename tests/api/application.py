@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from holdfast.actions.assembled import Holdfast
-from holdfast.api.deps import Actor, Deps
+from holdfast.api.deps import Deps
 from holdfast.api.json import json_response
 from holdfast.api.params import After, AgentId, ConversationId, Int64, Limit, Order
 from holdfast.api.server import ROUTERS, create_app
@@ -51,8 +51,8 @@ def router_for_tests(failure: HoldfastError | Exception | None = None) -> APIRou
         return json_response(7)
 
     @router.get("/v1/notes/{agent_id}")
-    async def read_note(agent_id: AgentId, actor: Actor, deps: Deps) -> Response:
-        return json_response({"agent": agent_id, "actor": actor, "port": deps.settings.port})
+    async def read_note(agent_id: AgentId, deps: Deps) -> Response:
+        return json_response({"agent": agent_id, "port": deps.settings.port})
 
     @router.get("/v1/talks/{conversation_id}")
     async def read_talk(conversation_id: ConversationId) -> Response:

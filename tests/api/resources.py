@@ -20,7 +20,7 @@ from holdfast.llm.base import Abilities, ModelInfo
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.settings import Settings
 from holdfast.store.database import open_database
-from holdfast.tools.sandbox.forkserver import ForkServerSandbox
+from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 from holdfast.wiring import assemble
 from tests.clients import AS_1X
 

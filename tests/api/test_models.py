@@ -82,7 +82,13 @@ async def test_a_model_tells_what_it_can_and_what_it_costs(tmp_path: Path) -> No
             model, _ = await client.ask("GET", "/v1/models/")
     assert (model["max_context_window"], model["model_endpoint"]) == (9_000, f"{server.url}/v1")
     assert model["abilities"] == {"tools": True, "images": True, "reasoning": False, "strict_tools": False}
-    assert model["price"] == {"input": 1.0, "output": 2.0, "cached_input": None, "cache_write": None}
+    assert model["price"] == {
+        "input": 1.0,
+        "output": 2.0,
+        "cached_input": None,
+        "cache_write": None,
+        "longest_prompt": None,
+    }
 
 
 async def test_without_a_default_model_an_agent_must_name_one_and_is_told_which_exist(tmp_path: Path) -> None:

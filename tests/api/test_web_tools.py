@@ -213,6 +213,7 @@ def test_what_a_page_says_is_read_however_it_is_written(source: str, text: str) 
         "<svg>" * 100_000 + "</title></p>" * 100_000,
     ],
 )
+@pytest.mark.slow
 @pytest.mark.timeout(20)  # far more than it takes, far less than a time that grows with the square
 def test_no_page_takes_long(source: str) -> None:
     assert len(html_text(source)) <= len(source)

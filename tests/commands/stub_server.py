@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.actions.assembled import Holdfast
 from holdfast.commands.serving import serve
 from holdfast.settings import Settings
-from holdfast.tools.base import Standing
+from holdfast.tools.base import SandboxStatus
 
 
 class Worker:
@@ -22,8 +22,8 @@ class Worker:
 
 
 class Tools:
-    async def standing(self) -> Standing:
-        return Standing(tools="isolated by nothing at all", egress="nothing at all")
+    async def status(self) -> SandboxStatus:
+        return SandboxStatus(tools="isolated by nothing at all", egress="nothing at all")
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from letta_client import AsyncLetta
 
 from tests.conformance.modes import Recording
 from tests.conformance.receiver import Receiver, open_receiver
-from tests.conformance.vendors import NATIVE, OFFLINE, VENDORS, Site, Sites, Vendor, reason_against
+from tests.conformance.vendors import NATIVE, OFFLINE, VENDORS, Site, Sites, Vendor, VendorProcess, reason_against
 from tests.effort import EFFORT, sampled
 from tests.serving import ServerProcess
 
@@ -94,6 +94,12 @@ def site(sites: Sites, vendor: Vendor) -> Generator[Site]:
 @pytest.fixture
 def server(site: Site) -> ServerProcess:
     return site.server
+
+
+@pytest.fixture
+def fake(site: Site) -> VendorProcess:
+    assert site.fake is not None
+    return site.fake
 
 
 @pytest.fixture

@@ -1,40 +1,23 @@
-"""What users of a vendor meet, with every adapter: hanging up, memory, images, restarts, thoughts that are signed."""
+"""What users of a vendor meet, with every adapter: hanging up, memory, images, thoughts that are signed."""
 
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
 from letta_client import AsyncLetta
 
-from tests.conformance.answers import answer, approval, asked_ids, deny
-from tests.conformance.checks import check_at_rest, check_next_message_works, check_told_is_stored, read_agent, rows
+from tests.conformance.answers import asked_ids, deny
+from tests.conformance.checks import check_next_message_works, check_told_is_stored, rows
 from tests.conformance.conftest import MakeAgent
-from tests.conformance.modes import MODES, Json, Mode, Turn, begin, ended_run, eventually, send
+from tests.conformance.modes import MODES, Json, Mode, Turn, begin, eventually, send
+from tests.conformance.proofs import proofs
 from tests.conformance.vendors import Site, Standing, VendorProcess, with_every_adapter
 
 pytestmark = with_every_adapter
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-# How each vendor spells the proof of what its model thought; it must come back as it was given.
-PROOF = {
-    "anthropic": r'"signature":"signed-[0-9a-f]{24}"',
-    "responses": r'"encrypted_content":"[^"]{20,}"',
-    "bedrock": r'"signature":"signed-[0-9a-f]{24}"',
-    "gemini": r'"thoughtSignature":"c2lnbmVkLWJ5[^"]*"',  # begins with "signed-by": not the one for who has lost it
-}
-
-
-@pytest.fixture
-def fake(site: Site) -> VendorProcess:
-    assert site.fake is not None
-    return site.fake
-
-
-def proofs(fake: VendorProcess, site: Site) -> list[str]:
-    return re.findall(PROOF[site.vendor.name], fake.last_request())
 
 
 # --- hanging up ---
@@ -235,52 +218,4 @@ async def test_what_the_model_thought_comes_back_to_it_as_it_was(
     assert set(within) <= set(proofs(fake, site)), "also in the next turn"
     assert second.stop_reason == "end_turn"
     await check_told_is_stored(client, agent, second)
-    await check_next_message_works(client, agent)
-
-
-async def test_an_approval_is_given_after_a_crash(
-    client: AsyncLetta, make_agent: MakeAgent, fake: VendorProcess, site: Site
-) -> None:
-    agent = await make_agent("bash_tool", "print_tool")
-    both = " ".join(f'[[call:bash_tool {{"operation": "{name}"}}]]' for name in ("ls", "pwd"))
-    paused = await send(client, "token", agent, f'{both} [[call:print_tool {{"message": "hi"}}]]')
-    asked = paused.only("approval_request_message")
-    ls, pwd = asked_ids(asked)
-
-    site.server.kill()
-    site.server.start()
-
-    assert (await read_agent(client, agent))["pending_approval"]["id"] == asked["id"]
-    answered = await send(client, "token", agent, answer([approval(ls, True), approval(pwd, False, "not here")]))
-    returns = answered.messages[0]["tool_returns"]
-    assert [back["status"] for back in returns] == ["success", "error", "success"]
-    assert returns[0]["tool_return"] == "ran ls"
-    assert "not here" in answered.text
-    if site.vendor.name in PROOF:
-        assert len(proofs(fake, site)) >= 1, "what it thought before the crash"
-    await check_told_is_stored(client, agent, answered)
-    await check_next_message_works(client, agent)
-
-
-async def test_a_reply_that_a_restart_interrupted_is_asked_for_again(
-    client: AsyncLetta, make_agent: MakeAgent, fake: VendorProcess, site: Site
-) -> None:
-    """The vendor's line goes dead with the server; the run goes on with a new one."""
-    agent = await make_agent("print_tool")
-    before = fake.standing()
-    begun = await client.agents.messages.create_async(
-        agent_id=agent, messages=[{"role": "user", "content": "Call print_tool with 'x' [[ttft:4@2]]"}]
-    )
-
-    async def look() -> bool | None:
-        return True if fake.standing().asked == before.asked + 2 else None
-
-    await eventually(look, "the second call was not made")
-    site.server.stop()
-    assert fake.check_none_open().left == before.left + 1
-    site.server.start()
-
-    assert (await ended_run(client, begun.id, patience_s=60))["stop_reason"] == "end_turn"
-    assert (await rows(client, agent)).count("tool_return_message") == 1
-    await check_at_rest(client, agent)
     await check_next_message_works(client, agent)

@@ -81,8 +81,8 @@ ADAPTERS = (
     Vendor("responses", "openai-proxy/gpt-5", _responses),
     Vendor("gemini", "google_ai/gemini-3-pro", _gemini),
 )
-# Through the same bridge as the two before them: what is about an adapter is tried with these too, what is about the
-# server is not.
+# Through the chat adapter or the same bridge as those before them: what is about an adapter is tried with these too,
+# what is about the server is not.
 FURTHER = (
     Vendor("mistral", "mistral/magistral-medium-2509", _mistral),
     Vendor("cohere", "cohere/command-a-reasoning-08-2025", _cohere),
@@ -99,6 +99,7 @@ with_every_vendor = _with(OFFLINE.name, *(vendor.name for vendor in ADAPTERS))
 # The adapters whose sockets are our own; the others speak through libraries of their vendors.
 NATIVE = ("chat", "anthropic")
 with_native_adapters = _with(OFFLINE.name, *NATIVE)
+with_four_adapters = _with(*(vendor.name for vendor in ADAPTERS))
 with_every_adapter = _with(*(vendor.name for vendor in (*ADAPTERS, *FURTHER)))
 
 
@@ -207,8 +208,6 @@ _NOTHING = "A reply of nothing is sent as one, and so without the sentence that 
 _WHOLE = "Calls come whole, so there is nothing to see of one that is not finished."
 _UNSIGNED = "What was thought is not sent back: the API has no place for it."
 _BLIND = "The library sends this vendor no images; the model is told that there was one."
-_SLOW = "About the server alone, and slow: four adapters are enough."
-_FURTHER = tuple(vendor.name for vendor in FURTHER)
 UNSAYABLE = (
     Unsayable("test_a18_a_failure_at_the_start_is_told_and_recorded", _BUG, given=("runtime",)),
     Unsayable("test_a18_a_failure_after_a_tool_keeps_what_the_tool_did", _BUG, given=("runtime",)),
@@ -218,8 +217,6 @@ UNSAYABLE = (
     Unsayable("test_a11_a_cancel_amid_a_reply_that_is_only_a_call_leaves_just_the_input", _WHOLE, ("gemini",)),
     Unsayable("test_what_the_model_thought_comes_back_to_it_as_it_was", _UNSIGNED, ("chat", "mistral", "cohere")),
     Unsayable("test_an_image_reaches_the_model", _BLIND, ("cohere",)),
-    Unsayable("test_an_approval_is_given_after_a_crash", _SLOW, _FURTHER),
-    Unsayable("test_a_reply_that_a_restart_interrupted_is_asked_for_again", _SLOW, _FURTHER),
 )
 
 

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from holdfast.core.egress import Egress, Entry, Mode, UnknownEgress, entries, is_public, of_tags, plain, strictest
+from holdfast.core.egress import Egress, Entry, Mode, UnknownEgress, entries, is_public, of_tags, strictest, unwrap_ipv4
 from holdfast.core.records import Tool
 
 NOT_PUBLIC = """
@@ -106,7 +106,7 @@ def test_a_name_of_the_list_allows_its_port() -> None:
 
 
 def test_the_zone_of_a_link_local_address_is_no_part_of_it() -> None:
-    assert plain(ipaddress.ip_address("fe80::1%eth0")) == ipaddress.ip_address("fe80::1")
+    assert unwrap_ipv4(ipaddress.ip_address("fe80::1%eth0")) == ipaddress.ip_address("fe80::1")
 
 
 def test_a_tool_says_its_own_policy_with_its_tags() -> None:

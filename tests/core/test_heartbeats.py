@@ -161,11 +161,11 @@ def test_thoughts_leave_the_arguments_and_the_flag_says_what_the_loop_makes_of_i
     ("written", "meant"), [(True, True), ("true", True), (" TRUE ", True), ("no", False), (0, False)]
 )
 def test_a_heartbeat_may_be_written_as_text(written: object, meant: bool) -> None:
-    assert heartbeats.asked_in(json.dumps({"request_heartbeat": written})).heartbeat is meant
+    assert heartbeats.heartbeat_arguments(json.dumps({"request_heartbeat": written})).heartbeat is meant
 
 
 def test_thoughts_that_are_not_a_text_are_kept_as_json() -> None:
-    assert heartbeats.asked_in('{"thinking": ["a", 1]}').thoughts == '["a",1]'
+    assert heartbeats.heartbeat_arguments('{"thinking": ["a", 1]}').thoughts == '["a",1]'
 
 
 def test_arguments_that_cannot_be_read_are_refused_as_they_are_and_the_model_goes_on() -> None:
@@ -189,27 +189,27 @@ def test_a_decided_call_goes_on_as_it_asked_before(decision: Approve | ClientRet
 
 def test_text_is_thoughts_unless_the_model_was_given_an_argument_for_them() -> None:
     reply = Reply((Reasoning("r"), Text("aside"), made("note", thinking="hm")), "tool_calls", None)
-    assert heartbeats.spoken_in(LOOP, reply) == (Reasoning("r"), Thoughts("hm"))
-    assert heartbeats.spoken_in(HeartbeatLoop(), reply) == (Reasoning("r"), Thoughts("aside"))
-    assert heartbeats.spoken_in(LOOP, Reply((Text("aside"),), "length", None)) == ()
-    assert heartbeats.spoken_in(LOOP, Reply((ToolCall("c", "note", "{"),), "tool_calls", None)) == ()
+    assert heartbeats.reply_parts(LOOP, reply) == (Reasoning("r"), Thoughts("hm"))
+    assert heartbeats.reply_parts(HeartbeatLoop(), reply) == (Reasoning("r"), Thoughts("aside"))
+    assert heartbeats.reply_parts(LOOP, Reply((Text("aside"),), "length", None)) == ()
+    assert heartbeats.reply_parts(LOOP, Reply((ToolCall("c", "note", "{"),), "tool_calls", None)) == ()
 
 
 def test_of_a_call_that_was_cut_off_its_thoughts_and_words_are_kept() -> None:
     begun = '{"thinking": "I greet", "message": "Hel\\u006c'
     reply = Reply((OmittedReasoning(), Text("aside"), ToolCall("c", "send_message", begun)), None, None)
-    assert heartbeats.cut_off_in(looping(), LOOP, reply) == (OmittedReasoning(), Thoughts("I greet"), Text("Hell"))
+    assert heartbeats.partial_parts(looping(), LOOP, reply) == (OmittedReasoning(), Thoughts("I greet"), Text("Hell"))
     silent = HeartbeatLoop(speaking=None)
-    assert heartbeats.cut_off_in(looping(), silent, reply) == (OmittedReasoning(), Thoughts("aside"))
-    assert heartbeats.cut_off_in(looping(), LOOP, Reply((), None, None)) == ()
+    assert heartbeats.partial_parts(looping(), silent, reply) == (OmittedReasoning(), Thoughts("aside"))
+    assert heartbeats.partial_parts(looping(), LOOP, Reply((), None, None)) == ()
 
 
 def test_of_a_call_that_was_cut_off_no_words_are_kept_that_nobody_was_shown() -> None:
     before_thoughts = Reply((ToolCall("c", "send_message", '{"message": "one", "thinking": "I'),), None, None)
-    assert heartbeats.cut_off_in(looping(), LOOP, before_thoughts) == (Thoughts("I"),)
+    assert heartbeats.partial_parts(looping(), LOOP, before_thoughts) == (Thoughts("I"),)
     asks = HeartbeatLoop(speaking=Speaking("guarded", "message"))
     asking = Reply((ToolCall("c", "guarded", '{"message": "one'),), None, None)
-    assert heartbeats.cut_off_in(looping(), asks, asking) == ()
+    assert heartbeats.partial_parts(looping(), asks, asking) == ()
 
 
 def test_what_a_reader_sees_of_a_message_includes_the_words_of_send_message() -> None:
@@ -219,10 +219,10 @@ def test_what_a_reader_sees_of_a_message_includes_the_words_of_send_message() ->
 
 def test_a_return_confirms_words_only_if_they_were_shown() -> None:
     answer = ToolReturn("c", "send_message", "success", "Sent message successfully.")
-    assert heartbeats.only_confirms(answer, Speaking())
-    assert not heartbeats.only_confirms(answer, None)
-    assert not heartbeats.only_confirms(msgspec.structs.replace(answer, status="error"), Speaking())
-    assert not heartbeats.only_confirms(msgspec.structs.replace(answer, was_asked=True), Speaking())
+    assert heartbeats.only_confirms_speech(answer, Speaking())
+    assert not heartbeats.only_confirms_speech(answer, None)
+    assert not heartbeats.only_confirms_speech(msgspec.structs.replace(answer, status="error"), Speaking())
+    assert not heartbeats.only_confirms_speech(msgspec.structs.replace(answer, was_asked=True), Speaking())
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,9 @@ def test_a_return_confirms_words_only_if_they_were_shown() -> None:
     ],
 )
 def test_words_of_a_speaking_call(arguments: str, words: str | None) -> None:
-    assert heartbeats.words_of(ToolCall("c", "send_message", arguments), Speaking()) == words
-    assert heartbeats.words_of(ToolCall("c", "note", arguments), Speaking()) is None
-    assert heartbeats.words_of(ToolCall("c", "send_message", arguments), None) is None
+    assert heartbeats.spoken_text(ToolCall("c", "send_message", arguments), Speaking()) == words
+    assert heartbeats.spoken_text(ToolCall("c", "note", arguments), Speaking()) is None
+    assert heartbeats.spoken_text(ToolCall("c", "send_message", arguments), None) is None
 
 
 # --- whether a run goes on -------------------------------------------------------------------------------------------
@@ -350,5 +350,5 @@ def test_thoughts_are_text_where_calls_have_no_argument_for_them() -> None:
 def test_thoughts_beside_arguments_that_nobody_can_read_are_text() -> None:
     broken = ToolCall("c", "note", "{")
     with pytest.raises(ToolFailed):
-        heartbeats.told_arguments(broken.arguments, "hm")
+        heartbeats.arguments_with_thoughts(broken.arguments, "hm")
     assert told(broken, thinking=True) == (Text("hm"), broken)

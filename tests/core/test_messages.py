@@ -25,8 +25,8 @@ from holdfast.core.messages import (
     content_text,
     image_of,
     readable_image,
-    shown_parts,
     text_of,
+    wire_message_count,
 )
 
 PARTS: list[AnyPart] = [
@@ -77,12 +77,12 @@ def test_images_in_a_tools_answer_become_a_placeholder() -> None:
 
 def test_a_row_is_shown_as_one_message_for_each_run_of_like_parts_and_one_for_all_its_calls() -> None:
     call = ToolCall("c1", "note", "{}")
-    assert shown_parts(row(Text("a"), Text("b"))) == 1
-    assert shown_parts(row(Reasoning("a"), Reasoning("b"), Text("c"), call, ToolCall("c2", "note", "{}"))) == 3
-    assert shown_parts(row(RedactedReasoning("x"), RedactedReasoning("y"), OmittedReasoning())) == 3
-    assert shown_parts(row(Text("a"), call, role="approval")) == 2
-    assert shown_parts(row(Approve("c1"), Deny("c2"), role="approval")) == 1
-    assert shown_parts(row(Text("a"), Image("image/png", "AA=="), role="user")) == 1
+    assert wire_message_count(row(Text("a"), Text("b"))) == 1
+    assert wire_message_count(row(Reasoning("a"), Reasoning("b"), Text("c"), call, ToolCall("c2", "note", "{}"))) == 3
+    assert wire_message_count(row(RedactedReasoning("x"), RedactedReasoning("y"), OmittedReasoning())) == 3
+    assert wire_message_count(row(Text("a"), call, role="approval")) == 2
+    assert wire_message_count(row(Approve("c1"), Deny("c2"), role="approval")) == 1
+    assert wire_message_count(row(Text("a"), Image("image/png", "AA=="), role="user")) == 1
 
 
 def test_an_image_is_held_as_vendors_spell_it() -> None:

@@ -50,3 +50,10 @@ def test_each_kind_of_token_costs_its_own_price(usage: Usage, price: Price, doll
 
 def test_what_has_no_known_price_has_no_known_cost() -> None:
     assert cost(Usage(1_000, 1_000), None) is None
+
+
+def test_a_prompt_that_is_longer_than_the_price_is_for_has_no_known_cost() -> None:
+    price = Price(1.0, 2.0, longest_prompt=200_000)
+    assert cost(Usage(200_000, 1_000_000), price) == pytest.approx(2.2)
+    assert cost(Usage(200_001, 1), price) is None
+    assert cost(Usage(), price) == 0.0

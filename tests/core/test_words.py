@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.words import MOST_ASKED, MOST_BYTES, MOST_WORDS, asked_words, words_of
+from holdfast.core.words import MOST_ASKED, MOST_BYTES, MOST_WORDS, query_words, words_of
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,9 @@ def test_words_are_plain_lower_case_and_singular(text: str, words: list[str]) ->
 
 
 def test_a_question_leaves_out_what_nearly_every_text_has() -> None:
-    assert asked_words("What does the user like to drink, and what not?") == ["user", "like", "drink"]
-    assert asked_words("who are you") == ["who", "are", "you"]
-    assert len(asked_words(" ".join(f"w{n}" for n in range(1_000)))) == MOST_ASKED
+    assert query_words("What does the user like to drink, and what not?") == ["user", "like", "drink"]
+    assert query_words("who are you") == ["who", "are", "you"]
+    assert len(query_words(" ".join(f"w{n}" for n in range(1_000)))) == MOST_ASKED
 
 
 @given(st.text())

@@ -11,7 +11,7 @@ from holdfast.store.paging import Page
 
 from ..scenario import Node, World
 
-MANY = 150  # more than the runs of one page
+MANY = 110  # more than the runs of one page
 
 
 @pytest.mark.slow

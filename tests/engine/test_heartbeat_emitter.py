@@ -68,7 +68,7 @@ def stored(given: tuple[RunSpec, HeartbeatLoop], deltas: Sequence[Delta]) -> Mes
         folder.add(delta)
     reply = folder.reply()
     calls = judge(given[0], ANY, reply.calls, parallel=False)
-    spoken = heartbeats.spoken_in(given[1], reply)
+    spoken = heartbeats.reply_parts(given[1], reply)
     (row,) = rows.reply_rows(ORIGIN, ATTEMPT.reply_id, ATTEMPT.held_id, spoken, calls)
     return row
 

@@ -242,7 +242,7 @@ async def test_what_a_step_cost_is_kept_where_the_price_is_known(timed: Timed) -
     made = await timed.steps_of(run.id)
     assert [step.cost_usd for step in made] == pytest.approx([0.6 + 0.04 + 1.0] * 2)
     assert [step.model_endpoint for step in made] == ["http://model.example"] * 2
-    spent = await timed.world.database.read(lambda tx: runs.spent(tx, run.id))
+    spent = await timed.world.database.read(lambda tx: runs.totals(tx, run.id))
     assert spent.cost_usd == pytest.approx(3.28)
     assert spent.usage == Usage(2000, 1000, 800, None, 0)
 
@@ -269,5 +269,5 @@ async def test_a_call_that_was_cut_off_before_the_vendor_counted_is_estimated_wi
     assert step.cost_usd == cost(step.usage, PRICE)
 
 
-async def _spent(run_id: str, tx: Transaction) -> runs.Spent:
-    return await runs.spent(tx, run_id)
+async def _spent(run_id: str, tx: Transaction) -> runs.RunTotals:
+    return await runs.totals(tx, run_id)

@@ -95,7 +95,7 @@ def test_what_was_taken_apart_is_the_same_when_put_together(resumes: tuple[Any, 
     started = RunStarted(given, ("message-1",), resumes, "step-1" if resumes else None, 4 if resumes else None)
     shared, own = shared_part(given), own_part(started)
     assert own.startswith(journal.START)
-    assert _event.decode(journal.whole(own, shared.text)) == started
+    assert _event.decode(journal.with_shared_spec(own, shared.text)) == started
 
 
 def test_no_field_of_a_spec_is_lost_between_the_two_parts() -> None:

@@ -22,12 +22,12 @@ from holdfast.store import agents, journal, runs, tools
 from holdfast.store.agents import SealedSecret
 from holdfast.store.tables import run_events
 from holdfast.store.transaction import Transaction
-from holdfast.tools.sandbox.forkserver import ForkServerSandbox
+from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 
 from ..scenario import LONG, Crash, Node, World
 
 ASK = "call the guarded tool"
-BOX = SecretBox(bytes(32), "the tests")
+BOX = SecretBox.from_passphrases(["of the tests"])
 REWRITE = update(run_events).where(run_events.c.run_id == bindparam("run")).values(event=bindparam("text"))
 Change = Callable[[], Awaitable[None]]
 

@@ -73,7 +73,7 @@ def test_a_tool_cannot_approve_another_agents_call(tmp_path: Path, policy: dict[
 
 
 def printed(server: ServerProcess, beginning: str) -> str:
-    """The line that the server prints when it has tried its walls, shortly after it is healthy."""
+    """The line that the server prints when it has tried the layers of isolation, shortly after it is healthy."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         for line in server.read_log().splitlines():

@@ -59,6 +59,11 @@ def _chat(url: str, model: ModelInfo, http: Http) -> Model:
     return ChatModel(endpoint, http, model)
 
 
+def _mistral(url: str, model: ModelInfo, http: Http) -> Model:
+    endpoint = Endpoint(provider_name="mistral", provider_type="mistral", base_url=f"{url}/v1", api_key="sk-offline-1")
+    return ChatModel(endpoint, http, model)
+
+
 def bridge_to(provider_type: str, path: str = "", *, name: str = "offline", reasoning: bool = False) -> Opener:
     def open_model(url: str, model: ModelInfo, http: Http) -> Model:
         endpoint = Endpoint(
@@ -106,30 +111,10 @@ ADAPTERS: list[Adapter] = [
         path="/v1beta/models/gemini-3-offline:streamGenerateContent",
     ),
     Adapter(
-        name="bridged_anthropic",
-        shows_payload=False,
-        protocol=AnthropicProtocol,
-        open=bridge_to("anthropic"),
-        signatures=True,
-        redaction=True,
-        images_in_returns=True,
-        cache_writes=True,
-        omits_usage=False,
-        path="/v1/messages",
-    ),
-    Adapter(
-        name="bridged_chat",
-        protocol=ChatProtocol,
-        open=bridge_to("openai_chat", "/v1"),
-        shows_payload=False,
-        path="/v1/chat/completions",
-    ),
-    Adapter(
         name="mistral",
         protocol=MistralProtocol,
-        open=bridge_to("mistral", "/v1", name="mistral-offline"),
+        open=_mistral,
         reasoning_usage=False,
-        shows_payload=False,
         path="/v1/chat/completions",
     ),
     Adapter(

@@ -14,11 +14,11 @@ from holdfast.core.messages import (
     ToolReturn,
     Turn,
 )
-from holdfast.llm.anthropic.payload import BINDING, CONTINUE, INTERLEAVED, LONG_CONTEXT
+from holdfast.llm.anthropic.payload import BINDING, INTERLEAVED, LONG_CONTEXT
 from holdfast.llm.anthropic.turns import NO_OUTPUT
-from holdfast.llm.base import Abilities, NamedTool
-from holdfast.llm.call_arguments import UNREADABLE
+from holdfast.llm.base import CONTINUE, Abilities, NamedTool
 from holdfast.llm.json_prompt import JSON_ONLY
+from holdfast.llm.tool_calls import UNREADABLE
 from tests.llm.claude import ADAPTIVE, BOUND, BUDGETED, OLD, betas_for, claude, payload, returned, said
 from tests.llm.conversations import DICE, PRINT, tool
 

@@ -92,9 +92,7 @@ def test_nothing_of_the_library_is_loaded_before_a_model_is_asked() -> None:
     assert done.stdout.strip() == ""
 
 
-@pytest.mark.parametrize(
-    ("provider_type", "sdk"), [("bedrock", "boto3"), ("mistral", "mistralai"), ("cohere", "cohere")]
-)
+@pytest.mark.parametrize(("provider_type", "sdk"), [("bedrock", "boto3"), ("cohere", "cohere")])
 async def test_a_missing_sdk_is_named_with_the_way_to_get_it(
     provider_type: str, sdk: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +222,7 @@ class Forgetful:
         yield await self._opened.enter_async_context(self._model.request_stream(*asked))
 
 
-@those_with(lambda one: one.name in ("responses", "bridged_chat"))
+@those_with(lambda one: one.name == "responses")
 async def test_a_vendor_that_hangs_up_after_its_last_word_was_heard_to_its_end(adapter: Adapter) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         headers = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -261,7 +259,7 @@ async def test_a_reply_that_is_left_is_hung_up_even_if_the_library_does_not(adap
 
 
 @pytest.mark.slow
-@those_with(lambda one: not one.shows_payload and one.name != "bridged_chat")  # whose rules its other adapter keeps
+@bridged
 def test_no_history_that_the_core_gives_is_refused(adapter: Adapter) -> None:
     """As in test_pairing, but over the wire, and through one connection: opening a model takes longer than asking."""
     with asyncio.Runner() as runner:
@@ -606,8 +604,6 @@ async def test_limits_and_wishes_are_passed_on(adapter: Adapter) -> None:
         assert understood.tools == asked.tools
         if adapter is RESPONSES:
             assert (understood.parallel_tool_calls, understood.user) == (False, "agent-1")
-        if adapter.name == "mistral":
-            assert not understood.parallel_tool_calls
 
 
 @both

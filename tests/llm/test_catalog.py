@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import AuthRejected, Invalid, NotFound, Unsupported
-from holdfast.llm.base import ModelInfo
+from holdfast.llm.base import ModelInfo, Price
 from holdfast.llm.bridge.adapter import BridgedModel
 from holdfast.llm.catalog import adapters
 from holdfast.llm.catalog.adapters import Vendors
@@ -354,6 +354,32 @@ async def test_what_a_server_says_of_a_declared_model_besides_its_window_is_beli
             assert await catalog.find("ollama/qwen:7b") == info
 
 
+async def test_the_operators_price_counts_before_any_other() -> None:
+    priced = {"id": "listed", "pricing": {"prompt": "0.000001", "completion": "0.000002"}}
+    dated = {"id": "claude-sonnet-4-5-20250929"}
+    prices = {
+        "vllm/listed": Price(7, 8),
+        "vllm/claude-sonnet-4-5": Price(5, 6),
+        "vllm/declared": Price(3, 4, 0.5),
+        "vllm/never-seen": Price(9, 9),
+        "other/listed": Price(1, 1),
+    }
+    declared = (DeclaredModel("vllm/declared", 2_000),)
+    async with (
+        listing({MODELS: {"data": [priced, dated, {"id": "free"}]}}) as server,
+        catalog_of(endpoint_at(server, "vllm"), declared=declared, prices=prices) as catalog,
+    ):
+        found = {info.name: info.price for info in await catalog.models() if info.provider_name == "vllm"}
+        assert found == {
+            "listed": Price(7, 8),
+            "claude-sonnet-4-5-20250929": Price(5, 6),
+            "declared": Price(3, 4, 0.5),
+            "free": None,
+        }
+        server.breaks(MODELS, 503)
+        assert (await catalog.find("vllm/never-seen")).price == Price(9, 9)
+
+
 async def test_models_of_a_proxy_are_declared_by_either_of_its_names() -> None:
     declared = (
         DeclaredModel("openai/mine", 9_000),
@@ -387,14 +413,14 @@ async def test_a_provider_that_cannot_list_is_never_asked() -> None:
 
 
 async def test_a_provider_whose_library_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for library in ("boto3", "mistralai", "cohere"):
+    for library in ("boto3", "cohere"):
         as_if_not_installed(library, monkeypatch)
     bedrock = Endpoint(provider_name="bedrock", provider_type="bedrock", base_url="http://127.0.0.1:1")
-    found = {MODELS: openai_list("mistral-large")}
-    async with listing(found) as server, catalog_of(bedrock, endpoint_at(server, "mistral")) as catalog:
+    found = {"/v1/models?page_size=1000": {"models": [{"name": "command-a", "endpoints": ["chat"]}]}}
+    async with listing(found) as server, catalog_of(bedrock, endpoint_at(server, "cohere")) as catalog:
         problems = [status.problem or "" for status in await catalog.providers()]
         assert all("pip install 'holdfast[vendors]'" in problem for problem in problems)
-        for handle in ("bedrock/any", "mistral/mistral-large"):
+        for handle in ("bedrock/any", "cohere/command-a"):
             info = await catalog.find(handle)
             with pytest.raises(Unsupported, match=r"pip install 'holdfast\[vendors\]'"):
                 catalog.open(info)

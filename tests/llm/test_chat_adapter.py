@@ -13,16 +13,15 @@ from holdfast.core.messages import AnyPart, Image, Reasoning, RedactedReasoning,
 from holdfast.core.usage import Usage
 from holdfast.errors import AuthRejected, BadReply, ModelError, ModelUnavailable, Overloaded, Refused
 from holdfast.llm.base import Abilities, ModelInfo, NamedTool
-from holdfast.llm.call_ids import CallIds
 from holdfast.llm.catalog.base_urls import OFFICIAL
 from holdfast.llm.chat.adapter import ChatModel
 from holdfast.llm.chat.calls import ChatCalls
 from holdfast.llm.chat.chunks import CallFragment, Function
-from holdfast.llm.chat.paths import DEFAULT_AZURE_VERSION
 from holdfast.llm.chat.payload import IMAGE_OF, IMAGES_FOLLOW
 from holdfast.llm.chat.think_tags import ThinkTags
-from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.endpoint import DEFAULT_AZURE_VERSION, Endpoint
 from holdfast.llm.http import Http
+from holdfast.llm.tool_calls import CallIds
 
 from .adapters import info
 from .conversations import DICE, request, said_in, tool

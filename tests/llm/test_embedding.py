@@ -123,6 +123,7 @@ async def test_offline_embeddings_tell_what_is_alike() -> None:
         await ModelCatalog().embed(vectors.HANDLE, texts)
 
 
+@pytest.mark.slow
 def test_a_server_that_embeds_nothing_loads_no_library_for_it() -> None:
     program = "import sys, holdfast.wiring; print({'numpy', 'wordllama', 'tokenizers'} & sys.modules.keys())"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

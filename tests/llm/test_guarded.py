@@ -33,7 +33,7 @@ KINDS = {
     "cohere": ("cohere", "/v1"),
     "bedrock": ("bedrock", ""),
 }
-MODELS = {"gemini": "gemini-3-offline", "mistral": "mistral-offline", "bedrock": MODEL}
+MODELS = {"gemini": "gemini-3-offline", "bedrock": MODEL}
 adapters = pytest.mark.parametrize("adapter", [pytest.param(one, id=one.name) for one in ADAPTERS if one.name in KINDS])
 
 

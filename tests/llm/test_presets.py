@@ -142,3 +142,9 @@ def test_claude_is_not_asked_for_more_than_it_writes_nor_to_think_longer_than_it
     assert fitted(asked, known(handle)).settings["thinking"]["budget_tokens"] == 3999
     greedy = msgspec.structs.replace(usual, max_output_tokens=10**6, temperature=1.7)
     assert (fitted(greedy, known(handle)).max_output_tokens, fitted(greedy, known(handle)).temperature) == (64_000, 1.0)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("glm-4-plus", "disabled"), ("glm-4.6", "enabled"), ("glm-5.3", "enabled")])
+def test_a_model_of_zai_thinks_unless_its_family_is_known_not_to(name: str, kind: str) -> None:
+    """Of the last one the price is known, and no family."""
+    assert fresh(f"zai/{name}").settings["thinking"]["type"] == kind

@@ -15,7 +15,7 @@ from holdfast.llm.endpoint import Endpoint
 from tests.scenario import eventually
 
 from .conversations import request
-from .fakes.mistral import MistralProtocol
+from .fakes.responses import ResponsesProtocol
 from .fakes.script import Script
 from .fakes.server import FakeVendor
 from .test_adapters import reply_of
@@ -35,17 +35,17 @@ class Brought:
 
 @asynccontextmanager
 async def brought() -> AsyncGenerator[tuple[FakeVendor, ModelCatalog, Brought]]:
-    vendor = FakeVendor(MistralProtocol())
+    vendor = FakeVendor(ResponsesProtocol())
     async with vendor.serving():
         endpoint = Endpoint(
             provider_name="mine",
-            provider_type="mistral",
+            provider_type="openai",
             base_url=f"{vendor.url}/v1",
             api_key="sk-offline-1",
             category="byok",
         )
         known = Brought(endpoint)
-        catalog = ModelCatalog(brought=known, vendors=Vendors(first_byte_s=10, total_s=30))
+        catalog = ModelCatalog(brought=known, vendors=Vendors(first_byte_s=10, total_s=30, openai_responses="always"))
         try:
             yield vendor, catalog, known
         finally:

@@ -19,9 +19,9 @@ from holdfast.core.deltas import CallDelta, Finish, ReasoningDelta, RedactedDelt
 from holdfast.core.messages import Image, Reasoning, Text, ToolCall, ToolReturn, Turn
 from holdfast.core.usage import Usage
 from holdfast.errors import AuthRejected, BadReply, ContextTooLong, ModelError, ModelUnavailable, Refused
+from holdfast.llm.base import CONTINUE
 from holdfast.llm.bridge.adapter import BridgedModel
-from holdfast.llm.bridge.bedrock_stream import HeardSigned
-from holdfast.llm.bridge.frames import FrameReader
+from holdfast.llm.bridge.bedrock_stream import FrameReader, SignedTap
 from holdfast.llm.endpoint import Endpoint
 
 from .adapters import ADAPTERS, Adapter, bridge_to, info, opened
@@ -101,6 +101,31 @@ async def test_mistral_gets_ids_of_nine_letters_that_still_belong_together() -> 
     assert re.fullmatch(r"[a-zA-Z0-9]{9}", first)
     assert second == "abcDEF123"
     assert [one["tool_call_id"] for one in body["messages"] if one["role"] == "tool"] == [first, second]
+
+
+async def test_mistral_is_offered_no_tools_when_it_is_to_call_none() -> None:
+    assert "tools" in await sent(MISTRAL, "Hi")
+    assert not {"tools", "tool_choice", "parallel_tool_calls"} & (await sent(MISTRAL, "Hi", tool_choice="none")).keys()
+
+
+async def test_mistral_is_asked_for_json_by_the_prompt_alone() -> None:
+    assert "response_format" not in await sent(MISTRAL, "Hi", response_format={"type": "json_object"})
+
+
+async def test_who_speaks_after_whom_is_as_mistral_wants_it() -> None:
+    """Images that a tool returned are shown by a user; a reply of nothing but thoughts has no place."""
+    called = Turn("assistant", (ToolCall("abcDEF123", "print_tool", "{}"),))
+    shown = Turn("tool", (ToolReturn("abcDEF123", "print_tool", "success", (Text("Here:"), PICTURE)),))
+    body = await sent(MISTRAL, "Hi", called, shown, "And?", Turn("assistant", (Reasoning("Hm."),)), "So?")
+    assert [one["role"] for one in body["messages"]] == ["system", "user", "assistant", "tool", "assistant", "user"]
+    assert [one.get("text") for one in body["messages"][-1]["content"]][-2:] == ["And?", "So?"]
+    last = await sent(MISTRAL, "Hi", Turn("assistant", (Text("Well,"),)))
+    assert last["messages"][-1] == {"role": "user", "content": CONTINUE}
+
+
+async def test_thoughts_in_tags_are_no_text_of_mistral() -> None:
+    reply = await read(MISTRAL, chunks({"content": "<think>Hm."}, {"content": "</think>\n\nYes."}))
+    assert reply.parts == (Reasoning("Hm."), Text("Yes."))
 
 
 # Cohere
@@ -256,7 +281,7 @@ async def _until_threads_wait(wanted: int) -> None:
 
 
 def _threads_that_wait() -> int:
-    code = HeardSigned.wait_for.__code__
+    code = SignedTap.wait_for.__code__
     stacks = (walk_stack(top) for top in sys._current_frames().values())
     return sum(any(one.f_code is code for one, _ in stack) for stack in stacks)
 

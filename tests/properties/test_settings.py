@@ -26,7 +26,7 @@ from .settings_cases import MODELS, addressed, changes
 
 WINDOW = 128_000
 TOOL = ToolSchema("roll", "Rolls a die.", {"type": "object", "properties": {}, "required": []})
-BRIDGED = ("google_ai", "google_vertex", "bedrock", "mistral", "cohere", "holdfast")
+BRIDGED = ("google_ai", "google_vertex", "bedrock", "cohere", "holdfast")
 
 
 def updated(choice: ModelChoice, info: ModelInfo, agent_type: str, **fields: Any) -> ModelChoice:

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import ARRAY, Boolean, Column, Float, Integer, LargeBinary, Table
 
 from holdfast.store.database import Database, Transaction
-from holdfast.store.nearness import normalised
 from holdfast.store.passages import vector_of
 from holdfast.store.schema import metadata
 from holdfast.store.statements import insert_into
+from holdfast.store.vector_distance import normalised
 
 # Sorted one way by their bytes and another way by a language.
 _TEXTS = ("Ärger", "zebra", "Zebra", "apple", "éclair 🦀", "_under", '{"a": [1, null]}', "line\nline\ttab", "'quoted\"")

@@ -97,7 +97,7 @@ async def test_an_edit_does_not_undo_the_end_of_a_run(database: Database) -> Non
     agent = await add(database)
     await call(database, threads.insert, Thread(id=agent.id, agent_id=agent.id, created_us=NOW, updated_us=NOW))
     run = await add_run(database, agent.id)
-    await call(database, run_end.record, run, "max_steps", NOW + 5)
+    await call(database, run_end.record, run, "max_steps", NOW + 5, 7_000)
     await call(database, agents.update_agent, msgspec.structs.replace(agent, name="eva", updated_us=NOW + 9))
     found = await look(database, agents.get, agent.id)
     assert (found.name, found.updated_us) == ("eva", NOW + 9)

@@ -62,10 +62,10 @@ async def test_a_deleted_archive_is_gone_at_once_and_its_rows_go_in_parts(
     assert await found_by(database, ("t",)) == [1, 1, 1]
     assert await look(database, archives.is_taken, gone.id)
 
-    assert await look(database, archives.marked) == [gone.id]
+    assert await look(database, archives.marked_deleted) == [gone.id]
     assert [await call(database, archives.clear, gone.id) for _ in range(3)] == [False, False, True]
     assert not await look(database, archives.is_taken, gone.id)
-    assert await look(database, archives.marked) == []
+    assert await look(database, archives.marked_deleted) == []
     assert await found_by(database) == [1, 1, 1]
 
 

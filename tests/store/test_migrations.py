@@ -20,7 +20,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from holdfast.core.words import asked_words
+from holdfast.core.words import query_words
 from holdfast.store import passage_search, sqlite
 from holdfast.store.database import DatabaseError, open_database
 from holdfast.store.migrations import revision, upgrade
@@ -227,7 +227,7 @@ async def test_passages_that_postgresql_had_indexed_by_its_own_words_are_indexed
     )
     await connection.close()
     database = await open_database(empty_postgres_url)
-    for word in asked_words("03e2d ΟΥΡΑΝΟΣ"):
+    for word in query_words("03e2d ΟΥΡΑΝΟΣ"):
         found = await database.read_long(lambda tx, word=word: passage_search.by_words(tx, [word], PassageFilter(), 1))
         assert found == ["passage-1"]
     await database.aclose()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from holdfast.core.words import asked_words
+from holdfast.core.words import query_words
 from holdfast.errors import ConfigError, Invalid
 from holdfast.store import move, move_record, passage_search
 from holdfast.store.database import Database, Transaction, open_database, sqlite_path
@@ -103,7 +103,7 @@ async def test_what_is_derived_is_made_anew_and_numbers_go_on(urls: tuple[str, s
 
         async def search(tx: Transaction) -> list[str]:
             return await passage_search.by_words(
-                tx, asked_words("w2"), PassageFilter(), 10
+                tx, query_words("w2"), PassageFilter(), 10
             )  # its archive is not deleted
 
         (found,) = await database.read_long(search)

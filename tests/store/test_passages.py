@@ -10,12 +10,12 @@ import pytest
 
 from holdfast import ids
 from holdfast.core.records import Archive, Passage
-from holdfast.core.words import asked_words
+from holdfast.core.words import query_words
 from holdfast.errors import Conflict, NotFound
 from holdfast.store import archives, passage_search, passages
 from holdfast.store.database import Database, Transaction, open_database
-from holdfast.store.nearness import normalised
 from holdfast.store.passage_search import PassageFilter
+from holdfast.store.vector_distance import normalised
 from holdfast.store.vector_index import VectorIndex
 
 from .world import add_agent, call, look
@@ -163,7 +163,7 @@ async def test_vectors_that_come_late_are_added_once(database: Database) -> None
     await call(database, passages.delete_passage, waiting[1].id)
     vectors = {passage.id: a_vector(1, 0) for passage in waiting}
     for _ in range(2):
-        await call(database, passages.vectors_came, waiting, passages.vector_rows(waiting, vectors))
+        await call(database, passages.add_late_vectors, waiting, passages.vector_rows(waiting, vectors))
     assert await look(database, passages.awaiting_vectors, archive.id, 10) == []
     assert await nearest(database, index, a_vector(1, 0), archive) == ["east"]
 
@@ -259,7 +259,7 @@ async def test_a_word_is_found_whatever_the_database_would_make_of_it(
     archive = await an_archive(database)
     await add(database, archive, "nothing of the kind: 2d, 5x")
     await add(database, archive, text)
-    assert await with_words(database, asked_words(query)) == [text]
+    assert await with_words(database, query_words(query)) == [text]
 
 
 async def test_a_word_that_is_there_often_counts_more(database: Database) -> None:

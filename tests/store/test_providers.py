@@ -52,7 +52,7 @@ async def test_a_provider_comes_back_as_it_went_in(database: Database) -> None:
     assert await look(database, providers.get, provider.id) == provider
     assert await call(database, providers.get, provider.id, lock=True) == provider
     assert await call(database, providers.find_named, "mine") == provider
-    assert await look(database, providers.all_living) == [provider]
+    assert await look(database, providers.all_not_deleted) == [provider]
 
 
 async def test_an_unknown_provider_is_not_found(database: Database) -> None:
@@ -80,7 +80,7 @@ async def test_a_deleted_provider_is_found_by_its_name_only(database: Database) 
     with pytest.raises(NotFound):
         await look(database, providers.get, provider.id)
     assert await listed(database) == set()
-    assert await look(database, providers.all_living) == []
+    assert await look(database, providers.all_not_deleted) == []
     assert await call(database, providers.find_named, "mine") == gone
     assert not await call(database, providers.insert, a_provider())
 

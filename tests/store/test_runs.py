@@ -214,16 +214,6 @@ async def test_a_run_that_completed_otherwise_cannot_become_cancelled(database: 
     assert (await stored(database, run)).status == "completed"
 
 
-async def test_metadata_is_merged_and_concurrent_merges_are_all_kept(database: Database) -> None:
-    run = await add_run(database, await add_agent(database), metadata={"run_type": "send_message", "a": {"x": 1}})
-    await call(database, runs.merge_metadata, run.id, {"a": {"y": 2}})
-    await asyncio.gather(*(call(database, runs.merge_metadata, run.id, {f"k{n}": n}) for n in range(10)))
-    merged = {"run_type": "send_message", "a": {"y": 2}} | {f"k{n}": n for n in range(10)}
-    assert (await stored(database, run)).metadata == merged
-    with pytest.raises(NotFound):
-        await call(database, runs.merge_metadata, "run-none", {})
-
-
 async def test_deleting_a_run_takes_its_parts_but_leaves_its_messages(database: Database) -> None:
     agent_id = await add_agent(database)
     run = await add_run(database, agent_id)
@@ -314,10 +304,12 @@ async def test_the_outcome_of_a_callback_is_recorded_and_decides_whether_it_is_t
     await call(database, runs.callbacks_due, NOW, 10, SECOND)
     again = NOW + 5 * SECOND
     tried: dict[str, Any] = {"sent_us": NOW, "status_code": None, "error": "refused"}
-    await call(database, runs.callback_tried, run.id, **tried, again_us=again)
+    await call(database, runs.record_callback_attempt, run.id, **tried, again_us=again)
     assert (await stored(database, run)).callback_error == "refused"
     assert len(await call(database, runs.callbacks_due, again, 10, SECOND)) == 1
-    await call(database, runs.callback_tried, run.id, sent_us=again, status_code=200, error=None, again_us=None)
+    await call(
+        database, runs.record_callback_attempt, run.id, sent_us=again, status_code=200, error=None, again_us=None
+    )
     now = await stored(database, run)
     assert (now.callback_sent_us, now.callback_status_code, now.callback_error) == (again, 200, None)
     assert await call(database, runs.callbacks_due, again + 60 * SECOND, 10, SECOND) == []
@@ -326,10 +318,10 @@ async def test_the_outcome_of_a_callback_is_recorded_and_decides_whether_it_is_t
 async def test_cost_is_summed_over_the_steps_whose_price_was_known(database: Database) -> None:
     run = await add_run(database, await add_agent(database))
     await add_step(database, run, 1)
-    assert (await look(database, runs.spent, run.id)).cost_usd is None
+    assert (await look(database, runs.totals, run.id)).cost_usd is None
     await add_step(database, run, 2, cost_usd=0.25, usage=Usage(10, 2))
     await add_step(database, run, 3, cost_usd=0.5, usage=Usage(1, 1, estimated=True))
-    spent = await look(database, runs.spent, run.id)
+    spent = await look(database, runs.totals, run.id)
     assert (spent.cost_usd, spent.steps, spent.usage) == (0.75, 3, Usage(11, 3, estimated=True))
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Select, bindparam, select
 from holdfast.errors import BugError
 from holdfast.store.database import Database, Transaction
 from holdfast.store.sqlite_connection import COMPILER
-from holdfast.store.statements import insert_into, insert_or_ignore, insert_or_update, one_of
+from holdfast.store.statements import in_array, insert_into, insert_or_ignore, insert_or_update
 from holdfast.store.tables import facts, runs
 
 _INSERT = insert_into(facts)
@@ -38,11 +38,11 @@ async def test_two_statements_of_one_shape_keep_their_own_values(letters: Databa
 
 
 async def test_a_list_is_one_parameter_by_name_or_by_value(letters: Database) -> None:
-    by_name = select(facts.c.key).where(one_of(facts.c.key, "wanted")).order_by(facts.c.key)
+    by_name = select(facts.c.key).where(in_array(facts.c.key, "wanted")).order_by(facts.c.key)
 
     async def job(tx: Transaction) -> list[list[str]]:
         found = [await tx.fetch_all(by_name, {"wanted": wanted}) for wanted in (["a", "d"], ["e"], [])]
-        found.append(await tx.fetch_all(select(facts.c.key).where(one_of(facts.c.key, ("b", "c", "x")))))
+        found.append(await tx.fetch_all(select(facts.c.key).where(in_array(facts.c.key, ("b", "c", "x")))))
         return [sorted(row["key"] for row in rows) for rows in found]
 
     assert await letters.read(job) == [["a", "d"], ["e"], [], ["b", "c"]]
@@ -93,7 +93,7 @@ def test_a_list_built_anew_for_every_call_is_not_compiled_anew() -> None:
 def _listing(number: int) -> Select[Any]:
     return (
         select(runs)
-        .where(runs.c.agent_id == f"agent-{number}", runs.c.created_us < number, one_of(runs.c.status, ["created"]))
+        .where(runs.c.agent_id == f"agent-{number}", runs.c.created_us < number, in_array(runs.c.status, ["created"]))
         .order_by(runs.c.created_us.desc(), runs.c.id.desc())
         .limit(number)
     )

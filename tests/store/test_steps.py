@@ -36,16 +36,10 @@ def finished(step: Step) -> Step:
     )
 
 
-async def test_a_step_is_inserted_and_finished(database: Database) -> None:
-    step = await add_step(database, await add_run(database, await add_agent(database)), tags=("a",))
-    assert await look(database, steps.get, step.id) == step
-    await call(database, steps.finish, finished(step))
-    assert await look(database, steps.get, step.id) == finished(step)
-
-
 async def test_saving_inserts_or_overwrites(database: Database) -> None:
-    step = a_step(await add_run(database, await add_agent(database)))
+    step = a_step(await add_run(database, await add_agent(database)), tags=("a",))
     await call(database, steps.save, step)
+    assert await look(database, steps.get, step.id) == step
     await call(database, steps.save, finished(step))
     assert await look(database, steps.get, step.id) == finished(step)
 
@@ -66,7 +60,6 @@ async def test_feedback_survives_a_late_save_by_the_run(database: Database) -> N
     rated = await call(database, steps.feedback, step.id, "positive", ("good", "fast"))
     assert (rated.feedback, rated.tags) == ("positive", ("good", "fast"))
     await call(database, steps.save, finished(step))
-    await call(database, steps.finish, finished(step))
     kept = await look(database, steps.get, step.id)
     assert (kept.status, kept.feedback, kept.tags) == ("failed", "positive", ("good", "fast"))
     withdrawn = await call(database, steps.feedback, step.id, None, None)

@@ -112,7 +112,7 @@ def a_step(run: Run, number: int = 1, **fields: Any) -> Step:
 
 async def add_step(database: Database, run: Run, number: int = 1, **fields: Any) -> Step:
     step = a_step(run, number, **fields)
-    await call(database, steps.insert, step)
+    await call(database, steps.save, step)
     return step
 
 

@@ -1,4 +1,4 @@
-"""Sandboxes with every wall, and with the walls that a poorer machine lacks."""
+"""Sandboxes with every layer of isolation, and without those that some machines lack."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.tools.base import Job, Outcome
-from holdfast.tools.sandbox.contract import Walls
-from holdfast.tools.sandbox.forkserver import ForkServerSandbox
+from holdfast.tools.sandbox.contract import IsolationLayers
+from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 
 MODES = {
-    "bubblewrap": Walls(),
-    "bubblewrap only": Walls(namespaces=False),
-    "namespaces": Walls(bubblewrap=False),
-    "namespaces only": Walls(bubblewrap=False, landlock=False),
-    "process": Walls(bubblewrap=False, namespaces=False),
+    "bubblewrap": IsolationLayers(),
+    "bubblewrap only": IsolationLayers(namespaces=False),
+    "namespaces": IsolationLayers(bubblewrap=False),
+    "namespaces only": IsolationLayers(bubblewrap=False, landlock=False),
+    "process": IsolationLayers(bubblewrap=False, namespaces=False),
 }
 
 
 @asynccontextmanager
 async def opened(mode: str, **options: Any) -> AsyncGenerator[ForkServerSandbox]:
-    sandbox = ForkServerSandbox(walls=MODES[mode], **options)
+    sandbox = ForkServerSandbox(layers=MODES[mode], **options)
     try:
-        standing = await sandbox.warm()
-        assert standing.startswith("bubblewrap" if mode.startswith("bubblewrap") else "process"), standing
+        isolation = await sandbox.warm()
+        assert isolation.startswith("bubblewrap" if mode.startswith("bubblewrap") else "process"), isolation
         yield sandbox
     finally:
         await sandbox.aclose()

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from holdfast.core.egress import Egress
-from holdfast.tools.sandbox.contract import EgressConfig, Walls
-from holdfast.tools.sandbox.forkserver import ForkServerSandbox
+from holdfast.tools.sandbox.contract import EgressConfig, IsolationLayers
+from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 from tests.tools.modes import job, text_of
 
 # Says who it is and where, and waits until the test answers.
@@ -58,8 +58,8 @@ class Waiting(msgspec.Struct):
 @asynccontextmanager
 async def opened() -> AsyncGenerator[ForkServerSandbox]:
     """Landlock would keep calls apart too, so it is switched off, and with it the server's consent to run tools."""
-    walls = Walls(bubblewrap=False, namespaces=False, landlock=False)
-    sandbox = ForkServerSandbox(walls=walls, egress=EgressConfig(policy=Egress("all")), unsafe=True)
+    layers = IsolationLayers(bubblewrap=False, namespaces=False, landlock=False)
+    sandbox = ForkServerSandbox(layers=layers, egress=EgressConfig(policy=Egress("all")), unsafe=True)
     try:
         assert "users" in (await sandbox.warm()).split("+")
         yield sandbox
@@ -99,9 +99,9 @@ async def test_a_call_reaches_neither_the_files_nor_the_processes_of_another_nor
         async with opened() as sandbox:
             call = asyncio.create_task(sandbox.run(job(WAIT, port=listener.getsockname()[1])))
             line, other = await introduced(listener)
-            link = sandbox._link
-            assert link is not None
-            pids = [other.pid, link._process.pid, os.getpid()]
+            connection = sandbox._connection
+            assert connection is not None
+            pids = [other.pid, connection._process.pid, os.getpid()]
             outcome = await sandbox.run(job(REACH, path=other.path, pids=pids))
             line.close()
             await call
@@ -120,7 +120,7 @@ async def test_tools_are_not_refused_where_only_the_user_keeps_them_from_signall
     signal_scope: bool,
 ) -> None:
     """As on a kernel before 6.12."""
-    sandbox = ForkServerSandbox(walls=Walls(bubblewrap=False, namespaces=False, signal_scope=signal_scope))
+    sandbox = ForkServerSandbox(layers=IsolationLayers(bubblewrap=False, namespaces=False, signal_scope=signal_scope))
     try:
         outcome = await sandbox.run(job(REACH, path="/nowhere", pids=[os.getpid()]))
         assert msgspec.json.decode(text_of(outcome))[1] == "PermissionError"

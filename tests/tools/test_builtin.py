@@ -10,7 +10,7 @@ from holdfast.core import memory
 from holdfast.core.messages import AnyPart, Deny, Image, Message, Reasoning, Role, Text, Thoughts, ToolCall, ToolReturn
 from holdfast.errors import ToolFailed
 from holdfast.tools import agents, archival, builtin, files, history, voice
-from holdfast.tools.base import value_of
+from holdfast.tools.base import parse_literal
 from holdfast.tools.history import Query, conversation_search
 
 NOW = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
@@ -23,15 +23,15 @@ _ARGUMENTS = {
     "memory_insert": memory.MemoryInsert,
     "memory_rethink": memory.MemoryRethink,
     "memory_finish_edits": memory.FinishEdits,
-    "conversation_search": history.Asked,
+    "conversation_search": history.SearchArguments,
     "archival_memory_insert": archival.Insertion,
-    "open_files": files.Opening,
-    "grep_files": files.Grepping,
-    "semantic_search_files": files.Searching,
-    "store_memories": voice.Storing,
+    "open_files": files.OpenArguments,
+    "grep_files": files.GrepArguments,
+    "semantic_search_files": files.SearchArguments,
+    "store_memories": voice.StoreArguments,
     "rethink_user_memory": memory.RethinkUserMemory,
     "finish_rethinking_memory": memory.FinishEdits,
-    "search_memory": voice.Searching,
+    "search_memory": voice.SearchArguments,
 }
 
 
@@ -57,7 +57,7 @@ class Rows:
 
 
 async def search(rows: Rows, timezone: str = "UTC", **arguments: Any) -> dict[str, Any]:
-    return value_of(await conversation_search(arguments, rows, timezone=timezone, now_us=us(NOW)))
+    return parse_literal(await conversation_search(arguments, rows, timezone=timezone, now_us=us(NOW)))
 
 
 async def contents(rows: Rows, **arguments: Any) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast.core.egress import Egress
-from holdfast.tools.sandbox import limiting
+from holdfast.tools.sandbox import call_limits
 from holdfast.tools.sandbox.contract import EgressConfig, Limits
 from tests.tools.modes import MODES, job, opened, text_of
 
@@ -150,9 +150,9 @@ async def test_calls_with_too_many_processes_at_once_are_each_told_the_limit(mod
 
 
 def test_a_slow_look_at_running_calls_is_soon_followed_by_the_next() -> None:
-    assert limiting.pause_after(0.0, share=10) == limiting.LOOK_S
-    assert limiting.pause_after(0.01, share=10) == pytest.approx(0.1)
-    assert limiting.pause_after(30.0, share=10) == limiting.LONGEST_PAUSE_S
+    assert call_limits.pause_after(0.0, share=10) == call_limits.CHECK_S
+    assert call_limits.pause_after(0.01, share=10) == pytest.approx(0.1)
+    assert call_limits.pause_after(30.0, share=10) == call_limits.LONGEST_PAUSE_S
 
 
 @IN_EVERY_MODE

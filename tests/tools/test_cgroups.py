@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.tools.sandbox import cgroups, launch, linux
-from holdfast.tools.sandbox.contract import CallsCgroup, EgressConfig, How, Limits, Walls
+from holdfast.tools.sandbox.contract import CallsCgroup, EgressConfig, EndReason, IsolationLayers, Limits
 
 MOUNT = "35 25 0:30 {root} {point} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
 OTHERS = """24 29 0:22 / /proc rw,nosuid shared:12 - proc proc rw
@@ -103,7 +103,7 @@ def test_without_both_controllers_there_is_nothing_to_use(tmp_path: Path, contro
     ids=["nothing", "it made room", "its own limit", "that of all calls", "the machine's"],
 )
 def test_the_kernel_tells_which_limit_on_memory_a_call_was_ended_for(
-    tmp_path: Path, events: str, oom_before: int, oom_after: int, expected: How | None
+    tmp_path: Path, events: str, oom_before: int, oom_after: int, expected: EndReason | None
 ) -> None:
     local = tmp_path / "memory.events.local"
     local.write_text(f"oom {oom_before}\n")
@@ -140,7 +140,7 @@ def test_a_cgroup_that_the_kernel_does_not_let_go_yet_is_removed_with_the_next(t
 
 def test_bubblewrap_makes_no_cgroup_namespace_from_which_calls_cannot_be_put_into_their_cgroups() -> None:
     def command(cgroup: CallsCgroup | None) -> list[str]:
-        config = launch.configure(Limits(), Walls(), {}, None, (), EgressConfig(), cgroup)
+        config = launch.configure(Limits(), IsolationLayers(), {}, None, (), EgressConfig(), cgroup)
         return launch.bubblewrap_command("bwrap", config)
 
     assert "--unshare-cgroup-try" in command(None)

@@ -1,4 +1,4 @@
-"""The egress policy of tools, in real sandboxes: with every wall, and with those that a poorer machine lacks."""
+"""The egress policy of tools, in real sandboxes: with every layer of isolation, and without some of them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import pytest
 
 from holdfast.core.egress import Egress, entries
 from holdfast.tools.base import Job, Outcome
-from holdfast.tools.sandbox.contract import EgressConfig, Walls
+from holdfast.tools.sandbox.contract import EgressConfig, IsolationLayers
 from holdfast.tools.sandbox.destinations import Judge
-from holdfast.tools.sandbox.forkserver import ForkServerSandbox
+from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 
 pytestmark = pytest.mark.slow
 
 MODES = {
-    "bubblewrap": Walls(),
-    "namespaces": Walls(bubblewrap=False),
-    "process": Walls(bubblewrap=False, namespaces=False),
+    "bubblewrap": IsolationLayers(),
+    "namespaces": IsolationLayers(bubblewrap=False),
+    "process": IsolationLayers(bubblewrap=False, namespaces=False),
 }
 LOOPBACK = Egress("allow-list", entries("127.0.0.0/8, ::1"))
 REFUSED = "[Errno 13] Permission denied"
@@ -183,12 +183,12 @@ def listener() -> Iterator[socket.socket]:
 
 
 @asynccontextmanager
-async def sandboxed(mode: str, policy: Egress, port: int = 0, **walls: bool) -> AsyncGenerator[ForkServerSandbox]:
+async def sandboxed(mode: str, policy: Egress, port: int = 0, **layers: bool) -> AsyncGenerator[ForkServerSandbox]:
     if mode == "bubblewrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
     chosen = MODES[mode]
-    given = Walls(**{"bubblewrap": chosen.bubblewrap, "namespaces": chosen.namespaces} | walls)
-    made = ForkServerSandbox(walls=given, egress=EgressConfig(policy=policy, port=port), unsafe=not given.landlock)
+    given = IsolationLayers(**{"bubblewrap": chosen.bubblewrap, "namespaces": chosen.namespaces} | layers)
+    made = ForkServerSandbox(layers=given, egress=EgressConfig(policy=policy, port=port), unsafe=not given.landlock)
     try:
         await made.warm()
         yield made
@@ -414,8 +414,8 @@ def connect_file() -> list[str]:
 
 async def test_a_connection_of_something_that_is_no_socket_leaves_no_file_open_in_the_guard() -> None:
     async with sandboxed("namespaces", Egress("public")) as sandbox:
-        assert sandbox._link is not None
-        open_files = f"/proc/{sandbox._link._process.pid}/fd"
+        assert sandbox._connection is not None
+        open_files = f"/proc/{sandbox._connection._process.pid}/fd"
         before = len(os.listdir(open_files))
         outcome = await sandbox.run(job(NO_SOCKET))
         after = len(os.listdir(open_files))
@@ -594,7 +594,7 @@ async def test_without_the_guard_landlock_keeps_tools_from_the_servers_port(
         outcome = await sandbox.run(job(ATTACKS, port=port, hosts=SPELLINGS))
         narrowed = await sandbox.run(job(DIAL, Egress("public"), port=port))
         cut_off = await sandbox.run(job(DIAL, Egress("none"), port=1))
-        assert "NOT ENFORCED" in (await sandbox.standing()).egress
+        assert "NOT ENFORCED" in (await sandbox.status()).egress
     assert reached(outcome) == []
     assert "NOT ENFORCED" in caplog.text
     assert "cannot be enforced here" in str(narrowed.content)
@@ -613,7 +613,7 @@ async def test_where_nothing_can_be_enforced_no_tool_runs_unless_the_policy_is_a
 async def test_the_policy_none_stands_without_a_guard(listener: socket.socket) -> None:
     async with sandboxed("process", Egress("none"), egress=False, landlock=False) as sandbox:
         outcome = await sandbox.run(job(ATTACKS, port=port_of(listener), hosts=["127.0.0.1", "::1"]))
-        assert "NOT ENFORCED" not in (await sandbox.standing()).egress
+        assert "NOT ENFORCED" not in (await sandbox.status()).egress
     assert reached(outcome) == []
 
 

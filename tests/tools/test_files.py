@@ -9,13 +9,13 @@ import pytest
 
 from holdfast.errors import ToolFailed
 from holdfast.tools import files
-from holdfast.tools.files import File, Match, Piece, View
+from holdfast.tools.files import File, FilePassage, Match, View
 
 
 class Folder:
     """Files as they are given, and what was asked of them."""
 
-    def __init__(self, *attached: File, matches: Sequence[Match] = (), pieces: Sequence[Piece] = ()) -> None:
+    def __init__(self, *attached: File, matches: Sequence[Match] = (), pieces: Sequence[FilePassage] = ()) -> None:
         self._attached = attached
         self._matches = matches
         self._pieces = pieces
@@ -32,7 +32,7 @@ class Folder:
         self.asked.append((pattern, include, context))
         return self._matches
 
-    async def nearest(self, agent_id: str, query: str, limit: int, /) -> Sequence[Piece]:
+    async def nearest(self, agent_id: str, query: str, limit: int, /) -> Sequence[FilePassage]:
         self.asked.append((query, limit))
         return self._pieces
 
@@ -41,7 +41,7 @@ ZOO = File(name="docs/zoo.txt", lines=11)
 
 
 async def call(name: str, folder: Folder, **arguments: Any) -> str:
-    return await files.carry_out(name, arguments, folder, "agent-1")
+    return await files.run_file_tool(name, arguments, folder, "agent-1")
 
 
 async def opened(folder: Folder, *requests: dict[str, Any], **more: Any) -> str:
@@ -113,7 +113,7 @@ async def test_matches_come_in_pages() -> None:
 
 
 async def test_passages_are_shown_by_file() -> None:
-    folder = Folder(ZOO, pieces=[Piece("a", "one\ntwo"), Piece("b", "three"), Piece("a", "four")])
+    folder = Folder(ZOO, pieces=[FilePassage("a", "one\ntwo"), FilePassage("b", "three"), FilePassage("a", "four")])
     assert (await call("semantic_search_files", folder, query="q", limit=99)).splitlines() == [
         "Found 3 semantic matches in 2 files for query: 'q'",
         "=" * 80,
@@ -129,5 +129,5 @@ async def test_passages_are_shown_by_file() -> None:
         "  three",
     ]
     assert folder.asked == [("q", 50)]
-    single = await call("semantic_search_files", Folder(pieces=[Piece("a", "one")]), query="q")
+    single = await call("semantic_search_files", Folder(pieces=[FilePassage("a", "one")]), query="q")
     assert single.startswith("Found 1 semantic matches in 1 file for query: 'q'")

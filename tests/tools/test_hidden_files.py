@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.private_files import private_paths
-from holdfast.tools.sandbox import hiding
-from holdfast.tools.sandbox.contract import Walls
-from holdfast.tools.sandbox.forkserver import ForkServerSandbox
+from holdfast.tools.sandbox import hidden_paths
+from holdfast.tools.sandbox.contract import IsolationLayers
+from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 from tests.tools.modes import MODES, job, opened, text_of
 
 pytestmark = pytest.mark.slow
@@ -82,7 +82,7 @@ async def test_a_data_directory_below_the_interpreter_is_hidden_however_it_is_sp
         for path in {str(shown_directory), str(data_dir.absolute())}:
             found = await sandbox.run(job(PEEK, directory=path, names=names))
             assert found.content == '["","","","","","","",""]'
-        assert "REFUSED" not in (await sandbox.standing()).tools
+        assert "REFUSED" not in (await sandbox.status()).tools
         assert (await sandbox.run(job("import sqlite3, json, pydantic\ndef f():\n    return 'works'\n"))).content
     assert {(shown_directory / name).read_text() for name in names} == {SECRET}
 
@@ -122,11 +122,11 @@ async def test_files_made_later_beside_a_hidden_database_stay_hidden(mode: str, 
 async def test_tools_are_refused_where_a_database_lies_among_very_many_files(
     shown_directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fill(shown_directory, "some.db", *(f"file-{number}" for number in range(hiding.MOST_BESIDE + 1)))
+    fill(shown_directory, "some.db", *(f"file-{number}" for number in range(hidden_paths.MOST_BESIDE + 1)))
     with tempfile.TemporaryDirectory(dir="/var/tmp") as data_dir:
         hidden = private_paths(Path(data_dir), shown_directory / "some.db")
-        for walls in (Walls(), Walls(bubblewrap=False, landlock=False)):
-            sandbox = ForkServerSandbox(walls=walls, hidden=hidden)
+        for layers in (IsolationLayers(), IsolationLayers(bubblewrap=False, landlock=False)):
+            sandbox = ForkServerSandbox(layers=layers, hidden=hidden)
             try:
                 outcome = await sandbox.run(job("def f():\n    return 'ran'\n"))
                 assert "directory of its own" in text_of(outcome)
@@ -150,17 +150,19 @@ async def test_a_data_directory_that_is_the_interpreters_own_hides_its_private_f
             (prefix / name).unlink()
 
 
-@pytest.mark.parametrize("walls", [Walls(bubblewrap=False, namespaces=False, landlock=False, own_users=False)])
+@pytest.mark.parametrize(
+    "layers", [IsolationLayers(bubblewrap=False, namespaces=False, landlock=False, own_users=False)]
+)
 async def test_tools_are_refused_where_nothing_hides_the_data_directory(
-    walls: Walls, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    layers: IsolationLayers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sandbox = ForkServerSandbox(walls=walls, hidden=[tmp_path])
+    sandbox = ForkServerSandbox(layers=layers, hidden=[tmp_path])
     try:
         outcome = await sandbox.run(job("def f():\n    return 'ran'\n"))
         assert outcome.status == "error"
         assert "refused" in text_of(outcome)
         assert "data directory" in text_of(outcome)
-        assert (await sandbox.standing()).tools.startswith("REFUSED")
+        assert (await sandbox.status()).tools.startswith("REFUSED")
         assert "CUSTOM TOOLS ARE REFUSED" in caplog.text
         assert "HOLDFAST_UNSAFE_TOOLS=1" in caplog.text
     finally:
@@ -169,8 +171,8 @@ async def test_tools_are_refused_where_nothing_hides_the_data_directory(
 
 async def test_tools_are_refused_where_they_could_kill_the_server() -> None:
     """As on a kernel before 6.12 without user namespaces, where the server cannot give calls a user of their own."""
-    walls = Walls(bubblewrap=False, namespaces=False, signal_scope=False, own_users=False)
-    sandbox = ForkServerSandbox(walls=walls)
+    layers = IsolationLayers(bubblewrap=False, namespaces=False, signal_scope=False, own_users=False)
+    sandbox = ForkServerSandbox(layers=layers)
     try:
         outcome = await sandbox.run(job("import os\ndef f():\n    os.kill(os.getppid(), 0)\n    return 'reached'\n"))
         assert "killing the server" in text_of(outcome)
@@ -181,11 +183,11 @@ async def test_tools_are_refused_where_they_could_kill_the_server() -> None:
 async def test_the_operator_can_run_tools_nevertheless_and_is_warned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    walls = Walls(bubblewrap=False, namespaces=False, landlock=False, own_users=False)
-    sandbox = ForkServerSandbox(walls=walls, hidden=[tmp_path], unsafe=True)
+    layers = IsolationLayers(bubblewrap=False, namespaces=False, landlock=False, own_users=False)
+    sandbox = ForkServerSandbox(layers=layers, hidden=[tmp_path], unsafe=True)
     try:
         assert (await sandbox.run(job("def f():\n    return 'ran'\n"))).content == "ran"
-        assert (await sandbox.standing()).tools.startswith("NOT SAFE")
+        assert (await sandbox.status()).tools.startswith("NOT SAFE")
         assert "CUSTOM TOOLS ARE NOT SAFE" in caplog.text
     finally:
         await sandbox.aclose()
@@ -194,11 +196,11 @@ async def test_the_operator_can_run_tools_nevertheless_and_is_warned(
 async def test_a_bubblewrap_that_does_not_work_is_told_with_what_stands_instead() -> None:
     sandbox = ForkServerSandbox(bubblewrap="/bin/false")
     try:
-        standing = (await sandbox.standing()).tools
+        status = (await sandbox.status()).tools
     finally:
         await sandbox.aclose()
-    assert standing.startswith("isolated by process, namespaces")
-    assert "bubblewrap does not work here" in standing
+    assert status.startswith("isolated by process, namespaces")
+    assert "bubblewrap does not work here" in status
 
 
 @IN_EVERY_MODE
@@ -215,10 +217,10 @@ def look(pids: list) -> list:
     return [pid for pid in found if "pytest" in pid or "python" in pid] if found else []
 """
     async with opened(mode) as sandbox:
-        link = sandbox._link
-        assert link is not None
+        connection = sandbox._connection
+        assert connection is not None
         # With a pid namespace the same number is nobody, or a process of the call.
-        outcome = await sandbox.run(job(source, pids=[os.getpid(), os.getppid(), link._process.pid]))
+        outcome = await sandbox.run(job(source, pids=[os.getpid(), os.getppid(), connection._process.pid]))
         assert outcome.content == "[]"
 
 
@@ -237,9 +239,9 @@ def reach(pids: list) -> list:
     return results
 """
     async with opened(mode) as sandbox:
-        link = sandbox._link
-        assert link is not None
-        outcome = await sandbox.run(job(source, pids=[os.getpid(), link._process.pid]))
+        connection = sandbox._connection
+        assert connection is not None
+        outcome = await sandbox.run(job(source, pids=[os.getpid(), connection._process.pid]))
         # Parent 0 is the tool's own process group.
         assert outcome.content in ("[]", "[0]")
 
@@ -248,5 +250,5 @@ def test_what_surrounds_a_hidden_path_is_granted_and_the_path_is_not(tmp_path: P
     for name in ("a", "a/b", "a/b/data", "a/c"):
         (tmp_path / name).mkdir()
     (tmp_path / "a" / "link").symlink_to(tmp_path / "a" / "b" / "data")
-    granted = hiding.around([str(tmp_path)], [str(tmp_path / "a" / "b" / "data")])
+    granted = hidden_paths.around([str(tmp_path)], [str(tmp_path / "a" / "b" / "data")])
     assert granted == (str(tmp_path / "a" / "c"),)

@@ -1,4 +1,4 @@
-"""Custom tools in the fork server, with every wall and with the walls that a poorer machine lacks."""
+"""Custom tools in the fork server, with every layer of isolation, and without those that some machines lack."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ import pytest_asyncio
 from holdfast.core.egress import Egress, entries
 from holdfast.core.messages import Image, Text
 from holdfast.tools.base import Job, Outcome
-from holdfast.tools.sandbox.contract import EgressConfig, Limits, Walls
-from holdfast.tools.sandbox.forkserver import ForkServerSandbox
+from holdfast.tools.sandbox.contract import EgressConfig, IsolationLayers, Limits
+from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -34,9 +34,9 @@ SECRETS = {
     "HOLDFAST_SERVER_PASSWORD": "password-secret",
 }
 MODES = {
-    "bubblewrap": Walls(),
-    "namespaces": Walls(bubblewrap=False),
-    "process": Walls(bubblewrap=False, namespaces=False),
+    "bubblewrap": IsolationLayers(),
+    "namespaces": IsolationLayers(bubblewrap=False),
+    "process": IsolationLayers(bubblewrap=False, namespaces=False),
 }
 
 # These tests watch a tool through a connection to the machine it runs on.
@@ -58,11 +58,11 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[ForkServerSan
     if request.param == "bubblewrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
     os.environ.update(SECRETS)
-    made = ForkServerSandbox(egress=LOOPBACK, walls=MODES[request.param], limits=Limits(memory_bytes=1 << 30))
+    made = ForkServerSandbox(egress=LOOPBACK, layers=MODES[request.param], limits=Limits(memory_bytes=1 << 30))
     try:
-        standing = (await made.warm()).split("+")
+        active = (await made.warm()).split("+")
         wanted = ["landlock", "seccomp", *(["namespaces"] if request.param != "process" else [])]
-        if missing := [wall for wall in wanted if wall not in standing]:
+        if missing := [layer for layer in wanted if layer not in active]:
             pytest.skip(f"this machine cannot build: {', '.join(missing)}")
         yield made
     finally:
@@ -107,12 +107,12 @@ def texts(outcome: Outcome) -> str:
     return outcome.content
 
 
-async def test_a_tool_returns_its_value_and_says_which_walls_stood(sandbox: ForkServerSandbox) -> None:
+async def test_a_tool_returns_its_value_and_says_which_layers_were_in_force(sandbox: ForkServerSandbox) -> None:
     outcome = await sandbox.run(job("def add(a: int, b: int) -> int:\n    return a + b\n", a=1, b="2"))
     assert (outcome.status, outcome.content, outcome.stdout, outcome.stderr) == ("success", "3", (), ())
     shell = (outcome.isolation or "").split("+")[0]
-    assert shell == ("bubblewrap" if sandbox._walls.bubblewrap else "process")
-    assert ("namespaces" in (outcome.isolation or "")) == sandbox._walls.namespaces
+    assert shell == ("bubblewrap" if sandbox._layers.bubblewrap else "process")
+    assert ("namespaces" in (outcome.isolation or "")) == sandbox._layers.namespaces
 
 
 async def test_arguments_are_data_even_when_they_look_like_code(sandbox: ForkServerSandbox) -> None:
@@ -431,7 +431,9 @@ async def test_what_a_tool_leaves_running_dies_when_it_returns(
     assert_dead(await leave(sandbox, listener, behind))
 
 
-async def test_a_room_that_has_served_is_taken_down(sandbox: ForkServerSandbox, listener: socket.socket) -> None:
+async def test_the_sandbox_of_a_call_that_has_answered_is_removed(
+    sandbox: ForkServerSandbox, listener: socket.socket
+) -> None:
     with await leave(sandbox, listener, NOTHING) as line:
         async with asyncio.timeout(60):
             assert await asyncio.get_running_loop().sock_recv(line, 1) == b""
@@ -499,8 +501,8 @@ def peek(path: str) -> list:
         database.write_text("rows")
         outcome = await sandbox.run(job(source, path=str(database)))
         assert database.read_text() == "rows"
-    denied = "FileNotFoundError" if sandbox._walls.bubblewrap else "PermissionError"
-    read_only = "OSError" if sandbox._walls == MODES["namespaces"] else denied
+    denied = "FileNotFoundError" if sandbox._layers.bubblewrap else "PermissionError"
+    read_only = "OSError" if sandbox._layers == MODES["namespaces"] else denied
     assert outcome.content == f'["{denied}","{read_only}","{denied}"]'
 
 
@@ -558,7 +560,7 @@ def look() -> list:
             await running
 
 
-async def test_wall_breaking_system_calls_are_refused(sandbox: ForkServerSandbox) -> None:
+async def test_system_calls_that_weaken_isolation_are_refused(sandbox: ForkServerSandbox) -> None:
     source = """
 import ctypes
 def attempt() -> list:
@@ -578,9 +580,9 @@ async def test_a_killed_fork_server_costs_the_call_and_nothing_more(
     source = f"{CONNECT}\ndef spin(port: int):\n    line = connect(port)\n{LOOPS['daemon']}"
     running = asyncio.create_task(sandbox.run(job(source, port=port_of(listener))))
     line = await arrival(listener)
-    link = sandbox._link
-    assert link is not None
-    os.kill(link._process.pid, signal.SIGKILL)
+    connection = sandbox._connection
+    assert connection is not None
+    os.kill(connection._process.pid, signal.SIGKILL)
     outcome = await running
     assert outcome.status == "error"
     assert "SandboxLost" in texts(outcome)
@@ -596,7 +598,7 @@ async def test_fifty_calls_at_once_each_get_their_own_answer(sandbox: ForkServer
     assert [(outcome.content, outcome.stdout) for outcome in outcomes] == [(str(2 * n), (f"{n}\n",)) for n in range(50)]
 
 
-async def test_even_a_tool_that_kills_its_keeper_leaves_nothing_behind(listener: socket.socket) -> None:
+async def test_even_a_tool_that_kills_its_reaper_leaves_nothing_behind(listener: socket.socket) -> None:
     source = f"""{CONNECT}
 import os, signal, time
 def rebel(port: int):
@@ -609,8 +611,10 @@ def rebel(port: int):
     while True:
         time.sleep(1)
 """
-    bare = Walls(bubblewrap=False, namespaces=False, landlock=False, seccomp=False, own_users=False, egress=False)
-    sandbox = ForkServerSandbox(egress=EgressConfig(policy=Egress("all")), walls=bare, unsafe=True)
+    bare = IsolationLayers(
+        bubblewrap=False, namespaces=False, landlock=False, seccomp=False, own_users=False, egress=False
+    )
+    sandbox = ForkServerSandbox(egress=EgressConfig(policy=Egress("all")), layers=bare, unsafe=True)
     try:
         outcome = await sandbox.run(job(source, port=port_of(listener)))
         assert outcome.isolation == "process"
@@ -623,7 +627,7 @@ def rebel(port: int):
 
 async def test_no_more_calls_run_than_allowed(listener: socket.socket) -> None:
     source = f"{CONNECT}\ndef wait(port: int):\n    return connect(port).recv(1).decode()\n"
-    sandbox = ForkServerSandbox(egress=LOOPBACK, concurrency=2, walls=MODES["namespaces"])
+    sandbox = ForkServerSandbox(egress=LOOPBACK, concurrency=2, layers=MODES["namespaces"])
     try:
         calls = [asyncio.create_task(sandbox.run(job(source, port=port_of(listener)))) for _ in range(3)]
         first, second = await arrival(listener), await arrival(listener)
@@ -642,7 +646,7 @@ async def test_no_more_calls_run_than_allowed(listener: socket.socket) -> None:
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 async def test_bubblewrap_without_namespaces_of_its_own_still_contains_a_tool(listener: socket.socket) -> None:
-    sandbox = ForkServerSandbox(egress=LOOPBACK, walls=Walls(namespaces=False))
+    sandbox = ForkServerSandbox(egress=LOOPBACK, layers=IsolationLayers(namespaces=False))
     source = f"{CONNECT}\ndef spin(port: int):\n    line = connect(port)\n    open('f', 'w').close()\n{LOOPS['daemon']}"
     try:
         assert "namespaces" not in await sandbox.warm()
@@ -659,7 +663,7 @@ async def test_bubblewrap_without_namespaces_of_its_own_still_contains_a_tool(li
 
 
 async def test_without_bubblewrap_a_loud_warning_is_given_once(caplog: pytest.LogCaptureFixture) -> None:
-    sandbox = ForkServerSandbox(egress=LOOPBACK, walls=MODES["namespaces"])
+    sandbox = ForkServerSandbox(egress=LOOPBACK, layers=MODES["namespaces"])
     try:
         assert (await sandbox.warm()).startswith("process")
         await sandbox.warm()
@@ -684,7 +688,7 @@ async def test_a_sandbox_that_cannot_be_started_fails_calls_and_not_the_server(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(tempfile, "mkdtemp", full)
-    sandbox = ForkServerSandbox(egress=LOOPBACK, walls=MODES["process"])
+    sandbox = ForkServerSandbox(egress=LOOPBACK, layers=MODES["process"])
     assert await sandbox.warm() == "none"
     assert "CUSTOM TOOLS DO NOT WORK" in caplog.text
     outcome = await sandbox.run(job("def f():\n    return 1\n"))
@@ -694,7 +698,7 @@ async def test_a_sandbox_that_cannot_be_started_fails_calls_and_not_the_server(
 
 
 async def test_a_closed_sandbox_refuses_calls_and_leaves_no_files() -> None:
-    sandbox = ForkServerSandbox(egress=LOOPBACK, walls=MODES["process"])
+    sandbox = ForkServerSandbox(egress=LOOPBACK, layers=MODES["process"])
     await sandbox.warm()
     scratch = sandbox._scratch
     assert scratch is not None
@@ -714,11 +718,11 @@ async def test_tools_die_when_the_server_is_killed(listener: socket.socket, mode
 import asyncio
 from holdfast.core.egress import Egress
 from holdfast.tools.base import Job
-from holdfast.tools.sandbox.contract import EgressConfig, Walls
-from holdfast.tools.sandbox.forkserver import ForkServerSandbox
+from holdfast.tools.sandbox.contract import EgressConfig, IsolationLayers
+from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 async def main():
-    walls = Walls(bubblewrap={MODES[mode].bubblewrap}, namespaces={MODES[mode].namespaces})
-    sandbox = ForkServerSandbox(walls=walls, egress=EgressConfig(policy=Egress("all")))
+    layers = IsolationLayers(bubblewrap={MODES[mode].bubblewrap}, namespaces={MODES[mode].namespaces})
+    sandbox = ForkServerSandbox(layers=layers, egress=EgressConfig(policy=Egress("all")))
     arguments = {{"port": {port_of(listener)}}}
     await sandbox.run(Job(call_id="c", tool_name="spin", source_code={source!r}, arguments=arguments))
 asyncio.run(main())

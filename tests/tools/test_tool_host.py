@@ -1,4 +1,4 @@
-"""Programs that call tools, behind every wall and behind those of a poorer machine."""
+"""Programs that call tools, with every layer of isolation, and without those that some machines lack."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from holdfast.core.records import Tool
 from holdfast.tools import builtin
 from holdfast.tools.base import Job
-from holdfast.tools.code_with_tools import NAME, with_tools
+from holdfast.tools.code_with_tools import with_tools
 from holdfast.tools.sandbox import tool_host
 
 from .modes import MODES, opened, text_of
@@ -49,6 +49,7 @@ for path in (os.path.join(home(), '.netrc'), '/tmp/planted', '../planted'):
         pass
 found
 """
+NAME = "run_code_with_tools"
 LEAVE = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n'left'"
 
 

@@ -199,7 +199,7 @@ def test_an_unresolved_image_cannot_be_mistaken_for_a_stored_part() -> None:
 
 def test_a_plain_request_decides_nothing() -> None:
     parsed = parse({"role": "user", "content": "hi"})
-    assert (parsed.decisions, parsed.decision_otid, parsed.legacy_request_id) == (None, None, None)
+    assert (parsed.decisions, parsed.decision_otid) == (None, None)
 
 
 def test_answers_of_all_kinds_may_be_mixed_and_followed_by_messages() -> None:
@@ -229,30 +229,25 @@ def test_answers_of_all_kinds_may_be_mixed_and_followed_by_messages() -> None:
     )
     assert parsed.decision_otid == "a1"
     assert parsed.messages == (NewMessage(role="user", parts=(Text("and hurry"),)),)
-    assert parsed.legacy_request_id is None
 
 
 @pytest.mark.parametrize(
-    ("item", "decision", "request_id"),
+    ("item", "decision"),
     [
-        ({"approve": True, "approval_request_id": "message-1"}, Approve("message-1"), "message-1"),
-        ({"approve": False, "approval_request_id": "m", "reason": "no"}, Deny("m", "no"), "m"),
-        ({"approval_request_id": "m"}, Deny("m"), "m"),
-        ({"approve": True}, Approve(""), None),
+        ({"approve": True, "approval_request_id": "message-1"}, Approve("message-1")),
+        ({"approve": False, "approval_request_id": "m", "reason": "no"}, Deny("m", "no")),
+        ({"approval_request_id": "m"}, Deny("m")),
+        ({"approve": True}, Approve("")),
     ],
 )
-def test_the_old_form_of_an_approval_is_understood(
-    item: dict[str, Any], decision: Decision, request_id: str | None
-) -> None:
-    parsed = parse(item)
-    assert parsed.decisions == (decision,)
-    assert parsed.legacy_request_id == request_id
+def test_the_old_form_of_an_approval_is_understood(item: dict[str, Any], decision: Decision) -> None:
+    assert parse(item).decisions == (decision,)
 
 
 def test_the_list_of_approvals_beats_the_old_fields() -> None:
     answer = {"tool_call_id": "c", "approve": True}
     parsed = parse({"type": "approval", "approvals": [answer], "approve": False, "approval_request_id": "m"})
-    assert (parsed.decisions, parsed.legacy_request_id) == ((Approve("c"),), None)
+    assert parsed.decisions == (Approve("c"),)
 
 
 @pytest.mark.parametrize("item", [{"type": "approval"}, {"type": "approval", "approvals": []}])

@@ -25,7 +25,7 @@ from holdfast.core.messages import (
     Text,
     ToolCall,
     ToolReturn,
-    shown_parts,
+    wire_message_count,
 )
 from holdfast.wire.messages import filter_types, stored_view, to_live, to_wire
 
@@ -422,7 +422,7 @@ SPOKEN = st.sampled_from([Text("a"), Reasoning("b"), RedactedReasoning("c"), Omi
 def test_the_core_knows_how_many_messages_a_row_becomes(role: Role, parts: list[AnyPart]) -> None:
     message = row(role, *parts)
     if message.role == "assistant" or message.calls:
-        assert shown_parts(message) == len(to_wire(message))
+        assert wire_message_count(message) == len(to_wire(message))
 
 
 def test_a_row_can_be_shown_one_message_at_a_time() -> None:

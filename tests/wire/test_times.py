@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.wire.times import message_date, microseconds, optional_timestamp, spoken_time, timestamp
+from holdfast.wire.times import message_date, microseconds, optional_timestamp, packed_time, timestamp
 
 AT_US = 1_772_357_400_250_000
 CENTURY_US = 100 * 365 * 86_400 * 1_000_000
@@ -41,4 +41,4 @@ def test_a_time_with_an_offset_is_converted_and_one_without_is_taken_as_utc() ->
 
 
 def test_packed_messages_tell_the_time_in_words_of_the_day() -> None:
-    assert spoken_time(AT_US) == "2026-03-01 09:30:00 AM UTC+0000"
+    assert packed_time(AT_US) == "2026-03-01 09:30:00 AM UTC+0000"

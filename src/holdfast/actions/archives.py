@@ -20,7 +20,7 @@ from holdfast.store import archives as archive_rows
 from holdfast.store import passages as passage_rows
 from holdfast.store.passage_search import PassageFilter
 from holdfast.store.transaction import Database, Transaction
-from holdfast.tools.archival import DEFAULT_RESULTS, MOST_RESULTS, found
+from holdfast.tools.archival import DEFAULT_RESULTS, MOST_RESULTS, search_results
 from holdfast.wire.archives import (
     AgentPassageCreate,
     ArchiveCreate,
@@ -163,7 +163,7 @@ async def search_memory(
         limit = min(most or DEFAULT_RESULTS, MOST_RESULTS)
         hits = await archival.search(Search(query=query, archives=(archive,), filter=wanted, limit=limit))
         passages = [hit.passage for hit in hits]
-    return {"results": found(passages, agent.timezone), "count": len(passages)}
+    return {"results": search_results(passages, agent.timezone), "count": len(passages)}
 
 
 async def search_passages(database: Database, archival: ArchivalMemory, request: PassageSearch) -> list[FoundPassage]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from holdfast.netguard import check_url
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.store import providers as provider_rows
+from holdfast.store import sealed
 from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.providers import ProviderCheck, ProviderCreate, ProviderUpdate, provider_changes
 
@@ -157,7 +157,7 @@ async def refresh_provider(around: Surroundings, provider_id: str, now_us: int) 
 
 async def load_endpoints(database: Database, secretbox: SecretBox) -> list[Endpoint]:
     """What the catalog is given. One whose key cannot be opened is used without, and the log says why."""
-    return [_usable_endpoint(provider, secretbox) for provider in await database.read(provider_rows.all_living)]
+    return [_usable_endpoint(provider, secretbox) for provider in await database.read(provider_rows.all_not_deleted)]
 
 
 def endpoint_of(provider: Provider, secretbox: SecretBox) -> Endpoint:
@@ -236,8 +236,8 @@ def _address(provider: Provider) -> str:
 
 
 def _sealed(secretbox: SecretBox, key: str | None) -> str | None:
-    return None if key is None else base64.b64encode(secretbox.seal(key)).decode()
+    return None if key is None else sealed.as_text(secretbox.seal(key))
 
 
-def _opened(secretbox: SecretBox, sealed: str | None) -> str | None:
-    return None if sealed is None else secretbox.open(base64.b64decode(sealed))
+def _opened(secretbox: SecretBox, stored: str | None) -> str | None:
+    return None if stored is None else secretbox.open(sealed.from_text(stored))

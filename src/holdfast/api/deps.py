@@ -25,16 +25,10 @@ def holdfast_for(scope: Scope) -> Holdfast:
     return scope["app"].state.holdfast
 
 
-async def _actor(request: Request) -> str:
-    return actor_named(request.headers.get("user_id"))
-
-
-def actor_named(header: str | None) -> str:
-    if not header:
-        return ids.DEFAULT_USER
-    if not ids.is_id("user", header):
+def check_actor(header: str) -> None:
+    """Whoever is named, there is one user; a name that no client would send is refused all the same."""
+    if header and not ids.is_id("user", header):
         raise Invalid(f"The user_id header must look like {ids.DEFAULT_USER}, not {header!r}.")
-    return header
 
 
 async def _opener(request: Request) -> SecretBox | None:
@@ -57,4 +51,3 @@ def client_for(scope: Scope) -> Client:
 Deps = Annotated[Holdfast, Depends(_assembled)]
 Opener = Annotated[SecretBox | None, Depends(_opener)]
 Asking = Annotated[Client, Depends(_client)]
-Actor = Annotated[str, Depends(_actor)]

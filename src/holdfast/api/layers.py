@@ -14,7 +14,7 @@ from opentelemetry import context, trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.api.deps import READS_SECRETS, actor_named
+from holdfast.api.deps import READS_SECRETS, check_actor
 from holdfast.api.errors import request_error_answer
 from holdfast.api.json import json_response
 from holdfast.errors import RequestError, Unauthorized
@@ -123,7 +123,7 @@ class Auth:
                 if name in self._reading and hmac.compare_digest(value, self._reading[name]):
                     known = scope[READS_SECRETS] = True
             elif name == b"user_id":
-                actor_named(value.decode("latin-1"))
+                check_actor(value.decode("latin-1"))
         if not known:
             raise Unauthorized("Unauthorized")
 

@@ -5,7 +5,8 @@ They answer 501 with a sentence rather than 404, so that nobody mistakes a missi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterator
 from functools import cache
 from typing import Final
 
@@ -21,7 +22,7 @@ class Family(msgspec.Struct, frozen=True):
     name: str
     operations: tuple[str, ...]
     cloud_only: bool = False
-    dropped: bool = False  # the old server had them, and this one will not
+    dropped: bool = False
 
     def sentence(self, operation: str) -> str:
         if self.dropped:
@@ -36,323 +37,190 @@ REFUSED: Final = {
     "PATCH /v1/agents/{agent_id}/messages/{message_id}": "Stored messages cannot be changed; send a new one instead.",
 }
 
-UNBUILT: Final[tuple[Family, ...]] = (
-    Family(
-        "Agent files",
-        (
-            "GET /v1/agents/{agent_id}/export",
-            "POST /v1/agents/import",
-            "POST /v1/agents/{agent_id}/export",
-        ),
-    ),
-    Family(
-        "Folders and files",
-        (
-            "GET /v1/agents/{agent_id}/folders",
-            "PATCH /v1/agents/{agent_id}/folders/attach/{folder_id}",
-            "PATCH /v1/agents/{agent_id}/folders/detach/{folder_id}",
-            "GET /v1/agents/{agent_id}/files",
-            "PATCH /v1/agents/{agent_id}/files/{file_id}/close",
-            "PATCH /v1/agents/{agent_id}/files/close-all",
-            "PATCH /v1/agents/{agent_id}/files/{file_id}/open",
-            "POST /v1/folders/",
-            "GET /v1/folders/{folder_id}",
-            "PATCH /v1/folders/{folder_id}",
-            "GET /v1/folders/",
-            "DELETE /v1/folders/{folder_id}",
-            "GET /v1/folders/{folder_id}/files/{file_id}",
-            "GET /v1/folders/{folder_id}/files",
-            "DELETE /v1/folders/{folder_id}/{file_id}",
-            "POST /v1/folders/{folder_id}/upload",
-            "GET /v1/folders/{folder_id}/agents",
-            "GET /v1/folders/count",
-            "GET /v1/folders/metadata",
-            "GET /v1/folders/name/{folder_name}",
-            "GET /v1/folders/{folder_id}/passages",
-        ),
-    ),
-    Family(
-        "Identities",
-        (
-            "PATCH /v1/agents/{agent_id}/identities/attach/{identity_id}",
-            "PATCH /v1/agents/{agent_id}/identities/detach/{identity_id}",
-            "PATCH /v1/blocks/{block_id}/identities/attach/{identity_id}",
-            "PATCH /v1/blocks/{block_id}/identities/detach/{identity_id}",
-            "GET /v1/identities/",
-            "POST /v1/identities/",
-            "PUT /v1/identities/",
-            "GET /v1/identities/count",
-            "GET /v1/identities/{identity_id}",
-            "PATCH /v1/identities/{identity_id}",
-            "DELETE /v1/identities/{identity_id}",
-            "GET /v1/identities/{identity_id}/agents",
-            "GET /v1/identities/{identity_id}/blocks",
-            "PUT /v1/identities/{identity_id}/properties",
-        ),
-    ),
-    Family(
-        "Scheduled messages",
-        (
-            "POST /v1/agents/{agent_id}/schedule",
-            "GET /v1/agents/{agent_id}/schedule/{scheduled_message_id}",
-            "GET /v1/agents/{agent_id}/schedule",
-            "DELETE /v1/agents/{agent_id}/schedule/{scheduled_message_id}",
-        ),
-        cloud_only=True,
-    ),
-    Family(
-        "Billing transactions",
-        ("PATCH /v1/steps/{step_id}/transaction/{transaction_id}",),
-        cloud_only=True,
-    ),
-    Family(
-        "MCP servers",
-        (
-            "POST /v1/mcp-servers/",
-            "GET /v1/mcp-servers/{mcp_server_id}",
-            "PATCH /v1/mcp-servers/{mcp_server_id}",
-            "GET /v1/mcp-servers/",
-            "DELETE /v1/mcp-servers/{mcp_server_id}",
-            "PATCH /v1/mcp-servers/{mcp_server_id}/refresh",
-            "GET /v1/mcp-servers/{mcp_server_id}/tools/{tool_id}",
-            "GET /v1/mcp-servers/{mcp_server_id}/tools",
-            "POST /v1/mcp-servers/{mcp_server_id}/tools/{tool_id}/run",
-            "GET /v1/mcp-servers/connect/{mcp_server_id}",
-        ),
-    ),
-    Family(
-        "Templates",
-        (
-            "POST /v1/templates",
-            "PATCH /v1/templates/{template_name}",
-            "DELETE /v1/templates/{template_name}",
-            "POST /v1/templates/{template_name}/rollback",
-            "POST /v1/templates/{template_name}/save",
-            "POST /v1/templates/{template_version}/agents",
-        ),
-        cloud_only=True,
-    ),
-    Family(
-        "Client-side access tokens",
-        (
-            "POST /v1/client-side-access-tokens",
-            "GET /v1/client-side-access-tokens",
-            "DELETE /v1/client-side-access-tokens/{token}",
-        ),
-        cloud_only=True,
-    ),
-    Family(
-        "Environments",
-        (
-            "GET /v1/environments/{device_id}",
-            "GET /v1/environments",
-            "POST /v1/environments/{connection_id}/messages",
-        ),
-        cloud_only=True,
-    ),
-    Family(
-        "One-off generation",
-        ("POST /v1/agents/{agent_id}/generate",),
-    ),
-    Family(
-        "Groups",
-        (
-            "GET /v1/agents/{agent_id}/groups",
-            "GET /v1/groups/",
-            "POST /v1/groups/",
-            "GET /v1/groups/count",
-            "GET /v1/groups/{group_id}",
-            "PATCH /v1/groups/{group_id}",
-            "DELETE /v1/groups/{group_id}",
-            "PATCH /v1/groups/{group_id}/blocks/attach/{block_id}",
-            "PATCH /v1/groups/{group_id}/blocks/detach/{block_id}",
-            "GET /v1/groups/{group_id}/messages",
-            "PATCH /v1/groups/{group_id}/messages/{message_id}",
-            "PATCH /v1/groups/{group_id}/reset-messages",
-        ),
-    ),
-    Family(
-        "Chat completions",
-        ("POST /v1/chat/completions",),
-    ),
-    Family(
-        "Jobs",
-        (
-            "GET /v1/jobs/",
-            "GET /v1/jobs/active",
-            "GET /v1/jobs/{job_id}",
-            "DELETE /v1/jobs/{job_id}",
-            "PATCH /v1/jobs/{job_id}/cancel",
-        ),
-    ),
-    Family(
-        "Batches",
-        (
-            "POST /v1/messages/batches",
-            "GET /v1/messages/batches",
-            "GET /v1/messages/batches/{batch_id}",
-            "PATCH /v1/messages/batches/{batch_id}/cancel",
-            "GET /v1/messages/batches/{batch_id}/messages",
-        ),
-    ),
-    Family(
-        "Sources (the old name of folders)",
-        (
-            "GET /v1/sources/",
-            "POST /v1/sources/",
-            "GET /v1/sources/count",
-            "GET /v1/sources/metadata",
-            "GET /v1/sources/name/{source_name}",
-            "GET /v1/sources/{source_id}",
-            "PATCH /v1/sources/{source_id}",
-            "DELETE /v1/sources/{source_id}",
-            "GET /v1/sources/{source_id}/agents",
-            "GET /v1/sources/{source_id}/passages",
-            "GET /v1/sources/{source_id}/files",
-            "GET /v1/sources/{source_id}/files/{file_id}",
-            "DELETE /v1/sources/{source_id}/{file_id}",
-            "POST /v1/sources/{source_id}/upload",
-            "GET /v1/agents/{agent_id}/sources",
-            "PATCH /v1/agents/{agent_id}/sources/attach/{source_id}",
-            "PATCH /v1/agents/{agent_id}/sources/detach/{source_id}",
-            "PATCH /v1/agents/{agent_id}/files",
-        ),
-    ),
-    Family(
-        "MCP servers by name",
-        (
-            "GET /v1/tools/mcp/servers",
-            "PUT /v1/tools/mcp/servers",
-            "PATCH /v1/tools/mcp/servers/{mcp_server_name}",
-            "DELETE /v1/tools/mcp/servers/{mcp_server_name}",
-            "POST /v1/tools/mcp/servers/test",
-            "POST /v1/tools/mcp/servers/connect",
-            "GET /v1/tools/mcp/servers/{mcp_server_name}/tools",
-            "POST /v1/tools/mcp/servers/{mcp_server_name}/resync",
-            "POST /v1/tools/mcp/servers/{mcp_server_name}/{mcp_tool_name}",
-            "POST /v1/tools/mcp/servers/{mcp_server_name}/tools/{tool_name}/execute",
-            "GET /v1/tools/mcp/oauth/callback",
-        ),
-    ),
-    Family(
-        "Changes of passages",
-        ("PATCH /v1/agents/{agent_id}/archival-memory/{memory_id}",),
-    ),
-    Family(
-        "Captured messages",
-        ("POST /v1/agents/{agent_id}/messages/capture",),
-    ),
-    Family(
-        "Messages to groups",
-        (
-            "POST /v1/groups/{group_id}/messages",
-            "POST /v1/groups/{group_id}/messages/stream",
-        ),
-    ),
-    Family(
-        "Users and organizations",
-        (
-            "GET /v1/admin/users/",
-            "POST /v1/admin/users/",
-            "PUT /v1/admin/users/",
-            "DELETE /v1/admin/users/",
-            "GET /v1/admin/orgs/",
-            "POST /v1/admin/orgs/",
-            "PATCH /v1/admin/orgs/",
-            "DELETE /v1/admin/orgs/",
-            "POST /v1/auth",
-        ),
-    ),
-    Family(
-        "Figures of stored embeddings",
-        ("GET /v1/embeddings/total_storage_size",),
-    ),
-    Family(
-        "Sandbox configurations",
-        (
-            "GET /v1/sandbox-config/",
-            "POST /v1/sandbox-config/",
-            "POST /v1/sandbox-config/local",
-            "POST /v1/sandbox-config/local/default",
-            "POST /v1/sandbox-config/local/recreate-venv",
-            "POST /v1/sandbox-config/e2b/default",
-            "PATCH /v1/sandbox-config/{sandbox_config_id}",
-            "DELETE /v1/sandbox-config/{sandbox_config_id}",
-            "GET /v1/sandbox-config/{sandbox_config_id}/environment-variable",
-            "POST /v1/sandbox-config/{sandbox_config_id}/environment-variable",
-            "PATCH /v1/sandbox-config/environment-variable/{env_var_id}",
-            "DELETE /v1/sandbox-config/environment-variable/{env_var_id}",
-        ),
-        dropped=True,
-    ),
-    Family(
-        "Tools written by a model",
-        ("POST /v1/tools/generate-tool",),
-        dropped=True,
-    ),
-    Family(
-        "Tools of Composio",
-        (
-            "GET /v1/tools/composio/apps",
-            "GET /v1/tools/composio/apps/{composio_app_name}/actions",
-            "POST /v1/tools/composio/{composio_action_name}",
-        ),
-        dropped=True,
-    ),
-    Family(
-        "Voice agents",
-        ("POST /v1/voice-beta/{agent_id}/chat/completions",),
-        dropped=True,
-    ),
-    Family(
-        "Relays to vendors",
-        (
-            "POST /v1/anthropic/v1/messages",
-            "POST /v1/zai/v1/messages",
-        ),
-        dropped=True,
-    ),
-    Family(
-        "Git repositories of memory",
-        (
-            "GET /v1/git/{agent_id}/state.git/info/refs",
-            "POST /v1/git/{agent_id}/state.git/git-upload-pack",
-            "POST /v1/git/{agent_id}/state.git/git-receive-pack",
-        ),
-        dropped=True,
-    ),
-    Family(
-        "Projects, and templates by project",
-        (
-            "GET /v1/agents/{agent_id}/core-memory/variables",
-            "GET /v1/projects",
-            "GET /v1/templates",
-            "GET /v1/templates/{project_slug}/{name}/versions",
-            "GET /v1/templates/{project}/{template_version}/snapshot",
-            "DELETE /v1/templates/{project}/{template_name}",
-            "PATCH /v1/templates/{project}/{template_name}/name",
-            "POST /v1/templates/{project}",
-            "POST /v1/templates/{project}/{template_name}",
-            "POST /v1/templates/{project}/{template_version}/agents",
-            "POST /v1/templates/{project}/{template_version}/fork",
-            "POST /v1/agents/search",
-            "POST /v1/agents/{agent_id}/migrate",
-            "POST /v1/agents/{agent_id}/template",
-            "POST /v1/agents/{agent_id}/version-template",
-        ),
-        cloud_only=True,
-    ),
-    Family(
-        "Internal operations of the hosted service",
-        (
-            "GET /v1/_internal_agents/count",
-            "POST /v1/_internal_templates/groups",
-            "POST /v1/_internal_templates/agents",
-            "POST /v1/_internal_templates/blocks",
-        ),
-        cloud_only=True,
-    ),
-)
+# Families, and their operations below them: the methods, then the path. `hosted`: only the hosted service had them.
+# `dropped`: the old server had them, and this one will not.
+_TABLE: Final = """\
+Agent files
+  GET POST /v1/agents/{agent_id}/export
+  POST /v1/agents/import
+Folders and files
+  GET /v1/agents/{agent_id}/folders
+  PATCH /v1/agents/{agent_id}/folders/attach/{folder_id}
+  PATCH /v1/agents/{agent_id}/folders/detach/{folder_id}
+  GET /v1/agents/{agent_id}/files
+  PATCH /v1/agents/{agent_id}/files/{file_id}/close
+  PATCH /v1/agents/{agent_id}/files/close-all
+  PATCH /v1/agents/{agent_id}/files/{file_id}/open
+  POST GET /v1/folders/
+  GET PATCH DELETE /v1/folders/{folder_id}
+  GET /v1/folders/{folder_id}/files/{file_id}
+  GET /v1/folders/{folder_id}/files
+  DELETE /v1/folders/{folder_id}/{file_id}
+  POST /v1/folders/{folder_id}/upload
+  GET /v1/folders/{folder_id}/agents
+  GET /v1/folders/count
+  GET /v1/folders/metadata
+  GET /v1/folders/name/{folder_name}
+  GET /v1/folders/{folder_id}/passages
+Identities
+  PATCH /v1/agents/{agent_id}/identities/attach/{identity_id}
+  PATCH /v1/agents/{agent_id}/identities/detach/{identity_id}
+  PATCH /v1/blocks/{block_id}/identities/attach/{identity_id}
+  PATCH /v1/blocks/{block_id}/identities/detach/{identity_id}
+  GET POST PUT /v1/identities/
+  GET /v1/identities/count
+  GET PATCH DELETE /v1/identities/{identity_id}
+  GET /v1/identities/{identity_id}/agents
+  GET /v1/identities/{identity_id}/blocks
+  PUT /v1/identities/{identity_id}/properties
+Scheduled messages | hosted
+  POST GET /v1/agents/{agent_id}/schedule
+  GET DELETE /v1/agents/{agent_id}/schedule/{scheduled_message_id}
+Billing transactions | hosted
+  PATCH /v1/steps/{step_id}/transaction/{transaction_id}
+MCP servers
+  POST GET /v1/mcp-servers/
+  GET PATCH DELETE /v1/mcp-servers/{mcp_server_id}
+  PATCH /v1/mcp-servers/{mcp_server_id}/refresh
+  GET /v1/mcp-servers/{mcp_server_id}/tools/{tool_id}
+  GET /v1/mcp-servers/{mcp_server_id}/tools
+  POST /v1/mcp-servers/{mcp_server_id}/tools/{tool_id}/run
+  GET /v1/mcp-servers/connect/{mcp_server_id}
+Templates | hosted
+  POST /v1/templates
+  PATCH DELETE /v1/templates/{template_name}
+  POST /v1/templates/{template_name}/rollback
+  POST /v1/templates/{template_name}/save
+  POST /v1/templates/{template_version}/agents
+Client-side access tokens | hosted
+  POST GET /v1/client-side-access-tokens
+  DELETE /v1/client-side-access-tokens/{token}
+Environments | hosted
+  GET /v1/environments/{device_id}
+  GET /v1/environments
+  POST /v1/environments/{connection_id}/messages
+One-off generation
+  POST /v1/agents/{agent_id}/generate
+Groups
+  GET /v1/agents/{agent_id}/groups
+  GET POST /v1/groups/
+  GET /v1/groups/count
+  GET PATCH DELETE /v1/groups/{group_id}
+  PATCH /v1/groups/{group_id}/blocks/attach/{block_id}
+  PATCH /v1/groups/{group_id}/blocks/detach/{block_id}
+  GET /v1/groups/{group_id}/messages
+  PATCH /v1/groups/{group_id}/messages/{message_id}
+  PATCH /v1/groups/{group_id}/reset-messages
+Chat completions
+  POST /v1/chat/completions
+Jobs
+  GET /v1/jobs/
+  GET /v1/jobs/active
+  GET DELETE /v1/jobs/{job_id}
+  PATCH /v1/jobs/{job_id}/cancel
+Batches
+  POST GET /v1/messages/batches
+  GET /v1/messages/batches/{batch_id}
+  PATCH /v1/messages/batches/{batch_id}/cancel
+  GET /v1/messages/batches/{batch_id}/messages
+Sources (the old name of folders)
+  GET POST /v1/sources/
+  GET /v1/sources/count
+  GET /v1/sources/metadata
+  GET /v1/sources/name/{source_name}
+  GET PATCH DELETE /v1/sources/{source_id}
+  GET /v1/sources/{source_id}/agents
+  GET /v1/sources/{source_id}/passages
+  GET /v1/sources/{source_id}/files
+  GET /v1/sources/{source_id}/files/{file_id}
+  DELETE /v1/sources/{source_id}/{file_id}
+  POST /v1/sources/{source_id}/upload
+  GET /v1/agents/{agent_id}/sources
+  PATCH /v1/agents/{agent_id}/sources/attach/{source_id}
+  PATCH /v1/agents/{agent_id}/sources/detach/{source_id}
+  PATCH /v1/agents/{agent_id}/files
+MCP servers by name
+  GET PUT /v1/tools/mcp/servers
+  PATCH DELETE /v1/tools/mcp/servers/{mcp_server_name}
+  POST /v1/tools/mcp/servers/test
+  POST /v1/tools/mcp/servers/connect
+  GET /v1/tools/mcp/servers/{mcp_server_name}/tools
+  POST /v1/tools/mcp/servers/{mcp_server_name}/resync
+  POST /v1/tools/mcp/servers/{mcp_server_name}/{mcp_tool_name}
+  POST /v1/tools/mcp/servers/{mcp_server_name}/tools/{tool_name}/execute
+  GET /v1/tools/mcp/oauth/callback
+Changes of passages
+  PATCH /v1/agents/{agent_id}/archival-memory/{memory_id}
+Captured messages
+  POST /v1/agents/{agent_id}/messages/capture
+Messages to groups
+  POST /v1/groups/{group_id}/messages
+  POST /v1/groups/{group_id}/messages/stream
+Users and organizations
+  GET POST PUT DELETE /v1/admin/users/
+  GET POST PATCH DELETE /v1/admin/orgs/
+  POST /v1/auth
+Figures of stored embeddings
+  GET /v1/embeddings/total_storage_size
+Sandbox configurations | dropped
+  GET POST /v1/sandbox-config/
+  POST /v1/sandbox-config/local
+  POST /v1/sandbox-config/local/default
+  POST /v1/sandbox-config/local/recreate-venv
+  POST /v1/sandbox-config/e2b/default
+  PATCH DELETE /v1/sandbox-config/{sandbox_config_id}
+  GET POST /v1/sandbox-config/{sandbox_config_id}/environment-variable
+  PATCH DELETE /v1/sandbox-config/environment-variable/{env_var_id}
+Tools written by a model | dropped
+  POST /v1/tools/generate-tool
+Tools of Composio | dropped
+  GET /v1/tools/composio/apps
+  GET /v1/tools/composio/apps/{composio_app_name}/actions
+  POST /v1/tools/composio/{composio_action_name}
+Voice agents | dropped
+  POST /v1/voice-beta/{agent_id}/chat/completions
+Relays to vendors | dropped
+  POST /v1/anthropic/v1/messages
+  POST /v1/zai/v1/messages
+Git repositories of memory | dropped
+  GET /v1/git/{agent_id}/state.git/info/refs
+  POST /v1/git/{agent_id}/state.git/git-upload-pack
+  POST /v1/git/{agent_id}/state.git/git-receive-pack
+Projects, and templates by project | hosted
+  GET /v1/agents/{agent_id}/core-memory/variables
+  GET /v1/projects
+  GET /v1/templates
+  GET /v1/templates/{project_slug}/{name}/versions
+  GET /v1/templates/{project}/{template_version}/snapshot
+  DELETE POST /v1/templates/{project}/{template_name}
+  PATCH /v1/templates/{project}/{template_name}/name
+  POST /v1/templates/{project}
+  POST /v1/templates/{project}/{template_version}/agents
+  POST /v1/templates/{project}/{template_version}/fork
+  POST /v1/agents/search
+  POST /v1/agents/{agent_id}/migrate
+  POST /v1/agents/{agent_id}/template
+  POST /v1/agents/{agent_id}/version-template
+Internal operations of the hosted service | hosted
+  GET /v1/_internal_agents/count
+  POST /v1/_internal_templates/groups
+  POST /v1/_internal_templates/agents
+  POST /v1/_internal_templates/blocks
+"""
+
+
+def _families(table: str) -> Iterator[Family]:
+    for block in re.split(r"\n(?! )", table.strip()):
+        heading, *lines = block.split("\n")
+        name, _, kind = heading.partition(" | ")
+        listed = (line.split() for line in lines)
+        operations = tuple(f"{method} {path}" for *methods, path in listed for method in methods)
+        if kind not in ("", "hosted", "dropped"):
+            raise ValueError(f"{heading!r} is of no known kind")
+        yield Family(name, operations, cloud_only=kind == "hosted", dropped=kind == "dropped")
+
+
+UNBUILT: Final = tuple(_families(_TABLE))
 
 
 @cache

@@ -43,11 +43,6 @@ _CONVERSATION: Final = f"^(default|conv-{UUID4_PATTERN}|agent-{UUID4_PATTERN})$"
 AgentId = Annotated[str, Path(pattern=id_pattern("agent"))]
 ArchiveId = Annotated[str, Path(pattern=id_pattern("archive"))]
 BlockId = Annotated[str, Path(pattern=id_pattern("block"))]
-FileId = Annotated[str, Path(pattern=id_pattern("file"))]
-FolderId = Annotated[str, Path(pattern=id_pattern("source"))]
-GroupId = Annotated[str, Path(pattern=id_pattern("group"))]
-IdentityId = Annotated[str, Path(pattern=id_pattern("identity"))]
-JobId = Annotated[str, Path(pattern=id_pattern("job"))]
 MessageId = Annotated[str, Path(pattern=id_pattern("message"))]
 PassageId = Annotated[str, Path(pattern=id_pattern("passage"))]
 ProviderId = Annotated[str, Path(pattern=id_pattern("provider"))]
@@ -59,7 +54,6 @@ ConversationId = Annotated[str, Path(pattern=_CONVERSATION)]
 RealConversationId = Annotated[str, Path(pattern=id_pattern("conv"))]
 
 RunId = Annotated[str, Path()]
-McpServerId = Annotated[str, Path()]
 
 
 def _page_size(limit: int) -> int:

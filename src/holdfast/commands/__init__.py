@@ -1,7 +1,8 @@
 """What the `holdfast` program can do; `cli` parses, and loads only the module that it needs.
 
 `serving` runs the server on `connections`, `processes` runs several of it, `worker` drives runs without serving.
-`migrate` prepares the database, `move` copies it into another one, and `remote` asks a running server.
+`migrate` prepares the database, `move` copies it into another one, `reseal` rewrites its secrets, and `remote` asks a
+running server.
 """
 
 from __future__ import annotations

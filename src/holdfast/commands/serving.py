@@ -196,12 +196,12 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or ():
             print(welcome(self._deps, listener.getsockname()[1]), flush=True)
-        self._tools = asyncio.create_task(self._tell_walls())
+        self._tools = asyncio.create_task(self._print_isolation())
 
-    async def _tell_walls(self) -> None:
-        """On lines of their own: the walls are known only once they were tried, and nobody should wait for that."""
-        standing = await self._deps.sandbox.standing()
-        print(_line("Tools", standing.tools), _line("Egress", standing.egress), sep="\n", flush=True)
+    async def _print_isolation(self) -> None:
+        """After the banner: each layer of isolation has to be tried first, and the server need not wait for that."""
+        status = await self._deps.sandbox.status()
+        print(_line("Tools", status.tools), _line("Egress", status.egress), sep="\n", flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Runs are let go while the last requests finish, because a stream ends only when its run is released."""

@@ -117,12 +117,12 @@ class ArgumentStream:
         return stop + 1
 
     def _string(self, text: str, position: int, pieces: list[Piece]) -> int:
-        said: list[str] = []
+        decoded: list[str] = []
         start, ends = position, False
         while position < len(text) and not ends:
             found = _SPECIAL.search(text, position)
             stop = found.start() if found else len(text)
-            said.append(text[position:stop])
+            decoded.append(text[position:stop])
             position = stop
             if found is None:
                 break
@@ -132,10 +132,10 @@ class ArgumentStream:
             character, length = _escape(text, stop)
             if not length:  # the rest of it comes later
                 break
-            said.append(character)
+            decoded.append(character)
             position = stop + length
         self._rest = "" if ends else text[position:]
-        self._add(pieces, text[start:position], "".join(said), quoted=True, ends=ends)
+        self._add(pieces, text[start:position], "".join(decoded), quoted=True, ends=ends)
         if ends:
             self._at = _At.COMMA
         return position

@@ -80,7 +80,7 @@ def merge_prefilled(schema: Schema, arguments: Mapping[str, Any], prefilled: Map
 
 
 def _storable(value: Any) -> Any:
-    """Without NUL, which PostgreSQL does not take in texts and nobody looks for."""
+    """Without NUL, which PostgreSQL does not accept in texts."""
     if isinstance(value, str):
         return value.replace("\0", "")
     if isinstance(value, list):
@@ -148,8 +148,8 @@ def _resolved(schema: Schema, root: Schema) -> Schema:
     return cast("Schema", found) if isinstance(found, dict) else {}
 
 
-def _has_type(value: Any, wanted: Any) -> bool:
-    names = cast("list[Any]", wanted) if isinstance(wanted, list) else [wanted]
+def _has_type(value: Any, schema_type: Any) -> bool:
+    names = cast("list[Any]", schema_type) if isinstance(schema_type, list) else [schema_type]
     return any(_is_of(value, name) for name in names)
 
 

@@ -11,19 +11,20 @@ from typing import Final
 
 LEAST_RATIO: Final = 0.5
 MOST_RATIO: Final = 3.0
-# What a vendor adds to every request must not count as if it grew with the request.
+# Below this, the tokens that a vendor adds to every request would distort the ratio.
 _TELLING_TOKENS: Final = 256
 _NEWEST_COUNTS: Final = 0.25
 _WORTH_STORING: Final = 0.03
 
 
-def room(context_window: int, max_output_tokens: int | None) -> int:
-    """For the prompt: a part of the window, a quarter at most, is kept for the reply."""
+def prompt_limit(context_window: int, max_output_tokens: int | None) -> int:
+    """How many tokens a prompt may have: the window without what is kept for the reply, a quarter of it at most."""
     return context_window - min(max_output_tokens or 0, context_window // 4)
 
 
-def learnt(known: float | None, guessed: int, reported: int) -> float | None:
-    """The ratio after one more reply. A figure that no way of counting explains is about something else: it is left."""
+def updated_ratio(known: float | None, guessed: int, reported: int) -> float | None:
+    """The ratio after one more reply. A figure far outside what tokenizers differ by is ignored: the vendor must have
+    counted something else."""
     if guessed < _TELLING_TOKENS:
         return known
     seen = reported / guessed

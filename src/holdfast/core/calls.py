@@ -37,7 +37,7 @@ class Calls(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, made: Iterable[OpenCall]) -> Calls:
-        """Of several calls with one id, the last has it: whoever makes them checks that there are none."""
+        """Ids must be unique; the caller checks that. Of several calls with one id, `places` has the last."""
         kept = tuple(made)
         return cls(kept, {call.call.id: place for place, call in enumerate(kept)})
 

@@ -99,8 +99,8 @@ def cut(
     feared = _FEARED_RATIO if ratio is None else ratio
     percent = round(settings.sliding_window_percentage * 100)
     while percent < 100:
-        wanted = start + -(-(len(messages) - start) * percent // 100)
-        place = next((index for index in places if index >= wanted), places[-1])
+        first_kept = start + -(-(len(messages) - start) * percent // 100)
+        place = next((index for index in places if index >= first_kept), places[-1])
         if calibrated(besides + sum(costs[place:]), feared) <= most:
             return place
         percent += _GROWTH_PERCENT

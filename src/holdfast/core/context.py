@@ -2,7 +2,8 @@
 
 Rules kept here: every call has exactly one return, in the tool turn right after it; a return without its call, and a
 second call or return with a known id, are left out; turns of the user, and of the assistant, never stand side by side;
-the first turn is the user's. A crash, a cancelled run or an odd import can break none of them.
+the first turn is the user's. Vendors refuse a request that breaks one of them, and would refuse every later turn of the
+thread too. So they are enforced here and not assumed of the rows, which may come from a crash or an import.
 """
 
 from __future__ import annotations
@@ -76,9 +77,11 @@ class History(msgspec.Struct, frozen=True):
 
 
 class HistoryBuilder:
-    """Builds the history of one thread for each step. Turns that were built before are kept, and their size.
+    """Builds the history of one thread for each step. Turns that were built before are kept, with their size
+    (decision 14).
 
-    The kept prefix ends before a message of the user, so that nothing but a late return can change it.
+    The kept prefix ends before a message of the user: turns before it can only be changed by a late return, which is
+    looked for.
     """
 
     def __init__(self) -> None:
@@ -246,22 +249,22 @@ class _Draft:
         self._add("user", parts, None)
 
     def assistant(self, rows: tuple[Message, ...]) -> None:
-        said: list[AnyPart] = []
+        content: list[AnyPart] = []
         calls: list[ToolCall] = []
         for row in rows:
             same_model = row.model == self._model_handle
             for part in self._with_thoughts_placed(row):
                 if isinstance(part, Text):
                     if part.text:
-                        said.append(part)
+                        content.append(part)
                 elif isinstance(part, ToolCall):
                     if part.id not in self._called and part.id not in self._prefix.called:
                         self._called.add(part.id)
                         calls.append(part)
                 elif isinstance(part, Image) or (same_model and isinstance(part, _REASONING)):
-                    said.append(part)
-        if said or calls:
-            self._add("assistant", (*said, *calls), rows[-1].model)
+                    content.append(part)
+        if content or calls:
+            self._add("assistant", (*content, *calls), rows[-1].model)
         if calls:
             self._append(Turn("tool", tuple([self._return_of(call, rows[-1].created_us) for call in calls])))
 
@@ -275,7 +278,9 @@ class _Draft:
             return (Text(thoughts), *others)
         first = row.calls[0]
         try:
-            thoughtful = msgspec.structs.replace(first, arguments=heartbeats.told_arguments(first.arguments, thoughts))
+            thoughtful = msgspec.structs.replace(
+                first, arguments=heartbeats.arguments_with_thoughts(first.arguments, thoughts)
+            )
         except ToolFailed:  # arguments that nobody can read, from an imported history
             return (Text(thoughts), *others)
         return tuple(thoughtful if part is first else part for part in others)

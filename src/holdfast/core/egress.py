@@ -24,7 +24,7 @@ _MOST_HOST_CHARS: Final = 253
 # A gateway or a tunnel turns these into the IPv4 address that they contain.
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
-# Global in name only: NAT64 of a local network, whose prefix length nobody outside knows.
+# Counts as global, but is NAT64 of a local network. Its prefix length is not known, so the address cannot be unwrapped.
 _LOCAL_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
 _OLD_SITE_LOCAL: Final = ipaddress.IPv6Network("fec0::/10")
 
@@ -80,8 +80,8 @@ class UnknownEgress(ValueError):
 
 
 def is_public(address: Address) -> bool:
-    """Whether the address belongs to the internet, also when it is an IPv4 address in the clothes of an IPv6 one."""
-    address = plain(address)
+    """Whether the address belongs to the internet, also when it is an IPv4 address within an IPv6 address."""
+    address = unwrap_ipv4(address)
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.sixtofour or (address.teredo[1] if address.teredo else None)
         if inner is not None:
@@ -91,7 +91,7 @@ def is_public(address: Address) -> bool:
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 
-def plain(address: Address) -> Address:
+def unwrap_ipv4(address: Address) -> Address:
     """The IPv4 address that an IPv4-mapped, IPv4-compatible or NAT64 address stands for; others as they are."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
@@ -110,12 +110,12 @@ def entries(text: str) -> tuple[Entry, ...]:
 
 
 def of_tags(tags: Iterable[str]) -> Egress | None:
-    """A tool's own policy, said with its tags; None when it says none. Several `egress:allow=` tags are one list."""
-    said = [tag.removeprefix(TAG_PREFIX).strip() for tag in tags if tag.startswith(TAG_PREFIX)]
-    if not said:
+    """A tool's own policy, set by its tags; None when there are none. Several `egress:allow=` tags are one list."""
+    values = [tag.removeprefix(TAG_PREFIX).strip() for tag in tags if tag.startswith(TAG_PREFIX)]
+    if not values:
         return None
-    listed = [word for word in said if word.startswith(_ALLOW)]
-    plain_words = {word for word in said if not word.startswith(_ALLOW)}
+    listed = [word for word in values if word.startswith(_ALLOW)]
+    plain_words = {word for word in values if not word.startswith(_ALLOW)}
     unknown = plain_words - {"none", "public"}
     if unknown:
         raise UnknownEgress(
@@ -131,16 +131,16 @@ def of_tags(tags: Iterable[str]) -> Egress | None:
 
 
 def strictest(policies: Iterable[Egress | None]) -> Egress | None:
-    """One that allows nothing that any of them forbids; None when none of them says anything.
+    """A policy that allows nothing that any of them forbids; None when none of them narrows anything.
 
-    Where it cannot be told what two of them allow, it is nothing: the addresses of a listed name are not known here.
+    `none` where the intersection of two is not known: the addresses of a listed name are not looked up here.
     """
-    said = list(dict.fromkeys(policy for policy in policies if policy is not None and policy.mode != "all"))
-    if len(said) < 2:
-        return said[0] if said else None
-    if any(policy.mode != "allow-list" for policy in said):
+    narrowing = list(dict.fromkeys(policy for policy in policies if policy is not None and policy.mode != "all"))
+    if len(narrowing) < 2:
+        return narrowing[0] if narrowing else None
+    if any(policy.mode != "allow-list" for policy in narrowing):
         return Egress("none")
-    common = tuple(entry for entry in said[0].allow if all(entry in policy.allow for policy in said[1:]))
+    common = tuple(entry for entry in narrowing[0].allow if all(entry in policy.allow for policy in narrowing[1:]))
     return Egress("allow-list", common) if common else Egress("none")
 
 
@@ -148,7 +148,7 @@ def _matches(entry: Entry, address: Address, port: int) -> bool:
     network = entry.network
     if network is None or entry.port not in (None, port):
         return False
-    judged = plain(address)
+    judged = unwrap_ipv4(address)
     return judged.version == network.version and judged in network
 
 
@@ -171,7 +171,7 @@ def _entry(text: str) -> Entry:
 
 def _plain_network(network: Network) -> Network:
     if network.prefixlen == network.max_prefixlen:
-        return ipaddress.ip_network(plain(network.network_address))
+        return ipaddress.ip_network(unwrap_ipv4(network.network_address))
     return network
 
 

@@ -102,7 +102,7 @@ class CancelAsked(Event, frozen=True, tag="cancel_asked"):
 
 
 class RunFailed(Event, frozen=True, tag="run_failed"):
-    """Something of ours broke; the run ends in order all the same."""
+    """A bug or an error of the server. The run ends as failed, with its calls settled (I3, I10)."""
 
     stop_reason: StopReason
     error: dict[str, Any]

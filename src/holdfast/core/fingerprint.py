@@ -51,8 +51,8 @@ def fingerprint(tool: Tool, secret_names: Collection[str], attached: Iterable[To
     if calls_others(tool):
         parts["calls"] = sorted(fingerprint(other, secret_names) for other in attached if not calls_others(other))
     # An empty field counts as one that is not there: adding a field changes no hash that is stored already.
-    said = {name: value for name, value in parts.items() if value not in (None, [], {}, "")}
-    return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
+    present = {name: value for name, value in parts.items() if value not in (None, [], {}, "")}
+    return hashlib.sha256(msgspec.json.encode(present, order="deterministic")).hexdigest()
 
 
 def gets_secrets(tool: Tool) -> bool:

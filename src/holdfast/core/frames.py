@@ -1,5 +1,8 @@
 """What a listener sees of a run, in order. A run's frames are numbered 1, 2, 3…; the number is the wire's `seq_id`.
 
+Numbers are dense while a run has one owner, and jump where an owner died (decision 13). Only frames of background runs
+are stored (decision 3).
+
 The last frame of a finished run is UsageFrame, or ErrorFrame when it failed; StopFrame comes right before it.
 """
 
@@ -9,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.heartbeats import only_confirms, words_of
-from holdfast.core.messages import Message, shown_parts
+from holdfast.core.heartbeats import only_confirms_speech, spoken_text
+from holdfast.core.messages import Message, wire_message_count
 from holdfast.core.records import FAILED_WITH_ANSWER, StopReason
 from holdfast.core.spec import Speaking
 from holdfast.core.usage import Usage
@@ -99,7 +102,8 @@ class RetryFrame(FrameBase, frozen=True, tag="y"):
 
 
 class AbandonedFrame(FrameBase, frozen=True, tag="a"):
-    """The fragments of this message are of an attempt that was given up: a replay leaves them out. Not on the wire."""
+    """The fragments of this message belong to an abandoned attempt (decisions 4, 10): a replay leaves them out. Not on
+    the wire."""
 
     message_id: str
 
@@ -150,13 +154,15 @@ def closing_frames(
 def message_frames(message: Message, speaking: Speaking | None = None) -> list[MessageFrame]:
     """One for each wire message, so that each has a number of its own and a reader can resume between them. None for
     returns that are not shown, because the words of their calls are."""
-    if message.role == "tool" and all(only_confirms(answer, speaking) for answer in message.returns):
+    if message.role == "tool" and all(only_confirms_speech(answer, speaking) for answer in message.returns):
         return []
     return [MessageFrame(message, index, speaking) for index in range(_shown_parts(message, speaking))]
 
 
 def _shown_parts(message: Message, speaking: Speaking | None) -> int:
     """Each call that is shown as words is a message of its own; all others are one together."""
-    spoken = sum(words_of(call, speaking) is not None for call in message.calls) if message.role == "assistant" else 0
+    spoken = (
+        sum(spoken_text(call, speaking) is not None for call in message.calls) if message.role == "assistant" else 0
+    )
     others = 0 < spoken < len(message.calls)
-    return shown_parts(message) + max(0, spoken - 1) + others
+    return wire_message_count(message) + max(0, spoken - 1) + others

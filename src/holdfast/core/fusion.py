@@ -8,7 +8,7 @@ from typing import Final
 _DAMPING: Final = 60  # the constant of the original paper: how little a first place counts more than a second
 
 
-def fused(rankings: Iterable[Sequence[str]]) -> list[tuple[str, float]]:
+def fuse_rankings(rankings: Iterable[Sequence[str]]) -> list[tuple[str, float]]:
     """Ids with their scores, best first. Among equals, who came first in the first ranking that has it."""
     scores: dict[str, float] = {}
     for ranking in rankings:

@@ -56,15 +56,15 @@ _DENIED: Final = "Continuing: user denied request to call tool."
 Outcome = Literal["ran", "refused", "denied"]
 
 
-class Next(msgspec.Struct, frozen=True):
-    """What follows a call: another step, which the model is told the reason of, or the end of the turn."""
+class NextStep(msgspec.Struct, frozen=True):
+    """What follows a call: another step, with the reason that the model is told, or the end of the turn."""
 
     reason: str | None
     stop_reason: StopReason = "end_turn"
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What a call says besides the arguments of its tool."""
+class HeartbeatArguments(msgspec.Struct, frozen=True):
+    """The arguments of a call that are meant for the loop and not for its tool."""
 
     thoughts: str = ""
     heartbeat: bool = False
@@ -112,7 +112,7 @@ def with_shaped_message(parameters: Mapping[str, Any], response_format: Mapping[
 
 
 class ThoughtReader:
-    """Reads thoughts while they are written. Those that are no text are read when they are whole."""
+    """Reads thoughts while they are streamed. Thoughts that are not a JSON string are read when they are complete."""
 
     def __init__(self) -> None:
         self._raw: list[str] = []
@@ -136,21 +136,21 @@ def _as_text(thoughts: Any) -> str:
     return msgspec.json.encode(thoughts).decode()
 
 
-def asked_in(arguments: str) -> Asked:
+def heartbeat_arguments(arguments: str) -> HeartbeatArguments:
     """Raises ToolFailed for what is not a JSON object. A model may write the flag as text."""
     given = all_arguments_of(arguments)
     heartbeat = given.get(HEARTBEAT)
     if isinstance(heartbeat, str):
         heartbeat = heartbeat.strip().lower() == "true"
-    return Asked(_as_text(given.get(THINKING)), bool(heartbeat))
+    return HeartbeatArguments(_as_text(given.get(THINKING)), bool(heartbeat))
 
 
 def stored_arguments(arguments: Mapping[str, Any], *, heartbeat: bool) -> str:
-    """As they are kept and shown: the flag last, and saying what the loop made of it."""
+    """As they are stored and shown: the flag comes last, and says what the loop decided."""
     return msgspec.json.encode({**arguments, HEARTBEAT: heartbeat}).decode()
 
 
-def told_arguments(arguments: str, thoughts: str) -> str:
+def arguments_with_thoughts(arguments: str, thoughts: str) -> str:
     """A stored call as it is shown to the model that made it: thoughts are an argument again."""
     return msgspec.json.encode({THINKING: thoughts, **all_arguments_of(arguments)}).decode()
 
@@ -166,7 +166,7 @@ def speaking_in(config: Mapping[str, Any]) -> Speaking | None:
     )
 
 
-def words_of(call: ToolCall, speaking: Speaking | None) -> str | None:
+def spoken_text(call: ToolCall, speaking: Speaking | None) -> str | None:
     """What a call of the speaking tool says, or None for any other call. What is not a text is shown as JSON."""
     if speaking is None or call.name != speaking.tool:
         return None
@@ -179,31 +179,31 @@ def words_of(call: ToolCall, speaking: Speaking | None) -> str | None:
     return msgspec.json.format(msgspec.json.encode(words), indent=2).decode()
 
 
-def only_confirms(answer: ToolReturn, speaking: Speaking | None) -> bool:
-    """A return that says no more than that words were said, which are shown themselves."""
-    said = speaking is not None and answer.name == speaking.tool
-    return said and answer.status != "error" and not answer.was_asked
+def only_confirms_speech(answer: ToolReturn, speaking: Speaking | None) -> bool:
+    """Whether a return only confirms a call of the speaking tool. It is not shown, because the text of the call is."""
+    is_speech = speaking is not None and answer.name == speaking.tool
+    return is_speech and answer.status != "error" and not answer.was_asked
 
 
 def visible_text(message: Message) -> str:
     """What a reader sees of it: what was said, in texts and through send_message, and what tools returned."""
-    words = [words for call in message.calls if (words := words_of(call, Speaking()))]
+    words = [words for call in message.calls if (words := spoken_text(call, Speaking()))]
     returned = [content_text(answer.content) for answer in message.returns]
     return "\n".join([text_of(message.parts), *words, *returned])
 
 
-def spoken_in(loop: HeartbeatLoop, reply: Reply) -> Parts:
+def reply_parts(loop: HeartbeatLoop, reply: Reply) -> Parts:
     """What is kept of a reply besides its call."""
     if not loop.thinking:
         return _text_as_thoughts(reply)
     try:
-        thoughts = asked_in(reply.calls[0].arguments).thoughts if reply.calls else ""
+        thoughts = heartbeat_arguments(reply.calls[0].arguments).thoughts if reply.calls else ""
     except ToolFailed:  # the call is refused for it; what it was seen to think is kept
         thoughts = _shown_of(loop, reply.calls[0])[0]
     return (*_without_text(reply), Thoughts(thoughts)) if thoughts else _without_text(reply)
 
 
-def cut_off_in(spec: RunSpec, loop: HeartbeatLoop, reply: Reply) -> Parts:
+def partial_parts(spec: RunSpec, loop: HeartbeatLoop, reply: Reply) -> Parts:
     """What was shown of a reply that was cut off: its thoughts, and the words that its call had got to. Words are shown
     once the thoughts are whole, and never of a call that asks first."""
     thoughts = words = ""
@@ -212,8 +212,8 @@ def cut_off_in(spec: RunSpec, loop: HeartbeatLoop, reply: Reply) -> Parts:
         if spec.may_ask(call.name):
             words = ""
     spoken = _without_text(reply) if loop.thinking else _text_as_thoughts(reply)
-    said = (Thoughts(thoughts) if thoughts else None, Text(words) if words else None)
-    return (*spoken, *(part for part in said if part is not None))
+    shown = (Thoughts(thoughts) if thoughts else None, Text(words) if words else None)
+    return (*spoken, *(part for part in shown if part is not None))
 
 
 def _shown_of(loop: HeartbeatLoop, call: ToolCall) -> tuple[str, str]:
@@ -243,25 +243,25 @@ def after_call(
     history: Sequence[Called],
     name: str,
     *,
-    asked: bool,
+    heartbeat: bool,
     outcome: Outcome = "ran",
     failed: bool = False,
-) -> Next:
+) -> NextStep:
     """`history` includes the call, if it ran."""
     if outcome == "refused":
-        return Next(_VIOLATION)
+        return NextStep(_VIOLATION)
     if outcome == "denied":
-        return Next(_DENIED)
+        return NextStep(_DENIED)
     ends = tool_rules.any_ends_turn(rules, (name,))
     if not ends:
         of_tool = [rule for rule in rules if rule.tool_name == name]
         if any(isinstance(rule, (Children, Conditional)) for rule in of_tool):
-            return Next(_CHILD_RULE)
+            return NextStep(_CHILD_RULE)
         if any(isinstance(rule, ContinueLoop) for rule in of_tool):
-            return Next(_CONTINUE_RULE)
-        if asked:
-            return Next(_FAILED if failed else _RETURNING_CONTROL)
+            return NextStep(_CONTINUE_RULE)
+        if heartbeat:
+            return NextStep(_FAILED if failed else _RETURNING_CONTROL)
     missing = tool_rules.uncalled_required(rules, attached, history)
     if missing:
-        return Next(f"Continuing, user expects these tools: [{', '.join(missing)}] to be called still.")
-    return Next(None, "tool_rule" if ends and asked else "end_turn")
+        return NextStep(f"Continuing, user expects these tools: [{', '.join(missing)}] to be called still.")
+    return NextStep(None, "tool_rule" if ends and heartbeat else "end_turn")

@@ -14,7 +14,7 @@ from holdfast.errors import Conflict, Invalid
 
 
 class HeldCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`note` is set on a sibling that was refused when the model made it; it is told so once the hold is decided."""
+    """`note` is set on a sibling that was refused when the model made it: what it is told once the hold is decided."""
 
     call: ToolCall
     asks: bool  # False: a sibling of the same reply that needs no decision and waits with the others

@@ -54,13 +54,13 @@ def resume(hold: Hold, decisions: Sequence[Decision]) -> tuple[JudgedCall, ...]:
             case None:
                 return JudgedCall(held.call, "refused" if held.note else "allowed", held.note)
             case Approve():
-                asked = heartbeats.asked_in(held.call.arguments)
-                return JudgedCall(held.call, "allowed", approved=held.tool, heartbeat=asked.heartbeat)
+                loop_arguments = heartbeats.heartbeat_arguments(held.call.arguments)
+                return JudgedCall(held.call, "allowed", approved=held.tool, heartbeat=loop_arguments.heartbeat)
             case Deny(_, reason):
                 return JudgedCall(held.call, "denied", reason)
             case _:
-                asked = heartbeats.asked_in(held.call.arguments)
-                return JudgedCall(held.call, "answered", heartbeat=asked.heartbeat)
+                loop_arguments = heartbeats.heartbeat_arguments(held.call.arguments)
+                return JudgedCall(held.call, "answered", heartbeat=loop_arguments.heartbeat)
 
     return tuple(judged(index) for index in range(len(hold.calls)))
 
@@ -90,23 +90,23 @@ def _with_heartbeat(
     """The call as a run with heartbeats keeps it. A call that waits for a decision keeps what the model asked for: what
     the loop makes of it is not known yet."""
     try:
-        asked = heartbeats.asked_in(made.arguments).heartbeat
+        requested = heartbeats.heartbeat_arguments(made.arguments).heartbeat
         arguments = arguments_of(judged.call.arguments)
     except ToolFailed:  # it was refused for that
         return judged
-    goes_on = asked
+    goes_on = requested
     if judged.verdict != "held":
         following = heartbeats.after_call(
             spec.rules,
             spec.tool_names,
             (*history, Called(made.name, "")),
             made.name,
-            asked=asked,
+            heartbeat=requested,
             outcome="ran" if judged.verdict == "allowed" else "refused",
         )
         goes_on = following.reason is not None and not is_last_step
     stored = msgspec.structs.replace(judged.call, arguments=heartbeats.stored_arguments(arguments, heartbeat=goes_on))
-    return msgspec.structs.replace(judged, call=stored, heartbeat=asked)
+    return msgspec.structs.replace(judged, call=stored, heartbeat=requested)
 
 
 def _violation(spec: RunSpec, choice: Choice, name: str) -> str:

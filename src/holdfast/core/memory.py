@@ -218,7 +218,7 @@ class _Memory:
         return label
 
     def _edit(self, block: Block, **changes: str) -> None:
-        """What is already so is left alone: only a real change makes a new version."""
+        """Only a real change makes a new version."""
         if all(getattr(block, name) == value for name, value in changes.items()):
             return
         changed = msgspec.structs.replace(block, **changes, version=block.version + 1, updated_us=self._now_us)

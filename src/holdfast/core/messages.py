@@ -197,7 +197,7 @@ class Turn(msgspec.Struct, frozen=True):
     model: str | None = None  # the handle that produced an assistant turn; reasoning is replayed only to it
 
 
-def shown_parts(message: Message) -> int:
+def wire_message_count(message: Message) -> int:
     """How many messages a client is shown of it. Neighbouring texts are one, as are neighbouring reasonings, and all
     calls together; hidden reasonings stand alone."""
     if message.role != "assistant" and not message.is_approval_request:

@@ -85,8 +85,8 @@ def _lines_of(patch: str) -> list[str]:
 def _section(opening: re.Match[str], body: list[str]) -> Section:
     action, label = opening[1], opening[2]
     description = move_to = None
-    if action == "Add" and body and (said := _DESCRIPTION.fullmatch(body[0])):
-        description = said[1]
+    if action == "Add" and body and (described := _DESCRIPTION.fullmatch(body[0])):
+        description = described[1]
         del body[0]
     if action == "Update" and body and (moved := _MOVE.fullmatch(body[0])):
         move_to = moved[1]

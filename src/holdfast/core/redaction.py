@@ -46,7 +46,7 @@ _NAMED: Final = r"""
     )
     [^\s"'\\,;&}\]]{8,}
     """
-# What opens an address to whoever has it: the password before its host, the signature of one that was signed.
+# Credentials in URLs: the password before the host, and the signature of a signed URL.
 _IN_ADDRESSES: Final = r"""
     ( :// [^\s/?\#@:"'\\]* : ) [^\s/?\#@"'\\]+ (?=@)
     | ( [?&] (?:amp;)? (?:x-(?:amz|goog)-)? sig(?:nature)? = ) [^\s"'\\&\#]+
@@ -54,7 +54,7 @@ _IN_ADDRESSES: Final = r"""
 
 
 class Redactor:
-    """`secrets` are values that must not be kept wherever they stand, as they are or as JSON spells them."""
+    """`secrets` are values that are removed wherever they occur, in plain text or escaped as in JSON."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         known = {secret for secret in secrets if len(secret) >= _SHORTEST_SECRET}

@@ -1,4 +1,7 @@
-"""Whether a model call that failed in passing is tried again, and how long to wait before. Chance is passed in."""
+"""Whether a model call that failed with a temporary error is tried again, and after which pause (decision 10).
+
+Exponential backoff with jitter. Pure: the random number is an argument.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-# Who waits for an answer waits no longer than this: a vendor that asks for more is told of, not waited for.
+# If a vendor asks for a longer pause than this, the run fails at once and says so: its caller would wait too long.
 LONGEST_PAUSE_S: Final = 60.0
 
 
@@ -19,8 +22,8 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 def pause_ms(retry_policy: RetryPolicy, failures: int, retry_after_s: float | None, chance: float) -> int | None:
     """How long to wait now that `failures` tries have failed; None: give up.
 
-    A pause is about twice the one before it. `chance`, from 0 to 1, keeps those who failed together from coming back
-    together. What the vendor asks for goes before either.
+    A pause is about twice the one before it. `chance`, from 0 to 1, is the jitter: it keeps runs that failed together
+    from trying again together. A pause that the vendor asks for has precedence.
     """
     if failures > retry_policy.retries or asks_too_much(retry_after_s):
         return None

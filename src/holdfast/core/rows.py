@@ -53,9 +53,9 @@ def reply_rows(
 
 
 def partial_rows(origin: Origin, reply_id: str, reply: Reply, spec: RunSpec) -> list[Message]:
-    """What is kept of a reply that was cut off: what it said, not what it was about to call."""
+    """What is stored of a reply that was cut off: its text, not its calls, which would need returns (I3)."""
     loop = spec.heartbeats
-    spoken = reply.spoken if loop is None else heartbeats.cut_off_in(spec, loop, reply)
+    spoken = reply.spoken if loop is None else heartbeats.partial_parts(spec, loop, reply)
     return [_row(origin, reply_id, "assistant", spoken)] if spoken else []
 
 
@@ -77,12 +77,12 @@ def tool_row(
 
 
 def denial_row(origin: Origin, row_id: str, hold: Hold) -> Message:
-    """The answer that a cancel gives in the human's stead."""
+    """The denial of every held call that a cancel writes in place of a human's answer (I4)."""
     return _row(origin, row_id, "approval", tuple(Deny(call_id, DENIED_BY_CANCEL) for call_id in hold.asked_ids))
 
 
 def heartbeat_row(origin: Origin, row_id: str, reason: str, timezone: str) -> Message:
-    """A user turn that no user wrote; it tells the model why it was called again."""
+    """A message of the role `user` that the server writes, to tell the model why it is called again."""
     row = _row(origin, row_id, "user", (Text(envelopes.heartbeat(reason, origin.now_us, timezone)),))
     return msgspec.structs.replace(row, otid=ids.part_otid(row_id, 0), model=None)
 

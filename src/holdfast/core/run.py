@@ -3,8 +3,8 @@
 `apply` folds a fact into the state and raises IllegalEvent for any pair that is not in TRANSITIONS. `plan` says what to
 do next; it is a function of the state alone, so a crash loses no intention: fold the journal again and ask again.
 
-Ending a run that has open calls takes two beats: `ending` is set, `plan` settles the open calls, and with the last
-return the run is done. A call is thus never left without its return, whatever ended the run.
+Ending a run that has open calls takes two steps: `ending` is set, `plan` settles the open calls, and with the last
+return the run is done. So no call is left without its return, whatever ended the run (I3).
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ def _after_heartbeat_call(state: RunState, *, failed: bool) -> RunState:
         spec.tool_names,
         state.history,
         call.call.name,
-        asked=call.heartbeat,
+        heartbeat=call.heartbeat,
         outcome=outcome,
         failed=failed,
     )

@@ -166,12 +166,12 @@ def uncalled_required(rules: Iterable[Rule], attached: Iterable[str], history: I
 
 
 def allows_parallel_calls(rules: Iterable[Rule]) -> bool:
-    """Every rule but approval speaks of one call after another."""
+    """Every rule but approval is about the order of calls, so it needs one call at a time."""
     return all(isinstance(rule, RequiresApproval) for rule in rules)
 
 
 def explain(rules: Iterable[Rule]) -> str:
-    """The rules as the model is told them; empty when there is nothing to tell."""
+    """The rules as text for the model; empty when there are none to explain."""
     return "\n".join(line for rule in rules if (line := _sentence(rule)))
 
 

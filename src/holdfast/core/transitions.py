@@ -1,8 +1,8 @@
 """What is written when something has happened to a run: events, messages, frames, and what becomes of its step. Pure.
 
-`run.py` says what a run may do next, and this module what each fact changes. A transition takes the run as it stands
-and a fact, and gives a Change, which the next checkpoint stores as a whole. Nothing here knows of a
-database, a stream or a clock.
+`run.py` says what a run may do next, and this module what each fact changes (decision 21). A transition takes a fact
+and the run before it, and gives a Change. The next checkpoint stores it as a whole, so that rows, window, journal and
+frames agree (I2, I6). Nothing here knows of a database, a stream or a clock.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One try at a model call. A try that is given up leaves its ids behind for good."""
+    """The ids of one try at a model call, derived from run, step, lease and attempt (decision 4). Another try has other
+    ids, so that a reader never appends its fragments to those of an abandoned one."""
 
     reply_id: str
     held_id: str
@@ -87,7 +88,8 @@ class Replied(msgspec.Struct, frozen=True):
 
 
 class Undone(msgspec.Struct, frozen=True):
-    """What a draft held that was undone. It happened all the same: a cancel and a failure keep what they can of it."""
+    """What a draft held when it was undone. Tools have run and fragments were shown although nothing was stored, so a
+    cancel and a failure store what they can of it (I3, I6)."""
 
     reply: Replied | None = None
     given_up: Reply | None = None  # what a failed try had said
@@ -129,7 +131,7 @@ def replied(view: RunView, intent: CallModel, attempt: Attempt, reply: Reply, us
     calls = judge(
         spec, intent.choice, reply.calls, parallel=intent.parallel, history=state.history, is_last_step=is_last
     )
-    spoken = reply.spoken if spec.heartbeats is None else heartbeats.spoken_in(spec.heartbeats, reply)
+    spoken = reply.spoken if spec.heartbeats is None else heartbeats.reply_parts(spec.heartbeats, reply)
     draft = _Draft(view)
     written = rows.reply_rows(draft.origin(intent.number), attempt.reply_id, attempt.held_id, spoken, calls)
     reply_id = written[0].id if written else None
@@ -144,11 +146,11 @@ def replied(view: RunView, intent: CallModel, attempt: Attempt, reply: Reply, us
 
 
 def model_failed(
-    view: RunView, failure: Failure, said: Reply, retry_in_ms: int | None, shown_ids: Sequence[str]
+    view: RunView, failure: Failure, reply: Reply, retry_in_ms: int | None, shown_ids: Sequence[str]
 ) -> Change:
-    """`shown_ids`: messages of which listeners have seen fragments. They are void with the fact that the try failed,
-    and not before: a cancel may yet come between, and keeps what was said."""
-    usage = said.usage or Usage()
+    """`shown_ids`: messages of which listeners have seen fragments. They are abandoned by the event that records the
+    failed try (decision 10) and not earlier, because a cancel that comes before it keeps what was said."""
+    usage = reply.usage or Usage()
     draft = _Draft(view)
     draft.record(ModelFailed(failure.stop_reason, failure.error, failure.overflow, retry_in_ms, usage))
     draft.frames.extend(AbandonedFrame(message_id) for message_id in shown_ids)
@@ -182,7 +184,8 @@ def inline_tool_returned(view: RunView, call: OpenCall, answer: ToolReturn) -> C
 
 
 def settled(view: RunView, calls: Sequence[OpenCall]) -> Change:
-    """Returns for calls that are not run: refused, denied, answered by the client, cut off or never reached."""
+    """Returns for calls that are not run: refused, denied, answered by the client, cut off or never reached. So every
+    call has its return, whatever ended the run (I3)."""
     state, draft = view.state, _Draft(view)
     hold = state.hold
     if hold is not None:
@@ -223,8 +226,8 @@ def compaction_failed(view: RunView, failure: Failure) -> Change:
 
 
 def failed(view: RunView, failure: Failure, undone: Undone) -> Change:
-    """Something of ours broke: the run ends in order. `view` is the run as its last checkpoint left it. Tools that have
-    returned are kept."""
+    """A bug or an error of the server: the run ends as failed, with the reason (I10). `view` is the run as its last
+    checkpoint left it. The returns of tools that have run are kept."""
     draft = _Draft(view)
     draft.record(RunFailed(failure.stop_reason, failure.error))
     draft.keep_returns(undone.returns)
@@ -234,8 +237,8 @@ def failed(view: RunView, failure: Failure, undone: Undone) -> Change:
 def cancelled(
     view: RunView, undone: Undone, partial: Reply | None, attempt: Attempt | None, prompt_tokens: int
 ) -> Change:
-    """The user asked to stop. What was said is kept, as are tools that have returned. `view` is the run as its last
-    checkpoint left it; `partial`, what the model had said when it was interrupted; `attempt`, the try at hand."""
+    """The user asked to stop (I5). What was said is kept, and so are the returns of tools that have run. `view` is the
+    run as its last checkpoint left it; `partial`, what the model had said when interrupted; `attempt`, its ids."""
     state, spec = view.state, view.spec
     if undone.reply is not None:
         attempt = undone.reply.attempt
@@ -246,8 +249,8 @@ def cancelled(
     draft.record(CancelAsked(usage=usage))
     keeps = reply is not None and attempt is not None and interrupted and spec.stream_tokens
     if reply is not None and attempt is not None and keeps:
-        # Only a token stream has delivered it; storing it keeps the client's history and ours the same.
-        # A call that was cut off is not stored; a replay shows it all the same, because it shows what was shown.
+        # Only a token stream has delivered it; it is stored so that stream and history agree (I6). A call that was cut
+        # off is not stored, because it would need a return (I3); a replay still shows its fragments.
         draft.append(rows.partial_rows(draft.origin(state.model_calls + 1), attempt.reply_id, reply, spec))
     draft.keep_returns(undone.returns)
     step = StepChange("cancelled", "cancelled", usage if interrupted else None) if view.is_at_step else None
@@ -274,9 +277,9 @@ def retry_frame(view: RunView, error: Mapping[str, Any], retry_in_ms: int, aband
 
 def estimated_usage(reply: Reply, prompt_tokens: int) -> Usage:
     """Of a reply whose vendor did not say. What went in is paid for too, though nothing may have come out."""
-    said = "".join(part.text for part in reply.spoken if isinstance(part, (Text, Reasoning)))
-    said += "".join(call.name + call.arguments for call in reply.calls)
-    return Usage(prompt_tokens, estimate_tokens(said), estimated=True)
+    output = "".join(part.text for part in reply.spoken if isinstance(part, (Text, Reasoning)))
+    output += "".join(call.name + call.arguments for call in reply.calls)
+    return Usage(prompt_tokens, estimate_tokens(output), estimated=True)
 
 
 class _Draft:
@@ -362,10 +365,10 @@ class _Draft:
             self.append_heartbeat(self.state.heartbeat)
 
     def keep_returns(self, returns: Sequence[ToolReturn]) -> None:
-        """Of tools that ran outside, though the draft that knew of them was undone. A return for a call that is not
-        open is left out."""
-        wanted = {call.call.id for call in self.state.open_calls}
-        kept = {answer.call_id: answer for answer in returns if answer.call_id in wanted}
+        """Returns of tools that have run although the draft that held them was undone: without them the model would be
+        told that the outcome is unknown. A return for a call that is not open is left out."""
+        open_ids = {call.call.id for call in self.state.open_calls}
+        kept = {answer.call_id: answer for answer in returns if answer.call_id in open_ids}
         if kept:
             self.add_returns(list(kept.values()))
 

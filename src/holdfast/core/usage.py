@@ -41,11 +41,12 @@ class Price(msgspec.Struct, frozen=True):
     output: float
     cached_input: float | None = None
     cache_write: float | None = None
+    longest_prompt: int | None = None  # in tokens: what a longer one costs is not known
 
 
 def cost(usage: Usage, price: Price | None) -> float | None:
     """In US dollars; None when nobody knows the price. Of estimated tokens, an estimate."""
-    if price is None:
+    if price is None or (price.longest_prompt is not None and usage.prompt_tokens > price.longest_prompt):
         return None
     cached, written = usage.cached_input_tokens or 0, usage.cache_write_tokens or 0
     plain = max(0, usage.prompt_tokens - cached - written)  # a vendor that miscounts must not earn anybody money

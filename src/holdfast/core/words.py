@@ -58,7 +58,7 @@ def words_of(text: str) -> list[str]:
     return found
 
 
-def asked_words(query: str) -> list[str]:
+def query_words(query: str) -> list[str]:
     """The words that a search looks for, each once."""
     words = list(dict.fromkeys(words_of(query)))
     telling = [word for word in words if word not in _COMMON]

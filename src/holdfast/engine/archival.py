@@ -15,10 +15,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast import ids
-from holdfast.core.fusion import fused
+from holdfast.core.fusion import fuse_rankings
 from holdfast.core.records import Agent, Archive, Passage
 from holdfast.core.usage import estimate_tokens
-from holdfast.core.words import asked_words
+from holdfast.core.words import query_words
 from holdfast.engine.clock import Clock
 from holdfast.errors import (
     AddressRefused,
@@ -33,10 +33,10 @@ from holdfast.errors import (
 )
 from holdfast.llm.base import Catalog
 from holdfast.store import agents, archives, passage_search, passages
-from holdfast.store.nearness import normalised
 from holdfast.store.passage_search import PassageFilter
 from holdfast.store.passages import PassageRows
 from holdfast.store.transaction import Database, Parameters, Transaction
+from holdfast.store.vector_distance import normalised
 from holdfast.store.vector_index import VectorIndex
 
 Mode = Literal["hybrid", "vector", "text"]
@@ -165,11 +165,11 @@ class ArchivalMemory:
             for archive_ids, vector in vectors.items()
         ]
         if wanted.mode != "vector" or not vectors:
-            rankings.append(await passage_search.by_words(tx, asked_words(query), scope, depth))
+            rankings.append(await passage_search.by_words(tx, query_words(query), scope, depth))
         if not any(rankings):
             # Part of a word, or signs: what has no word of its own is still found where it stands.
             rankings.append(await passage_search.by_text(tx, query.strip(), scope, wanted.limit))
-        best = dict(fused(rankings)[: wanted.limit])
+        best = dict(fuse_rankings(rankings)[: wanted.limit])
         return [Hit(passage, best[passage.id]) for passage in await passage_search.records(tx, list(best))]
 
     async def _oldest(self, scope: PassageFilter, limit: int) -> list[Hit]:
@@ -309,7 +309,7 @@ async def commit(tx: Transaction, write: PassageWrite) -> None:
         await _give_archive(tx, write.for_agent, write.archive, is_new=write.is_new)
     await passages.insert_many(tx, write.rows)
     if write.late:
-        await passages.vectors_came(tx, write.late, write.late_rows)
+        await passages.add_late_vectors(tx, write.late, write.late_rows)
 
 
 async def _give_archive(tx: Transaction, agent_id: str, archive: Archive, *, is_new: bool) -> None:

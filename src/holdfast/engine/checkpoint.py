@@ -1,7 +1,8 @@
 """One checkpoint: everything a draft holds, in one transaction, fenced by the lease.
 
-A checkpoint that finds the lease gone writes nothing and raises LeaseLost. One that finds a cancel on record, and does
-not itself carry it out, writes nothing and raises CancelPending: the database orders the two, not timing.
+The lease number is a fencing token: a checkpoint whose lease is not the current one writes nothing, and raises
+LeaseLost. One that finds a cancel on record, and does not itself carry it out, writes nothing and raises CancelPending
+(I5): the database orders the two, not timing.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class HeartbeatEmitter:
         """Of arguments that are written as a string, or that nobody can read: nothing was shown of them."""
         written = "".join(call.written)
         try:
-            thoughts = heartbeats.asked_in(written).thoughts if self._loop.thinking else ""
+            thoughts = heartbeats.heartbeat_arguments(written).thoughts if self._loop.thinking else ""
         except ToolFailed:
             thoughts = ""
         frames: list[Frame] = [self._thoughts(thoughts)] if thoughts else []
@@ -127,7 +127,7 @@ class HeartbeatEmitter:
 
     def _whole_words(self, call: _Call) -> list[Frame]:
         """Of a call whose words are not a string, or that has none: then it is shown as the call that it is."""
-        words = heartbeats.words_of(ToolCall(call.id, call.name, "".join(call.written)), self._loop.speaking)
+        words = heartbeats.spoken_text(ToolCall(call.id, call.name, "".join(call.written)), self._loop.speaking)
         if words is not None:
             return [self._words(words)]
         return [self._call_frame(call, call.name, self._without_thoughts("".join(call.written)))]

@@ -113,15 +113,15 @@ class InlineTools:
         if name in memory.TOOLS:
             return await self._edit_memory(caller, name, arguments)
         if name == archival_tools.INSERT:
-            asked = archival_tools.insertion(arguments)
+            asked = archival_tools.parse_insertion(arguments)
             return await self._archive(caller, [NewPassage(text=asked.content, tags=tuple(asked.tags or ()))])
         if name == voice.STORE:
-            texts = voice.memories(arguments, caller.transcript)
+            texts = voice.parse_memories(arguments, caller.transcript)
             return await self._archive(caller, [NewPassage(text=text) for text in texts])
         if name == voice.SEARCH:
             return await self._search_all(caller, arguments), None
         if name in files.NAMES:
-            return await files.carry_out(name, arguments, self._files, caller.agent_id), None
+            return await files.run_file_tool(name, arguments, self._files, caller.agent_id), None
         if name == archival_tools.SEARCH:
             return await self._search_archive(caller, arguments), None
         if name == history.NAME:
@@ -142,12 +142,12 @@ class InlineTools:
             raise ToolFailed(error.message) from error
 
     async def _search_archive(self, caller: _Caller, arguments: Mapping[str, Any]) -> str:
-        asked = archival_tools.search(arguments, caller.timezone)
+        asked = archival_tools.parse_search(arguments, caller.timezone)
         wanted = PassageFilter(
             tags=asked.tags, match_all_tags=asked.match_all_tags, start_us=asked.start_us, end_us=asked.end_us
         )
         found = await self._passages(caller.agent_id, asked.query, wanted, asked.limit)
-        return archival_tools.shown(found, caller.timezone)
+        return archival_tools.results_text(found, caller.timezone)
 
     async def _passages(self, agent_id: str, query: str, wanted: PassageFilter, limit: int) -> list[Passage]:
         archive = await self._archival.of_agent(agent_id)
@@ -159,20 +159,20 @@ class InlineTools:
     async def _search_all(self, caller: _Caller, arguments: Mapping[str, Any]) -> str:
         """What was said, for any of the keywords, and what archival memory has of them and of the user's last words."""
         now_us = self._clock.now_us()
-        wanted = voice.search(arguments, now_us)
+        wanted = voice.parse_search(arguments, now_us)
         search = partial(self._search, caller.agent_id)
         said: dict[str, tuple[Message, str]] = {}
         for keyword in wanted.keywords or (None,):
             query = history.Query(text=keyword, roles=history.SPOKEN, start_us=wanted.start_us, end_us=wanted.end_us)
-            said |= {row.id: (row, text) for row, text in await history.first(voice.RESULTS, query, search)}
+            said |= {row.id: (row, text) for row, text in await history.newest_visible(voice.RESULTS, query, search)}
         newest = sorted(said.values(), key=lambda one: one[0].created_us, reverse=True)
         times = PassageFilter(start_us=wanted.start_us, end_us=wanted.end_us)
         about = " ".join((caller.transcript[: archival_tools.LONGEST_QUERY], *wanted.keywords))
         stored = await self._passages(caller.agent_id, about, times, voice.RESULTS)
         return msgspec.json.encode(
             {
-                "conversation": history.shown(newest, caller.timezone, now_us),
-                "archival_memory": archival_tools.found(stored, caller.timezone),
+                "conversation": history.search_results(newest, caller.timezone, now_us),
+                "archival_memory": archival_tools.search_results(stored, caller.timezone),
             }
         ).decode()
 

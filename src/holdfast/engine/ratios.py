@@ -28,7 +28,7 @@ class TokenRatios:
         """The ratio to be stored, when it has moved far enough for that."""
         if usage is None or usage.estimated:
             return None
-        ratio = self._known[handle] = budget.learnt(self._known.get(handle), guessed, usage.prompt_tokens)
+        ratio = self._known[handle] = budget.updated_ratio(self._known.get(handle), guessed, usage.prompt_tokens)
         if ratio is None or not budget.worth_storing(self._stored.get(handle), ratio):
             return None
         self._stored[handle] = ratio

@@ -135,7 +135,7 @@ class Retention:
 
     async def clear_deleted_archives(self) -> None:
         """Whoever deletes an archive clears it too; these are what is left when they were cut short."""
-        for archive_id in await self._database.read(archives.marked):
+        for archive_id in await self._database.read(archives.marked_deleted):
             cleared = False
             while not cleared:
                 cleared = await self._database.write(partial(_clear, archive_id))

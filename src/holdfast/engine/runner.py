@@ -190,7 +190,7 @@ class Runner:
         ratio = await self._ratios.of(request.handle)
         tokens, window = budget.calibrated(guess, ratio), request.context_window
         session.metrics.prompt_guess = tokens
-        if tokens <= budget.room(window, request.max_output_tokens) or session.state.overflows:
+        if tokens <= budget.prompt_limit(window, request.max_output_tokens) or session.state.overflows:
             return guess
         fixed = budget.calibrated(context.estimate_context(request.system, 0, request.tools), ratio)
         if fixed >= window:

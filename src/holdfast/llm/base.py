@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -12,6 +12,9 @@ from holdfast.core.deltas import Delta
 from holdfast.core.messages import Turn
 from holdfast.core.usage import Price as Price  # adapters and catalogs find it beside ModelInfo
 from holdfast.llm.endpoint import Endpoint
+
+# What a user says to a model that would else have the last word, where the vendor refuses that.
+CONTINUE: Final = "[Continue.]"
 
 
 class ToolSchema(msgspec.Struct, frozen=True):

@@ -12,8 +12,7 @@ import msgspec
 from holdfast.core.retry_policy import RetryPolicy, pause_ms
 from holdfast.errors import BadReply, ModelError, Unsupported
 from holdfast.llm.catalog.discovery import JsonSource
-from holdfast.llm.chat.paths import path_of
-from holdfast.llm.endpoint import Endpoint, headers_of
+from holdfast.llm.endpoint import Endpoint, headers_of, path_of
 
 _ELSEWHERE: Final = frozenset({"anthropic", "bedrock", "cohere", "google_ai", "google_vertex"})
 
@@ -39,7 +38,7 @@ async def embed(
     failures = 0
     while True:
         try:
-            return await _asked(source, endpoint, model, texts)
+            return await _embed_once(source, endpoint, model, texts)
         except ModelError as error:
             failures += 1
             pause = pause_ms(retry_policy, failures, error.retry_after, random()) if error.retryable else None
@@ -48,11 +47,13 @@ async def embed(
         await asyncio.sleep(pause / 1_000)
 
 
-async def _asked(source: JsonSource, endpoint: Endpoint, model: str, texts: Sequence[str]) -> list[list[float]]:
+async def _embed_once(source: JsonSource, endpoint: Endpoint, model: str, texts: Sequence[str]) -> list[list[float]]:
     body = {"model": model, "input": list(texts)}
-    said = await source.json(endpoint, path_of(endpoint, model, "embeddings"), body=body, headers=headers_of(endpoint))
+    answer = await source.json(
+        endpoint, path_of(endpoint, model, "embeddings"), body=body, headers=headers_of(endpoint)
+    )
     try:
-        items = msgspec.convert(said, _Answer).data
+        items = msgspec.convert(answer, _Answer).data
     except msgspec.ValidationError as error:
         raise BadReply(f"{endpoint.provider_name} answered with something that is not embeddings: {error}") from error
     if len(items) != len(texts):

@@ -10,6 +10,7 @@ import msgspec
 from holdfast.llm.catalog.base_urls import is_official
 
 _ANTHROPIC_VERSION: Final = "2023-06-01"
+DEFAULT_AZURE_VERSION: Final = "2025-04-01-preview"
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,3 +45,11 @@ def headers_of(endpoint: Endpoint) -> dict[str, str]:
             return {"api-key": key} if key else {}
         case _:
             return {"authorization": f"Bearer {key}"} if key else {}
+
+
+def path_of(endpoint: Endpoint, model: str, operation: str) -> str:
+    """Of an operation of the OpenAI protocol, `chat/completions` or `embeddings`. Azure has the model in it."""
+    if endpoint.provider_type != "azure" or endpoint.base_url.endswith("/openai/v1"):
+        return f"/{operation}"
+    version = endpoint.options.get("api_version") or DEFAULT_AZURE_VERSION
+    return f"/openai/deployments/{model}/{operation}?api-version={version}"

@@ -26,7 +26,7 @@ from holdfast.errors import (
     Refused,
     Rejected,
 )
-from holdfast.llm.call_arguments import NOT_JSON
+from holdfast.llm.broken_json import NOT_JSON
 
 MAX_TEXT: Final = 2_000
 _NAMES: Final = ("code", "type", "status", "__type")
@@ -131,8 +131,8 @@ _PREFIX: Final[dict[type[ModelError], str]] = {
 def from_response(vendor: str, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
     """An answer that is not the beginning of a reply."""
     kinds, text = described(body)
-    if said := headers.get(_AMAZON, ""):
-        kinds = (said.partition(":")[0], *kinds)
+    if amazon_type := headers.get(_AMAZON, ""):
+        kinds = (amazon_type.partition(":")[0], *kinds)
     retry_after = _retry_after(headers)
     return failure(
         vendor,
@@ -157,8 +157,8 @@ def failure(
 def in_stream(vendor: str, found: dict[str, Any]) -> ModelError:
     """An error object in the place of an event. Some vendors put the status that it would have had into its code."""
     kinds, text = described_object(found)
-    said = found.get("error")
-    error = cast("dict[str, Any]", said) if isinstance(said, dict) else found
+    inner = found.get("error")
+    error = cast("dict[str, Any]", inner) if isinstance(inner, dict) else found
     code = error.get("code")
     status = code if isinstance(code, int) and 400 <= code < 600 else None
     return failure(vendor, kinds, text, status=status)
@@ -174,11 +174,11 @@ def described(body: bytes) -> tuple[tuple[str, ...], str]:
 
 
 def described_object(found: dict[str, Any]) -> tuple[tuple[str, ...], str]:
-    said = found.get("error", found)
+    inner = found.get("error", found)
     try:
-        error = msgspec.convert(said, dict[str, Any])
+        error = msgspec.convert(inner, dict[str, Any])
     except msgspec.ValidationError:
-        return (), str(said)
+        return (), str(inner)
     kinds = tuple(name for key in _NAMES if isinstance(name := error.get(key), str) and name)
     kinds = (*_reasons(error.get("details")), *kinds)
     text = (

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.errors import AddressRefused, BadReply, ModelError, ModelTimedOut, ModelUnavailable
 from holdfast.llm import failures
-from holdfast.llm.call_arguments import NOT_JSON
+from holdfast.llm.broken_json import NOT_JSON
 from holdfast.llm.endpoint import Endpoint, is_written_by_user
 from holdfast.llm.sse import Event, SseReader
 from holdfast.netguard import Guard
@@ -108,8 +108,8 @@ class Http:
                 answer = await session.request(method, url, data=body, headers=sent, allow_redirects=False)
         if answer.status == 200:
             return answer
-        said = await self._read_and_close(endpoint, answer, _MAX_ERROR_BYTES)
-        raise failures.from_response(endpoint.provider_name, answer.status, answer.headers, without_key(endpoint, said))
+        error = without_key(endpoint, await self._read_and_close(endpoint, answer, _MAX_ERROR_BYTES))
+        raise failures.from_response(endpoint.provider_name, answer.status, answer.headers, error)
 
     async def _read_and_close(self, endpoint: Endpoint, answer: aiohttp.ClientResponse, limit: int) -> bytes:
         """Up to the limit."""
@@ -154,15 +154,15 @@ def _is_on_this_machine(url: str) -> bool:
     return is_loopback(urlsplit(url).hostname or "")
 
 
-def without_key(endpoint: Endpoint, said: bytes) -> bytes:
+def without_key(endpoint: Endpoint, body: bytes) -> bytes:
     """Keys that look like keys are found anyway; this is for those that look like anything."""
     key = endpoint.api_key or ""
-    return said.replace(key.encode(), b"[key]") if len(key) >= _SHORTEST_KEY else said
+    return body.replace(key.encode(), b"[key]") if len(key) >= _SHORTEST_KEY else body
 
 
-def shown(endpoint: Endpoint, said: bytes) -> str:
+def shown(endpoint: Endpoint, body: bytes) -> str:
     """The beginning of what a vendor said, fit for an error."""
-    text = without_key(endpoint, said).decode(errors="replace")
+    text = without_key(endpoint, body).decode(errors="replace")
     return failures.hide_keys(" ".join(text.split()))[:_SHOWN_CHARS]
 
 
@@ -176,9 +176,9 @@ async def _read_out(answer: aiohttp.ClientResponse) -> None:
                 pass
 
 
-def not_a_stream(endpoint: Endpoint, said: bytes) -> ModelError:
+def not_a_stream(endpoint: Endpoint, body: bytes) -> ModelError:
     """A body without events: an error under a status that says otherwise, or another program at that address."""
-    kinds, text = failures.described(without_key(endpoint, said))
+    kinds, text = failures.described(without_key(endpoint, body))
     if kinds:
         return failures.failure(endpoint.provider_name, kinds, text)
     beginning = shown(endpoint, text.encode())

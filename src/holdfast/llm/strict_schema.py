@@ -49,8 +49,8 @@ def _strict(schema: Any, depth: int) -> dict[str, Any] | None:
 
 
 def _is_of(known: dict[str, Any], kind: str) -> bool:
-    said = known.get("type")
-    return kind in cast("list[str]", said) if isinstance(said, list) else said == kind
+    declared = known.get("type")
+    return kind in cast("list[str]", declared) if isinstance(declared, list) else declared == kind
 
 
 def _reference(known: dict[str, Any]) -> dict[str, Any] | None:

@@ -15,9 +15,9 @@ from holdfast.core.tool_rules import Rule
 from holdfast.errors import NotFound
 from holdfast.store import archives, messages
 from holdfast.store.archive_tables import agent_archives
-from holdfast.store.blocks import holds_text, tagged
-from holdfast.store.paging import Ordering, Page, fetch_page, remember_place
-from holdfast.store.statements import insert_into, one_of
+from holdfast.store.blocks import contains_text, tagged
+from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
+from holdfast.store.statements import in_array, insert_into
 from holdfast.store.tables import agent_blocks, agent_secrets, agent_tags, agents, holds
 from holdfast.store.transaction import Row, Transaction, flag
 
@@ -85,21 +85,21 @@ _UPDATE = (
 )
 _TAGS = (
     select(agent_tags.c.agent_id, agent_tags.c.tag)
-    .where(one_of(agent_tags.c.agent_id, "ids"))
+    .where(in_array(agent_tags.c.agent_id, "ids"))
     .order_by(agent_tags.c.agent_id, agent_tags.c.tag)
 )
 _UNTAG = delete(agent_tags).where(agent_tags.c.agent_id == bindparam("of_agent"))
 _SECRETS = (
     select(agent_secrets)
-    .where(one_of(agent_secrets.c.agent_id, "ids"))
+    .where(in_array(agent_secrets.c.agent_id, "ids"))
     .order_by(agent_secrets.c.agent_id, agent_secrets.c.key)
 )
 _SECRET_IDS = select(agent_secrets.c.agent_id, agent_secrets.c.key, agent_secrets.c.id).where(
-    one_of(agent_secrets.c.agent_id, "ids")
+    in_array(agent_secrets.c.agent_id, "ids")
 )
 _FORGET = delete(agent_secrets).where(agent_secrets.c.agent_id == bindparam("of_agent"))
 _OPEN_HOLDS = select(holds.c.thread_id, holds.c.request_id, holds.c.hold).where(
-    one_of(holds.c.thread_id, "ids"), holds.c.decided_us.is_(None)
+    in_array(holds.c.thread_id, "ids"), holds.c.decided_us.is_(None)
 )
 
 
@@ -134,7 +134,7 @@ async def delete_agent(tx: Transaction, agent_id: str, now_us: int) -> str | Non
         raise NotFound("Agent not found")
     cleared = await archives.mark_own_deleted(tx, agent_id, now_us)
     await tx.execute(_DELETE, {"id": agent_id})
-    await remember_place(tx, row, _ORDERINGS.values())
+    await save_tombstone(tx, row, _ORDERINGS.values())
     return cleared
 
 
@@ -207,13 +207,13 @@ async def add_secrets(tx: Transaction, agent_id: str, secrets: Sequence[SealedSe
 
 async def pending_approvals_of(tx: Transaction, agent_ids: Collection[str]) -> dict[str, PendingRequest]:
     """The open approval request of each agent's default thread."""
-    asked = {row["request_id"]: row for row in await tx.fetch_all(_OPEN_HOLDS, {"ids": list(agent_ids)})}
-    if not asked:
+    open_holds = {row["request_id"]: row for row in await tx.fetch_all(_OPEN_HOLDS, {"ids": list(agent_ids)})}
+    if not open_holds:
         return {}
-    secrets = await secret_ids_of_many(tx, [row["thread_id"] for row in asked.values()])
+    secrets = await secret_ids_of_many(tx, [row["thread_id"] for row in open_holds.values()])
     pending: dict[str, PendingRequest] = {}
-    for message in await messages.find_many(tx, list(asked)):
-        row = asked[message.id]
+    for message in await messages.find_many(tx, list(open_holds)):
+        row = open_holds[message.id]
         agent_id = row["thread_id"]
         changed = changed_secrets(_decode_hold(row["hold"]), secrets.get(agent_id, {}))
         pending[agent_id] = PendingRequest(message, tuple(changed))
@@ -230,7 +230,7 @@ def _conditions(filters: AgentFilter) -> list[ColumnElement[bool]]:
     }
     conditions: list[ColumnElement[bool]] = [column == value for column, value in exact.items() if value is not None]
     if filters.query_text:
-        conditions.append(holds_text(agents.c.name, filters.query_text))
+        conditions.append(contains_text(agents.c.name, filters.query_text))
     if filters.tags:
         conditions.append(
             tagged(agent_tags.c.tag, agent_tags.c.agent_id, agents.c.id, filters.tags, filters.match_all_tags)

@@ -15,8 +15,8 @@ from sqlalchemy import BigInteger, bindparam, delete, select, update
 from holdfast.core.records import Archive
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.archive_tables import agent_archives, archives, passages
-from holdfast.store.paging import Ordering, Page, fetch_page, remember_place
-from holdfast.store.statements import insert_into, insert_or_ignore, one_of
+from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
+from holdfast.store.statements import in_array, insert_into, insert_or_ignore
 from holdfast.store.transaction import Row, Transaction
 
 _encode = msgspec.json.Encoder().encode
@@ -30,7 +30,7 @@ _TAKEN = select(archives.c.id).where(archives.c.id == bindparam("id"))
 _ONE = select(archives).where(archives.c.id == bindparam("id"), _LIVE)
 _ONE_KEPT = _ONE.with_for_update(read=True, key_share=True)
 _ONE_LOCKED = _ONE.with_for_update()
-_MANY = select(archives).where(one_of(archives.c.id, "ids"), _LIVE).order_by(archives.c.created_us, archives.c.id)
+_MANY = select(archives).where(in_array(archives.c.id, "ids"), _LIVE).order_by(archives.c.created_us, archives.c.id)
 _WITH_MODEL = select(archives).where(archives.c.embedding.is_not(None), _LIVE)
 _OF_AGENT = (
     select(archives)
@@ -124,7 +124,7 @@ async def mark_deleted(tx: Transaction, archive_id: str, now_us: int) -> None:
     row = await tx.fetch_one(_ONE_LOCKED, {"id": archive_id})
     if row is None:
         raise NotFound(f"Archive {archive_id} not found")
-    await remember_place(tx, row, (_BY_AGE,))
+    await save_tombstone(tx, row, (_BY_AGE,))
     await tx.execute(_MARK, {"of_archive": archive_id, "now_us": now_us})
     await tx.execute(_DETACH_ALL, {"archive_id": archive_id})
 
@@ -135,7 +135,8 @@ async def mark_own_deleted(tx: Transaction, agent_id: str, now_us: int) -> str |
     if own is None:
         return None
     archive_id: str = own["archive_id"]
-    # Whoever attaches it meanwhile holds the row. What they did is seen only by a statement that begins afterwards.
+    # A transaction that attaches the archive holds a lock on this row. Wait for it: only a statement that begins after
+    # its commit sees what it has attached.
     await tx.fetch_one(_ONE_LOCKED, {"id": archive_id})
     if await agents_of(tx, archive_id) != [agent_id]:
         return None
@@ -143,7 +144,7 @@ async def mark_own_deleted(tx: Transaction, agent_id: str, now_us: int) -> str |
     return archive_id
 
 
-async def marked(tx: Transaction) -> list[str]:
+async def marked_deleted(tx: Transaction) -> list[str]:
     """The ids of those that are being deleted."""
     return [row["id"] for row in await tx.fetch_all(_MARKED)]
 

@@ -10,8 +10,8 @@ from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, upda
 
 from holdfast.core.records import Block
 from holdfast.errors import Conflict, NotFound
-from holdfast.store.paging import Ordering, Page, fetch_page, remember_place
-from holdfast.store.statements import insert_into, insert_or_ignore, one_of
+from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
+from holdfast.store.statements import in_array, insert_into, insert_or_ignore
 from holdfast.store.tables import agent_blocks, block_tags, blocks
 from holdfast.store.transaction import Row, Transaction, flag
 
@@ -42,7 +42,7 @@ _INSERT_TAG = insert_into(block_tags)
 _ATTACH = insert_or_ignore(agent_blocks)
 _ONE = select(blocks).where(blocks.c.id == bindparam("id"))
 _ONE_LOCKED = _ONE.with_for_update()
-_MANY = select(blocks).where(one_of(blocks.c.id, "ids"))
+_MANY = select(blocks).where(in_array(blocks.c.id, "ids"))
 _MANY_KEPT = _MANY.with_for_update(read=True, key_share=True)
 _OF_LABEL = (
     select(blocks)
@@ -57,12 +57,12 @@ _OF_AGENT = (
 )
 _TAGS = (
     select(block_tags.c.block_id, block_tags.c.tag)
-    .where(one_of(block_tags.c.block_id, "ids"))
+    .where(in_array(block_tags.c.block_id, "ids"))
     .order_by(block_tags.c.block_id, block_tags.c.tag)
 )
-_PAIRS = select(agent_blocks.c.agent_id, agent_blocks.c.block_id).where(one_of(agent_blocks.c.agent_id, "ids"))
+_PAIRS = select(agent_blocks.c.agent_id, agent_blocks.c.block_id).where(in_array(agent_blocks.c.agent_id, "ids"))
 _HOLDERS = select(agent_blocks.c.label, agent_blocks.c.block_id).where(
-    agent_blocks.c.agent_id == bindparam("agent_id"), one_of(agent_blocks.c.label, "labels")
+    agent_blocks.c.agent_id == bindparam("agent_id"), in_array(agent_blocks.c.label, "labels")
 )
 _RENAME = update(agent_blocks).where(agent_blocks.c.block_id == bindparam("of_block")).values(label=bindparam("to"))
 _DETACH = delete(agent_blocks).where(
@@ -143,7 +143,7 @@ async def delete_block(tx: Transaction, block_id: str) -> None:
     row = await tx.fetch_one(_DELETE, {"id": block_id})
     if row is None:
         raise NotFound(f"Block {block_id} not found")
-    await remember_place(tx, row, (_BY_AGE,))
+    await save_tombstone(tx, row, (_BY_AGE,))
 
 
 async def attach(tx: Transaction, agent_id: str, block: Block) -> None:
@@ -198,7 +198,7 @@ def _conditions(filters: BlockFilter) -> list[ColumnElement[bool]]:
         blocks.c.value: filters.value_search,
     }
     conditions: list[ColumnElement[bool]] = [column == value for column, value in exact.items() if value is not None]
-    conditions += [holds_text(column, text) for column, text in searched.items() if text]
+    conditions += [contains_text(column, text) for column, text in searched.items() if text]
     if filters.templates_only:
         conditions.append(blocks.c.is_template.is_(True))
     if not filters.show_hidden:
@@ -232,7 +232,7 @@ def _agent_counts(filters: BlockFilter) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def holds_text(column: ColumnElement[Any], text: str) -> ColumnElement[bool]:
+def contains_text(column: ColumnElement[Any], text: str) -> ColumnElement[bool]:
     """Substring, whatever the case; SQLite folds the case of ASCII letters only."""
     return or_(func.lower(column).contains(text.lower(), autoescape=True), column.contains(text, autoescape=True))
 
@@ -240,16 +240,14 @@ def holds_text(column: ColumnElement[Any], text: str) -> ColumnElement[bool]:
 def tagged(
     tag: ColumnElement[str],
     owner: ColumnElement[str],
-    wanted_owner: ColumnElement[str],
+    item_id: ColumnElement[str],
     tags: Iterable[str],
     match_all: bool,
 ) -> ColumnElement[bool]:
-    wanted = sorted(set(tags))
+    names = sorted(set(tags))
     if not match_all:
-        return wanted_owner.in_(select(owner).where(one_of(tag, wanted)))
-    return wanted_owner.in_(
-        select(owner).where(one_of(tag, wanted)).group_by(owner).having(func.count() == len(wanted))
-    )
+        return item_id.in_(select(owner).where(in_array(tag, names)))
+    return item_id.in_(select(owner).where(in_array(tag, names)).group_by(owner).having(func.count() == len(names)))
 
 
 async def _insert_tags(tx: Transaction, tagged_blocks: Iterable[Block]) -> None:

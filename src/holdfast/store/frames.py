@@ -1,4 +1,7 @@
-"""What listeners of a run were shown, in numbered batches. A batch is bytes here."""
+"""What listeners of a background run were shown, in numbered batches. A batch is bytes here.
+
+Frames of other runs are not stored: nobody can attach to them, and their messages are stored anyway (decision 3).
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ _LAST = select(func.max(frames.c.last_seq).label("last")).where(frames.c.run_id 
 
 
 async def append(tx: Transaction, run_id: str, first_seq: int, last_seq: int, blob: bytes) -> None:
-    """A batch that begins where another did takes its place: it is the same one and what has come since, written again
-    by an owner that did not hear of its commit."""
+    """A batch with the `first_seq` of a stored one replaces it: it holds the same frames and those that came since. Its
+    owner wrote it again because the first commit was not confirmed."""
     await tx.execute(_APPEND, {"run_id": run_id, "first_seq": first_seq, "last_seq": last_seq, "frames": blob})
 
 

@@ -1,4 +1,4 @@
-"""What waits for a human or for the client. A thread has at most one undecided hold, by a unique index."""
+"""Holds: calls that wait for a human or for the client. A thread has at most one open hold, by a unique index (I4)."""
 
 from __future__ import annotations
 
@@ -71,12 +71,13 @@ async def open_of_thread(tx: Transaction, thread_id: str) -> HoldRow | None:
 
 
 async def recently_decided(tx: Transaction, thread_id: str) -> list[HoldRow]:
-    """The last few that somebody answered, newest first: an answer that comes again is told apart from a wrong one."""
+    """The last few that somebody answered, newest first: an answer that is sent again must not be refused as wrong."""
     return [_hold(row) for row in await tx.fetch_all(_RECENTLY_DECIDED, {"thread": thread_id})]
 
 
 async def decide(tx: Transaction, run_id: str, decided_us: int, by_run: str | None) -> bool:
-    """True for exactly one caller. `by_run` carries the decision on, or is None when the hold was withdrawn."""
+    """True for exactly one caller, by a conditional update (I4). `by_run` is the successor run, or None when the hold
+    was cancelled."""
     return await tx.execute(_DECIDE, {"run": run_id, "at_us": decided_us, "by_run": by_run}) == 1
 
 

@@ -1,6 +1,7 @@
 """The journal of a run: what happened to it, in order. Events are text here; the engine knows what they say.
 
-A first event may be stored without the part of its spec that other runs share. Whoever loads a journal gets it whole.
+A first event may be stored without the part of its spec that other runs share; `load` puts both together, so that no
+caller knows of it (decision 19).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LAST = select(func.max(run_events.c.number).label("last")).where(run_events.c.r
 
 
 async def append(tx: Transaction, run_id: str, first_number: int, events: Sequence[str], at_us: int) -> None:
-    """A number that is taken raises IntegrityError: two writers have driven one run."""
+    """A number that is taken raises IntegrityError: two writers have driven one run, which the fence should prevent."""
     await tx.execute_many(
         _APPEND,
         [
@@ -38,7 +39,7 @@ async def append(tx: Transaction, run_id: str, first_number: int, events: Sequen
 
 
 async def append_start(tx: Transaction, run_id: str, event: str, spec_hash: str, at_us: int) -> None:
-    """The first event; its spec lacks the fields of the shared one. One that is not stored raises IntegrityError."""
+    """The first event; its spec lacks the fields of the shared spec. If that one is not stored, IntegrityError."""
     row = {"run_id": run_id, "number": 1, "event": event, "at_us": at_us, "spec_hash": spec_hash}
     await tx.execute(_APPEND, row)
 
@@ -51,14 +52,17 @@ async def append_next(tx: Transaction, run_id: str, events: Sequence[str], at_us
 
 async def load_timed(tx: Transaction, run_id: str) -> list[tuple[int, str]]:
     """With the time at which each was recorded."""
-    return [(row["at_us"], whole(row["event"], row["spec"])) for row in await tx.fetch_all(_LOAD, {"run": run_id})]
+    return [
+        (row["at_us"], with_shared_spec(row["event"], row["spec"]))
+        for row in await tx.fetch_all(_LOAD, {"run": run_id})
+    ]
 
 
 async def load(tx: Transaction, run_id: str) -> list[str]:
     return [event for _, event in await load_timed(tx, run_id)]
 
 
-def whole(event: str, shared_spec: str | None) -> str:
+def with_shared_spec(event: str, shared_spec: str | None) -> str:
     """The fields of the shared spec go before the event's own. Neither object is ever empty."""
     if shared_spec is None or not event.startswith(START):
         return event

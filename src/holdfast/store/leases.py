@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, and_, bindparam, func, or_, select, update
 from holdfast.core.records import Run
 from holdfast.store.run_filters import IS_ACTIVE
 from holdfast.store.runs import COLUMNS, THIS_LEASE, THIS_RUN, run_from
-from holdfast.store.statements import database_now_us, one_of
+from holdfast.store.statements import database_now_us, in_array
 from holdfast.store.tables import runs
 from holdfast.store.transaction import Transaction
 
@@ -58,11 +58,13 @@ _NEXT = (
     .limit(bindparam("at_most"))
 )
 _LOCK = (
-    select(runs.c.id, runs.c.lease_owner).where(one_of(runs.c.id, "ids"), _is_waiting).with_for_update(skip_locked=True)
+    select(runs.c.id, runs.c.lease_owner)
+    .where(in_array(runs.c.id, "ids"), _is_waiting)
+    .with_for_update(skip_locked=True)
 )
 _CLAIM_LOCKED = (
     update(runs)
-    .where(one_of(runs.c.id, "ids"))
+    .where(in_array(runs.c.id, "ids"))
     .values(lease=runs.c.lease + 1, lease_owner=bindparam("owner"), lease_expires_us=bindparam("until_us"))
     .returning(*COLUMNS)
 )
@@ -77,7 +79,7 @@ _RENEW = (
     .values(lease_expires_us=database_now_us() + bindparam("ttl_us", type_=BigInteger()))
     .returning(runs.c.id, runs.c.lease, runs.c.cancel_asked_us)
 )
-_RENEW_THESE = _RENEW.where(one_of(runs.c.id, "ids"))
+_RENEW_THESE = _RENEW.where(in_array(runs.c.id, "ids"))
 _held = select(runs.c.id).where(THIS_RUN, THIS_LEASE, IS_ACTIVE)
 _HELD = _held.with_for_update(read=True)
 _HELD_UNLOCKED = _held.with_for_update(read=True, skip_locked=True)
@@ -90,7 +92,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 async def claim(tx: Transaction, run_id: str, owner: str, now_us: int, ttl_us: int) -> Run | None:
-    """Take an active run that nobody else holds; the lease number grows, which fences out whoever held it before."""
+    """Take an active run that nobody else holds (I9). The lease number grows, so that the former owner is fenced."""
     row = await tx.fetch_one(_CLAIM, {"run": run_id, "owner": owner, "now_us": now_us, "until_us": now_us + ttl_us})
     return run_from(row) if row else None
 
@@ -113,7 +115,8 @@ async def claim_many(tx: Transaction, run_ids: Sequence[str], owner: str, now_us
 
 
 async def expire_other_leases(tx: Transaction, owner: str) -> None:
-    """Their owner stays on record: it was cut off, which is not the same as having let go."""
+    """Their owner stays on record. It did not release the run, so it may have shown frames that are not stored, and
+    whoever claims the run must skip their numbers (decision 13)."""
     await tx.execute(_EXPIRE_OTHERS, {"owner": owner})
 
 
@@ -139,5 +142,5 @@ async def is_held(tx: Transaction, run_id: str, lease: int, *, wait: bool = True
 
 
 async def release(tx: Transaction, run_id: str, lease: int) -> bool:
-    """Let another worker have it at once."""
+    """Give the lease up, so that another worker can claim the run at once. No owner stays on record."""
     return await tx.execute(_RELEASE, {"run": run_id, "held_lease": lease}) == 1

@@ -1,4 +1,4 @@
-"""What memory tools do to blocks, each guarded by the version of the block that it was computed from."""
+"""What memory tools do to blocks: an optimistic lock on the version of the block that each edit was computed from."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def _create(tx: Transaction, agent_id: str, created: Created) -> bool:
 
 async def _edit(tx: Transaction, edited: Edited, was: int, now_us: int) -> bool:
     block = edited.block
-    wanted = {
+    columns = {
         "of_block": block.id,
         "was": was,
         "becomes": was + 1,
@@ -104,7 +104,7 @@ async def _edit(tx: Transaction, edited: Edited, was: int, now_us: int) -> bool:
         "new_description": block.description,
         "now_us": now_us,
     }
-    if not await tx.execute(_EDIT, wanted):
+    if not await tx.execute(_EDIT, columns):
         return False
     return not edited.renamed or await _relabel(tx, block.id, block.label)
 

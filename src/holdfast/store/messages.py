@@ -16,7 +16,7 @@ from holdfast.core.heartbeats import visible_text
 from holdfast.core.messages import Message, Parts
 from holdfast.errors import NotFound
 from holdfast.store.paging import Ordering, Page, fetch_page
-from holdfast.store.statements import insert_into, one_of
+from holdfast.store.statements import in_array, insert_into
 from holdfast.store.tables import messages, thread_messages, threads
 from holdfast.store.transaction import Row, Transaction
 
@@ -35,9 +35,10 @@ _FOLDED_TO_PLAIN = {"i": "\u0130", "\u0307": "\u0130", "k": "\u212a"}
 
 _INSERT = insert_into(messages)
 _ONE = select(*COLUMNS).where(messages.c.id == bindparam("message"))
-_MANY = select(*COLUMNS).where(one_of(messages.c.id, "ids"))
+_MANY = select(*COLUMNS).where(in_array(messages.c.id, "ids"))
 _REPLACE = update(messages).where(messages.c.id == bindparam("message")).values(parts=bindparam("changed"))
-# A thread that shows a row which has changed has another window now, and says so by where its history ends.
+# A changed row changes the window of every thread that holds it. `next_position` is the version of a window
+# (decision 11), so it is moved.
 _MOVE_ENDS = (
     update(threads)
     .where(
@@ -48,9 +49,9 @@ _MOVE_ENDS = (
     .values(next_position=threads.c.next_position + 1)
 )
 _COUNT = select(func.count().label("rows")).where(messages.c.agent_id == bindparam("agent"))
-_AGENTS_OF = select(messages.c.id, messages.c.agent_id).where(one_of(messages.c.id, "ids"))
+_AGENTS_OF = select(messages.c.id, messages.c.agent_id).where(in_array(messages.c.id, "ids"))
 _THREADS_OF = select(thread_messages.c.message_id, thread_messages.c.thread_id).where(
-    one_of(thread_messages.c.message_id, "ids")
+    in_array(thread_messages.c.message_id, "ids")
 )
 
 
@@ -60,7 +61,7 @@ async def insert_many(tx: Transaction, agent_id: str, new: Sequence[Message]) ->
 
 
 async def replace_parts(tx: Transaction, message_id: str, parts: Parts) -> None:
-    """Only for a tool row that gathers returns, and for a system row; all else is immutable because forks share it."""
+    """Only for a tool row that gathers returns, and for a system row. Other rows are immutable: forks share them."""
     if await tx.execute(_REPLACE, {"message": message_id, "changed": _encode_parts(parts).decode()}) == 0:
         raise NotFound(f"Message {message_id} not found")
     await tx.execute(_MOVE_ENDS, {"message": message_id})
@@ -217,7 +218,7 @@ def _narrowed(
         held = thread_messages.c.message_id == messages.c.id
         found.append(exists().where(held, thread_messages.c.thread_id == thread_id))
     if roles is not None:
-        found.append(one_of(messages.c.role, roles))
+        found.append(in_array(messages.c.role, roles))
     if start_us is not None:
         found.append(messages.c.created_us >= start_us)
     if end_us is not None:

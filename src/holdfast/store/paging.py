@@ -3,7 +3,7 @@
 Cursors are exclusive ids. `after` gives what comes later in the asked order and `before` what comes earlier, nearest
 to the cursor first taken, always shown in the asked order. So a client that walks with `after=<last id>`, or with
 `before=<first id>`, meets every item exactly once, also if it deletes them on its way: the place of a deleted item is
-remembered for a day (`remember_place`). An id that never was in the list is not found.
+remembered for a day (`save_tombstone`). An id that never was in the list is not found.
 
 `chronological` is how an agent's own messages are listed: pages are oldest first whatever the order, and cursors speak
 of time: `after` is newer, `before` is older. `order` then only says at which end to start when there is no cursor.
@@ -75,7 +75,7 @@ async def fetch_page(tx: Transaction, query: Select[Any], ordering: Ordering, pa
     return rows[::-1] if from_the_end else rows
 
 
-async def remember_place(tx: Transaction, row: Row, orderings: Iterable[Ordering]) -> None:
+async def save_tombstone(tx: Transaction, row: Row, orderings: Iterable[Ordering]) -> None:
     """Of an item that this transaction deletes; `orderings` are all that it is listed by, `row` has their columns."""
     listed = tuple(orderings)
     first = listed[0]

@@ -13,11 +13,11 @@ from holdfast.core.records import Passage
 from holdfast.core.words import words_of
 from holdfast.errors import NotFound
 from holdfast.store.archive_tables import agent_archives, passage_tags, passage_vectors, passages
-from holdfast.store.blocks import holds_text
-from holdfast.store.nearness import code_of
-from holdfast.store.paging import Ordering, Page, fetch_page, remember_place
-from holdfast.store.statements import Statement, insert_into, insert_or_ignore, one_of
+from holdfast.store.blocks import contains_text
+from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
+from holdfast.store.statements import Statement, in_array, insert_into, insert_or_ignore
 from holdfast.store.transaction import Parameters, Row, Transaction
+from holdfast.store.vector_distance import code_of
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -29,7 +29,7 @@ _INSERT = insert_into(passages)
 _INSERT_TAG = insert_into(passage_tags)
 _INSERT_VECTOR = insert_or_ignore(passage_vectors)
 _ONE = select(*COLUMNS).where(passages.c.id == bindparam("id"))
-_MANY = select(*COLUMNS).where(one_of(passages.c.id, "ids"))
+_MANY = select(*COLUMNS).where(in_array(passages.c.id, "ids"))
 _DELETE = (
     delete(passages)
     .where(passages.c.id == bindparam("id"))
@@ -47,7 +47,7 @@ _AWAITING = (
     .order_by(passages.c.seq)
     .limit(bindparam("most"))
 )
-_VECTOR_CAME = update(passages).where(one_of(passages.c.id, "ids")).values(awaits_vector=False)
+_HAS_VECTOR = update(passages).where(in_array(passages.c.id, "ids")).values(awaits_vector=False)
 
 
 class PassageRows(msgspec.Struct, frozen=True):
@@ -78,11 +78,11 @@ async def insert_many(tx: Transaction, rows: PassageRows) -> None:
     await _add_vectors(tx, rows.vectors)
 
 
-async def vectors_came(tx: Transaction, late: Sequence[Passage], rows: Sequence[Parameters]) -> None:
+async def add_late_vectors(tx: Transaction, late: Sequence[Passage], rows: Sequence[Parameters]) -> None:
     """Of those that have waited, with their `vector_rows`. A passage that was deleted meanwhile gets none."""
     stored = set(await find_many(tx, [passage.id for passage in late]))
     await _add_vectors(tx, [row for row in rows if row["passage_id"] in stored])
-    await tx.execute(_VECTOR_CAME, {"ids": [passage.id for passage in late]})
+    await tx.execute(_HAS_VECTOR, {"ids": [passage.id for passage in late]})
 
 
 async def _add_vectors(tx: Transaction, rows: Sequence[Parameters]) -> None:
@@ -119,14 +119,14 @@ async def delete_passage(tx: Transaction, passage_id: str) -> None:
     row = await tx.fetch_one(_DELETE, {"id": passage_id})
     if row is None:
         raise NotFound(f"Passage with id {passage_id} not found in database.")
-    await remember_place(tx, row, (_by_age(row["archive_id"]),))
+    await save_tombstone(tx, row, (_by_age(row["archive_id"]),))
 
 
 async def list_of_archive(tx: Transaction, archive_id: str, page: Page, text: str | None) -> list[Passage]:
     """`text` is found anywhere in a passage, whatever its case."""
     query = select(*COLUMNS).where(passages.c.archive_id == archive_id)
     if text:
-        query = query.where(holds_text(passages.c.text, text))
+        query = query.where(contains_text(passages.c.text, text))
     return [_record(row) for row in await fetch_page(tx, query, _by_age(archive_id), page)]
 
 

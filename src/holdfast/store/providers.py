@@ -54,7 +54,7 @@ async def update_provider(tx: Transaction, provider: Provider) -> None:
     await tx.execute(_UPDATE, {"of_provider": provider.id, **changed})
 
 
-async def all_living(tx: Transaction) -> list[Provider]:
+async def all_not_deleted(tx: Transaction) -> list[Provider]:
     return [_record(row) for row in await tx.fetch_all(_ALL)]
 
 

@@ -1,4 +1,4 @@
-"""Deletes what ended runs have left behind, a little at a time, so that other writes get in between.
+"""Deletes what ended runs have left behind, in small transactions, so that other writes are not delayed.
 
 Runs are walked in the order in which they ended. A step looks at so many runs and deletes so many rows at most, and
 says where the next one goes on; a walk that is done says so, and a later one begins where it ended.
@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 
 from holdfast.store import traces
-from holdfast.store.statements import byte_length, one_of
+from holdfast.store.statements import byte_length, in_array
 from holdfast.store.tables import frames, holds, provider_traces, run_events, run_otids, runs, steps
 from holdfast.store.transaction import Transaction
 
@@ -46,12 +46,12 @@ _ENDED = (
     .order_by(runs.c.completed_us, runs.c.id)
     .limit(RUNS_AT_ONCE)
 )
-_UNDECIDED = select(holds.c.run_id).where(one_of(holds.c.run_id, "ids"), holds.c.decided_us.is_(None))
+_UNDECIDED = select(holds.c.run_id).where(in_array(holds.c.run_id, "ids"), holds.c.decided_us.is_(None))
 
 _TRACES_OF_RUNS = (
     select(provider_traces.c.step_id)
     .join(steps, steps.c.id == provider_traces.c.step_id)
-    .where(one_of(steps.c.run_id, "ids"))
+    .where(in_array(steps.c.run_id, "ids"))
 )
 # Of a stream the end goes first: one that has its end is whole.
 _some_frames = frames.alias("some")
@@ -59,7 +59,7 @@ _DELETES: Final[dict[str, Delete]] = {
     table.name: delete(table).where(
         tuple_(table.c.run_id, table.columns[key]).in_(
             select(some.c.run_id, some.columns[key])
-            .where(one_of(some.c.run_id, "ids"))
+            .where(in_array(some.c.run_id, "ids"))
             .order_by(*order)
             .limit(bindparam("at_most"))
         )
@@ -87,16 +87,16 @@ def _summed(*sizes: Any) -> Any:
 
 _SIZES: Final[dict[Remains, Executable]] = {
     "frames": select(frames.c.run_id, _summed(byte_length(frames.c.frames)))
-    .where(one_of(frames.c.run_id, "ids"))
+    .where(in_array(frames.c.run_id, "ids"))
     .group_by(frames.c.run_id),
     "journals": select(run_events.c.run_id, _summed(byte_length(run_events.c.event)))
-    .where(one_of(run_events.c.run_id, "ids"))
+    .where(in_array(run_events.c.run_id, "ids"))
     .group_by(run_events.c.run_id),
     "traces": select(
         steps.c.run_id, _summed(byte_length(provider_traces.c.request), byte_length(provider_traces.c.response))
     )
     .join(provider_traces, steps.c.id == provider_traces.c.step_id)
-    .where(one_of(steps.c.run_id, "ids"))
+    .where(in_array(steps.c.run_id, "ids"))
     .group_by(steps.c.run_id),
 }
 

@@ -1,4 +1,4 @@
-"""What a run's end leaves on its agent and its thread, in the same transaction as the end itself."""
+"""What a run's end writes to its agent and its thread, in the same transaction as the end itself (I1)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from sqlalchemy import ColumnElement, Text, false, func, literal_column, or_, select
 
-from holdfast.store.statements import one_of
+from holdfast.store.statements import in_array
 from holdfast.store.tables import messages, runs, steps
 
 # Spelt out, not as a parameter: only so can either database see that the indexes of active runs apply.
@@ -32,16 +32,16 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def conditions(filters: RunFilter) -> list[ColumnElement[bool]]:
-    """All but the percentile, which needs a look at the runs that these give."""
+    """All but the percentile, which is computed from the runs that these conditions select."""
     found: list[ColumnElement[bool]] = []
     if filters.agent_ids is not None and len(filters.agent_ids) == 1:
         found.append(runs.c.agent_id == filters.agent_ids[0])  # so that the index gives the order too
     elif filters.agent_ids is not None:
-        found.append(one_of(runs.c.agent_id, filters.agent_ids))
+        found.append(in_array(runs.c.agent_id, filters.agent_ids))
     if filters.thread_id is not None:
         found.append(runs.c.thread_id == filters.thread_id)
     if filters.statuses is not None:
-        found.append(one_of(runs.c.status, filters.statuses))
+        found.append(in_array(runs.c.status, filters.statuses))
     elif filters.active:
         found.append(IS_ACTIVE)
     if filters.background is not None:
@@ -59,8 +59,8 @@ def _measured(filters: RunFilter) -> list[ColumnElement[bool]]:
         found.append(runs.c.created_us <= filters.end_us)
     if filters.step_count is not None:
         count = select(func.count()).where(steps.c.run_id == runs.c.id).scalar_subquery()
-        wanted = filters.step_count
-        found.append({"eq": count == wanted, "gte": count >= wanted, "lte": count <= wanted}[filters.step_count_is])
+        number = filters.step_count
+        found.append({"eq": count == number, "gte": count >= number, "lte": count <= number}[filters.step_count_is])
     if filters.tool_names is not None:
         found.append(_called_any(filters.tool_names))
     if filters.duration_ns is not None:

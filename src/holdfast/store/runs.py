@@ -1,7 +1,8 @@
 """Runs: admission, the conditional transitions of a run's row, and what is counted from its parts.
 
-A run ends once. Every transition is one conditional update, so that the database orders a checkpoint, a cancel and a
-take-over, whichever process they come from.
+A run ends once (I1), and a cancel that is on record wins (I5). Every transition is one conditional update, so that the
+database orders a checkpoint, a cancel and a take-over, whichever process they come from. A write that
+carries an older lease than the run's changes nothing (`leases.py`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from holdfast.core.messages import Parts, ToolCall
 from holdfast.core.records import PARENT, Run, RunStatus, StopReason
 from holdfast.core.usage import Usage
 from holdfast.errors import NotFound
-from holdfast.store.paging import Ordering, Page, fetch_page, remember_place
+from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.run_filters import IS_ACTIVE, RunFilter, conditions
-from holdfast.store.statements import PerDialect, database_now_us, insert_or_ignore, one_of
+from holdfast.store.statements import PerDialect, database_now_us, in_array, insert_or_ignore
 from holdfast.store.tables import messages, run_otids, runs, steps
 from holdfast.store.transaction import Row, Transaction
 
@@ -115,7 +116,7 @@ _TAKE_CALLBACKS = (
     .returning(*COLUMNS, runs.c.callback_attempts)
 )
 _NEXT_CALLBACK = select(func.min(runs.c.callback_due_us).label("due_us")).where(runs.c.callback_due_us.is_not(None))
-_CALLBACK_TRIED = (
+_RECORD_CALLBACK_ATTEMPT = (
     update(runs)
     .where(THIS_RUN)
     .values(
@@ -125,7 +126,7 @@ _CALLBACK_TRIED = (
         callback_due_us=bindparam("again_us", type_=BigInteger()),
     )
 )
-_SPENT = select(
+_TOTALS = select(
     func.count().label("steps"),
     func.sum(steps.c.cost_usd).label("cost_usd"),
     *(
@@ -143,23 +144,23 @@ _SPENT = select(
 _STEP_COUNT = select(func.count().label("steps")).where(steps.c.run_id == bindparam("run"))
 _CALLING = (
     select(messages.c.parts)
-    .where(messages.c.run_id == bindparam("run"), one_of(messages.c.role, ("assistant", "approval")))
+    .where(messages.c.run_id == bindparam("run"), in_array(messages.c.role, ("assistant", "approval")))
     .order_by(messages.c.seq)
 )
-_LOCK = select(runs.c.metadata).where(THIS_RUN).with_for_update()
 _SET_METADATA = update(runs).where(THIS_RUN).values(metadata=bindparam("merged"))
 _BY_AGE = Ordering(sort=runs.c.created_us, id=runs.c.id, what="Run")
 _BY_DURATION = Ordering(sort=runs.c.total_duration_ns, id=runs.c.id, what="Run")
 
 
-class Spent(msgspec.Struct, frozen=True):
+class RunTotals(msgspec.Struct, frozen=True):
     usage: Usage = Usage()
     steps: int = 0
     cost_usd: float | None = None
 
 
 async def insert(tx: Transaction, run: Run, lease_ttl_us: int | None = None) -> bool:
-    """False when the thread has an active run, or its request key is taken, or the run is stored already.
+    """False when the thread has an active run (I8, by a unique index), its request key is taken, or the run is stored
+    already.
 
     With `lease_ttl_us` its lease begins now, by the database's clock.
     """
@@ -187,7 +188,7 @@ async def delete(tx: Transaction, run_id: str) -> None:
     row = await tx.fetch_one(_DELETE, {"run": run_id})
     if row is None:
         raise NotFound("Run not found")
-    await remember_place(tx, row, (_BY_AGE, _BY_DURATION))
+    await save_tombstone(tx, row, (_BY_AGE, _BY_DURATION))
 
 
 async def active_of_thread(tx: Transaction, thread_id: str) -> Run | None:
@@ -263,7 +264,10 @@ async def checkpoint(
     metadata_merge: Mapping[str, Any] | None = None,
     unless_cancelling: bool,
 ) -> Literal["ok", "repeated", "fenced", "cancelling"]:
-    """Fence first, then write: it locks the run's row, so nothing else about the run can commit in between.
+    """Fence first, then write: the update locks the run's row, so nothing else about the run can commit in between.
+
+    The caller writes the rest of the checkpoint (events, rows, frames) in the same transaction and after this one, so a
+    fenced worker writes nothing at all (I2).
 
     What is None stays as it is. `repeated`: this owner has written the checkpoint of that `number` already, in a commit
     that it did not hear of. `fenced`: another owner has it, or it has ended. `cancelling`: a cancel is on record, and
@@ -302,14 +306,6 @@ async def end_parked(tx: Transaction, run_id: str) -> bool:
     return await tx.execute(_END_PARKED, {"run": run_id}) == 1
 
 
-async def merge_metadata(tx: Transaction, run_id: str, changes: Mapping[str, Any]) -> None:
-    """Shallow: new keys win, others stay."""
-    row = await tx.fetch_one(_LOCK, {"run": run_id})
-    if row is None:
-        raise NotFound("Run not found")
-    await _set_metadata(tx, run_id, row["metadata"], changes)
-
-
 async def callbacks_due(tx: Transaction, now_us: int, limit: int, hold_us: int) -> list[tuple[Run, int]]:
     """Take the deliveries that are due, with the number of the attempt now to be made.
 
@@ -325,19 +321,19 @@ async def next_callback_us(tx: Transaction) -> int | None:
     return row["due_us"] if row else None
 
 
-async def callback_tried(
+async def record_callback_attempt(
     tx: Transaction, run_id: str, *, sent_us: int, status_code: int | None, error: str | None, again_us: int | None
 ) -> None:
     """Record an attempt. `again_us` None: it was the last."""
     outcome = {"sent_us": sent_us, "status_code": status_code, "error": error, "again_us": again_us}
-    await tx.execute(_CALLBACK_TRIED, {"run": run_id, **outcome})
+    await tx.execute(_RECORD_CALLBACK_ATTEMPT, {"run": run_id, **outcome})
 
 
-async def spent(tx: Transaction, run_id: str) -> Spent:
+async def totals(tx: Transaction, run_id: str) -> RunTotals:
     """Summed over all steps. What no step reported, or nobody knows the price of, stays None."""
-    row = await tx.fetch_one(_SPENT, {"run": run_id})
+    row = await tx.fetch_one(_TOTALS, {"run": run_id})
     if row is None or not row["steps"]:
-        return Spent()
+        return RunTotals()
     usage = Usage(
         row["prompt_tokens"],
         row["completion_tokens"],
@@ -346,12 +342,12 @@ async def spent(tx: Transaction, run_id: str) -> Spent:
         row["reasoning_tokens"],
         bool(row["estimated"]),
     )
-    return Spent(usage, row["steps"], row["cost_usd"])
+    return RunTotals(usage, row["steps"], row["cost_usd"])
 
 
 async def usage(tx: Transaction, run_id: str) -> tuple[Usage, int]:
-    """As `spent`: the tokens, and how many steps there were."""
-    total = await spent(tx, run_id)
+    """As `totals`: the tokens, and how many steps there were."""
+    total = await totals(tx, run_id)
     return total.usage, total.steps
 
 

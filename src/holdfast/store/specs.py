@@ -1,6 +1,6 @@
-"""The parts of specs that runs share, each stored once under the hash of its text.
+"""The parts of specs that runs share, each stored once under the hash of its text (decision 19).
 
-The database itself refuses to delete one that a journal refers to, and to let a journal refer to one that is not there.
+A foreign key refuses to delete one that a journal refers to, and refuses a journal that refers to a missing one.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from sqlalchemy import BigInteger, bindparam, delete, exists, select
 
-from holdfast.store.statements import insert_or_update, one_of
+from holdfast.store.statements import in_array, insert_or_update
 from holdfast.store.tables import run_events, specs
 from holdfast.store.transaction import Transaction
 
@@ -16,8 +16,8 @@ _KEEP = insert_or_update(specs, ["hash"], ["used_us"])
 _is_unused = ~exists().where(run_events.c.spec_hash == specs.c.hash)
 _is_old = specs.c.used_us < bindparam("before_us", type_=BigInteger())
 _FIND_UNUSED = select(specs.c.hash).where(_is_old, _is_unused).limit(bindparam("at_most"))
-_LOCK = select(specs.c.hash).where(one_of(specs.c.hash, "hashes"), _is_old).with_for_update(skip_locked=True)
-_DELETE_UNUSED = delete(specs).where(one_of(specs.c.hash, "hashes"), _is_unused)
+_LOCK = select(specs.c.hash).where(in_array(specs.c.hash, "hashes"), _is_old).with_for_update(skip_locked=True)
+_DELETE_UNUSED = delete(specs).where(in_array(specs.c.hash, "hashes"), _is_unused)
 
 
 class SharedSpec(msgspec.Struct, frozen=True):
@@ -26,7 +26,8 @@ class SharedSpec(msgspec.Struct, frozen=True):
 
 
 async def keep(tx: Transaction, shared: SharedSpec, now_us: int) -> None:
-    """Once done, nobody can delete it before this transaction ends, not even one that began to."""
+    """Stores it, or marks the stored one as used now. Its row is locked until the transaction ends, and `delete_unused`
+    skips locked rows."""
     await tx.execute(_KEEP, {"hash": shared.hash, "spec": shared.text, "used_us": now_us})
 
 

@@ -1,14 +1,15 @@
 """SQLite: one writer thread that commits jobs in groups; reads are made on the event loop.
 
-A disk can make only so many commits durable in a second, so the writer takes every job that has queued up while the
-last commit was on its way to the disk and commits them together. Each job has its own savepoint: one that raises
-undoes only itself. Nobody is told of success before the commit is on the disk.
+Group commit: a disk can make only so many commits durable in a second, so the writer takes every job that has queued up
+while the last commit was on its way to the disk and commits them together. Each job has its own savepoint: one that
+raises undoes only itself. No caller's future is resolved before the commit is on the disk.
 
-Jobs are coroutines only so that PostgreSQL can run them too. Here nothing in them can suspend, so they are driven to
-their end with a single `send`.
+Jobs are coroutines only so that PostgreSQL can run them too. Here nothing in them can suspend, so the writer thread
+drives each to its end with a single `send`: one hop between threads for a transaction, not one for a statement
+(decision 6).
 
-A connection drops its cache when another one has written. So reads use the writer's own while it has nothing to write,
-which finds in its cache what was just written, and one of their own at other times.
+A connection drops its cache when another one has written. So while the writer has nothing to write, reads use its
+connection, whose cache holds what was just written; at other times they use one of their own (decision 16).
 
 A read that may take long (a search, a large page) would stop the event loop, so it runs in a reader thread, with a
 connection of its own that can be interrupted.
@@ -45,7 +46,8 @@ from holdfast.store.sqlite_connection import (
     now_us,
     refusal,
 )
-from holdfast.store.sqlite_log import Room, keep_a_log
+from holdfast.store.sqlite_log import keep_a_log
+from holdfast.store.sqlite_preallocation import LogPreallocation
 from holdfast.store.transaction import DatabaseError, Job
 
 T = TypeVar("T")
@@ -94,10 +96,10 @@ class _Queued(msgspec.Struct, eq=False):
     job: Job[Any]
     future: asyncio.Future[Any]
     performed: Callable[[Any], None] | None = None
-    context: Context | None = None  # of whoever wants to know that it is performed
+    context: Context | None = None  # of the caller, for `performed`
     result: Any = None
     error: BaseException | None = None
-    told: bool = False
+    resolved: bool = False
     settled: Callable[[BaseException | None], None] | None = None
 
     def resolve(self) -> None:
@@ -121,7 +123,7 @@ class _Writer:
         self.waits = False  # for a read to end: the next one is not to come before it
         self.view = SQLiteView(connection)
         self._connection = connection
-        self._room = Room(connection, Path(f"{path}-wal"))
+        self._preallocation = LogPreallocation(connection, Path(f"{path}-wal"))
         self._tx = SQLiteTransaction(connection)
         # A daemon, so that a program that forgets to close its database can still end.
         self.thread = threading.Thread(target=self._run, name=f"holdfast-writer {path.name}", daemon=True)
@@ -144,23 +146,23 @@ class _Writer:
                     with self.busy:
                         self.waits = False
                         self._commit_together(group)
-                    _tell(group)
+                    _resolve_all(group)
                     with self.busy:
-                        self._room.make()
+                        self._preallocation.keep_ahead()
         finally:
-            self.busy.acquire()  # for good: nobody is to read from it either
+            self.busy.acquire()  # never released: reads must not use a connection that is closed
             self._connection.close()
             self._abandon(group)
 
     def _abandon(self, group: list[_Queued]) -> None:
-        """Only a bug ends the thread with work left; those who wait must hear of it rather than wait for ever."""
-        left = [queued for queued in group if not queued.told]
+        """Only a bug ends the thread with work left. Its callers get an error, because they would wait for ever."""
+        left = [queued for queued in group if not queued.resolved]
         while not self.queue.empty():
             if (queued := self.queue.get()) is not None:
                 left.append(queued)
         for queued in left:
             queued.error = DatabaseError("The database writer has stopped")
-        _tell(left)
+        _resolve_all(left)
 
     def _take(self, group: list[_Queued]) -> bool:
         item = self.queue.get()
@@ -182,7 +184,7 @@ class _Writer:
             else:
                 for queued in group:
                     self._perform(queued)
-                _tell_performed(group)
+                _call_performed(group)
                 self._connection.execute("COMMIT")
         except (sqlite3.Error, DatabaseError) as error:
             self._fail_together(group, error)
@@ -191,7 +193,7 @@ class _Writer:
         """Needs no savepoint: the transaction itself is what can be undone."""
         self._drive(queued)
         if queued.error is None:
-            _tell_performed([queued])
+            _call_performed([queued])
             self._connection.execute("COMMIT")
         elif self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
@@ -221,16 +223,16 @@ class _Writer:
                 queued.error.__cause__ = error
 
 
-def _tell_performed(group: list[_Queued]) -> None:
+def _call_performed(group: list[_Queued]) -> None:
     for queued in group:
         if queued.performed is not None and queued.error is None:
             _call_in(queued.future.get_loop(), queued.performed, queued.result, queued.context)
 
 
-def _tell(group: list[_Queued]) -> None:
-    """Hand every outcome to the loop that waits for it, waking each loop once."""
+def _resolve_all(group: list[_Queued]) -> None:
+    """Resolve the futures of all jobs, with one wake-up for each event loop."""
     for queued in group:
-        queued.told = True
+        queued.resolved = True
     loops = {queued.future.get_loop(): None for queued in group}
     for loop in loops:
         _call_in(loop, _resolve, [queued for queued in group if queued.future.get_loop() is loop])
@@ -241,7 +243,7 @@ def _call_in(
 ) -> None:
     try:
         loop.call_soon_threadsafe(callback, argument, context=context)
-    except RuntimeError:  # the loop has been closed: nobody is left to be told, and what is committed stays
+    except RuntimeError:  # the loop was closed: no caller is left, and what is committed stays
         _log.warning("an event loop was closed before its database jobs ended")
 
 

@@ -91,7 +91,7 @@ class SQLiteTransaction:
 
 
 class SQLiteView(SQLiteTransaction):
-    """For reads, also on a connection that could write."""
+    """For reads. It refuses to write by itself, because reads may use the writer's connection (decision 16)."""
 
     async def execute_many(self, statement: Statement, parameters: Sequence[Parameters]) -> None:
         raise BugError(f"A read tried to write: {statement}")
@@ -136,7 +136,8 @@ def refusal(error: BaseException) -> type[DatabaseError]:
 
 
 def drive(job: Job[T], tx: Transaction) -> T:
-    """Run a coroutine that awaits only its transaction; with SQLite it has no reason to suspend."""
+    """Run a coroutine that awaits only its transaction. On SQLite such an await completes at once, so one `send` runs
+    the whole job; a job that suspends awaits something else, which is a bug (decision 6)."""
     coroutine = job(tx)
     try:
         coroutine.send(None)

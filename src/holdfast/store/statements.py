@@ -34,22 +34,22 @@ from holdfast.errors import BugError
 
 
 class PerDialect(msgspec.Struct, frozen=True, eq=False):
-    """One statement that must be spelt with each dialect's own `insert`. The dialect that is not used is not loaded."""
+    """One statement that is built with each dialect's own `insert`. The dialect that is not used is not loaded."""
 
-    spell: Callable[[Callable[[Table], Any]], Executable]
-    spelt: dict[str, Executable] = {}
+    build: Callable[[Callable[[Table], Any]], Executable]
+    built: dict[str, Executable] = {}
 
-    def by(self, dialect: str, insert: Callable[[Table], Any]) -> Executable:
-        known = self.spelt.get(dialect)
+    def for_dialect(self, dialect: str, insert: Callable[[Table], Any]) -> Executable:
+        known = self.built.get(dialect)
         if known is None:
-            known = self.spelt[dialect] = self.spell(insert)
+            known = self.built[dialect] = self.build(insert)
         return known
 
 
 Statement = Executable | PerDialect
 
 
-class one_of(FunctionElement[bool]):
+class in_array(FunctionElement[bool]):
     """`column` is one of a list given as a single parameter, so that the SQL text does not depend on its length."""
 
     type = Boolean()
@@ -66,16 +66,16 @@ class one_of(FunctionElement[bool]):
         return self
 
 
-@compiles(one_of, "sqlite")
-def _one_of_sqlite(element: one_of, compiler: SQLCompiler, **options: Any) -> str:
+@compiles(in_array, "sqlite")
+def _in_array_sqlite(element: in_array, compiler: SQLCompiler, **options: Any) -> str:
     column, listed = element.clauses
     return (
         f"{compiler.process(column, **options)} IN (SELECT value FROM json_each({compiler.process(listed, **options)}))"
     )
 
 
-@compiles(one_of, "postgresql")
-def _one_of_postgresql(element: one_of, compiler: SQLCompiler, **options: Any) -> str:
+@compiles(in_array, "postgresql")
+def _in_array_postgresql(element: in_array, compiler: SQLCompiler, **options: Any) -> str:
     column, listed = element.clauses
     return f"{compiler.process(column, **options)} = ANY({compiler.process(listed, **options)})"
 
@@ -130,12 +130,12 @@ def insert_or_ignore(table: Table) -> PerDialect:
 def insert_or_update(table: Table, keys: Sequence[str], changed: Sequence[str]) -> PerDialect:
     """Insert, or where `keys` are taken already, overwrite the `changed` columns."""
 
-    def spell(insert: Callable[[Table], Any]) -> Executable:
+    def build(insert: Callable[[Table], Any]) -> Executable:
         new = insert(table).inline()
         overwritten = {name: new.excluded[name] for name in changed}
         return new.on_conflict_do_update(index_elements=keys, set_=overwritten)
 
-    return PerDialect(spell)
+    return PerDialect(build)
 
 
 class _Shape(msgspec.Struct, frozen=True, eq=False):
@@ -187,7 +187,7 @@ class Compiler:
 
     def prepare(self, statement: Statement, parameters: Mapping[str, Any]) -> Prepared:
         if isinstance(statement, PerDialect):
-            statement = statement.by(self.dialect.name, self._insert)
+            statement = statement.for_dialect(self.dialect.name, self._insert)
         columns = tuple(parameters) if isinstance(statement, Insert) else ()
         known = self._by_identity.get(statement)
         if known is not None and (found := known.get(columns)) is not None:

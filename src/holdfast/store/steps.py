@@ -11,7 +11,7 @@ from holdfast.core.records import Step
 from holdfast.core.usage import Usage
 from holdfast.errors import NotFound
 from holdfast.store.paging import Ordering, Page, fetch_page
-from holdfast.store.statements import insert_into, insert_or_update, one_of
+from holdfast.store.statements import in_array, insert_or_update
 from holdfast.store.tables import providers, steps
 from holdfast.store.transaction import Row, Transaction
 
@@ -25,9 +25,8 @@ Feedback = Literal["positive", "negative"]
 # A person's feedback must survive a late save by the run.
 _KEPT = frozenset({"id", "run_id", "agent_id", "number", "created_us", "feedback", "tags"})
 _SAVED = tuple(column.name for column in steps.columns if column.name not in _KEPT)
-_INSERT = insert_into(steps)
 _SAVE = insert_or_update(steps, ["id"], _SAVED)
-# A name belongs to one provider for good, also after its deletion: so a step need not keep the id as well.
+# A name belongs to one provider, also after its deletion, so a step need not store the provider's id as well.
 _PROVIDER_ID = (
     select(providers.c.id)
     .where(providers.c.name == steps.c.provider_name, steps.c.provider_category == "byok")
@@ -36,11 +35,6 @@ _PROVIDER_ID = (
 )
 _SHOWN = (steps, _PROVIDER_ID)
 _ONE = select(*_SHOWN).where(steps.c.id == bindparam("step"))
-_FINISH = (
-    update(steps)
-    .where(steps.c.id == bindparam("step"))
-    .values({name: bindparam(f"new_{name}", type_=steps.columns[name].type) for name in _SAVED})
-)
 _longer = bindparam("more_ns", type_=BigInteger())
 _ADD_TOOL_TIME = (
     update(steps)
@@ -67,19 +61,9 @@ class StepFilter(msgspec.Struct, frozen=True, kw_only=True):
     end_us: int | None = None
 
 
-async def insert(tx: Transaction, step: Step) -> None:
-    await tx.execute(_INSERT, _columns(step))
-
-
 async def save(tx: Transaction, step: Step) -> None:
     """Insert it, or bring what is stored up to date; feedback and tags are left as they are."""
     await tx.execute(_SAVE, _columns(step))
-
-
-async def finish(tx: Transaction, step: Step) -> None:
-    """Bring a stored step up to date; feedback and tags are left as they are."""
-    columns = _columns(step)
-    await tx.execute(_FINISH, {"step": step.id} | {f"new_{name}": columns[name] for name in _SAVED})
 
 
 async def add_tool_time(tx: Transaction, step_id: str, more_ns: int) -> None:
@@ -127,7 +111,7 @@ def _conditions(filters: StepFilter) -> list[ColumnElement[bool]]:
             | steps.c.model_handle.endswith(f"/{filters.model}", autoescape=True)
         )
     if filters.trace_ids is not None:
-        found.append(one_of(steps.c.trace_id, filters.trace_ids))
+        found.append(in_array(steps.c.trace_id, filters.trace_ids))
     if filters.feedback is not None:
         found.append(steps.c.feedback == filters.feedback)
     if filters.has_feedback is not None:

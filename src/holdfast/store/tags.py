@@ -1,10 +1,10 @@
-"""The tags of agents and blocks. A tag is its own cursor, so one that nobody bears any more is as good as any."""
+"""The tags of agents and blocks. The cursor is the tag itself, so it works also when the tag is no longer used."""
 
 from __future__ import annotations
 
 from sqlalchemy import select, union
 
-from holdfast.store.blocks import holds_text
+from holdfast.store.blocks import contains_text
 from holdfast.store.paging import Page
 from holdfast.store.tables import agent_tags, block_tags
 from holdfast.store.transaction import Transaction
@@ -15,7 +15,7 @@ async def list_tags(tx: Transaction, text: str | None, page: Page) -> list[str]:
     tag = union(select(agent_tags.c.tag), select(block_tags.c.tag)).subquery().c.tag
     query = select(tag)
     if text:
-        query = query.where(holds_text(tag, text))
+        query = query.where(contains_text(tag, text))
     ascending = page.order == "asc"
     if page.after is not None:
         query = query.where(tag > page.after if ascending else tag < page.after)

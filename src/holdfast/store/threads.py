@@ -22,7 +22,7 @@ from holdfast.store.messages import COLUMNS as MESSAGE_COLUMNS
 from holdfast.store.messages import message_of
 from holdfast.store.paging import Ordering, Page, fetch_page
 from holdfast.store.run_filters import IS_ACTIVE
-from holdfast.store.statements import insert_into, one_of
+from holdfast.store.statements import in_array, insert_into
 from holdfast.store.tables import holds, messages, runs, thread_messages, threads
 from holdfast.store.transaction import Row, Transaction, flag
 
@@ -45,7 +45,7 @@ _named = threads.c.id != threads.c.agent_id  # an agent's default thread is no c
 _INSERT = insert_into(threads)
 _ONE = select(*_COLUMNS).where(_this_thread, _live)
 _LOCKED = select(threads.c.id).where(_this_thread).with_for_update()
-_STANDING = select(
+_HEAD = select(
     *_COLUMNS,
     threads.c.next_position,
     threads.c.system_digest,
@@ -91,7 +91,7 @@ _WINDOW = (
 _WINDOW_IDS = select(thread_messages.c.message_id).where(_here, _in_window).order_by(thread_messages.c.context_position)
 _WINDOWS = (
     select(thread_messages.c.thread_id, thread_messages.c.message_id)
-    .where(one_of(thread_messages.c.thread_id, "threads"), _in_window)
+    .where(in_array(thread_messages.c.thread_id, "threads"), _in_window)
     .order_by(thread_messages.c.thread_id, thread_messages.c.context_position)
 )
 _WINDOWS_BEFORE_RUNS = _WINDOWS.join(messages, messages.c.id == thread_messages.c.message_id).where(
@@ -104,11 +104,13 @@ _NUMBERS = (
     .order_by(thread_messages.c.position)
 )
 _NUMBER = change(messages).where(messages.c.id == bindparam("message")).values(seq=bindparam("number"))
-_NUMBERED = change(messages).where(one_of(messages.c.id, "ids")).values(seq=-messages.c.seq)
+_NUMBERED = change(messages).where(in_array(messages.c.id, "ids")).values(seq=-messages.c.seq)
 _LAST_PLACE = select(func.max(thread_messages.c.context_position).label("place")).where(
-    _here, one_of(thread_messages.c.message_id, "ids")
+    _here, in_array(thread_messages.c.message_id, "ids")
 )
-_EVICT = change(thread_messages).where(_here, one_of(thread_messages.c.message_id, "ids")).values(context_position=None)
+_EVICT = (
+    change(thread_messages).where(_here, in_array(thread_messages.c.message_id, "ids")).values(context_position=None)
+)
 _first_place = (
     select(func.min(thread_messages.c.context_position)).where(_here, _in_window).scalar_subquery().correlate(None)
 )
@@ -166,7 +168,7 @@ async def get(tx: Transaction, thread_id: str) -> Thread:
 
 
 async def lock(tx: Transaction, thread_id: str) -> None:
-    """Until the transaction ends nobody else moves its end: no run is accepted meanwhile, and none writes."""
+    """Locks the row until the transaction ends: meanwhile no run is accepted on the thread, and none writes to it."""
     await tx.fetch_one(_LOCKED, {"thread": thread_id})
 
 
@@ -181,7 +183,7 @@ class ThreadHead(msgspec.Struct, frozen=True):
 
 
 async def head(tx: Transaction, thread_id: str) -> ThreadHead:
-    row = await tx.fetch_one(_STANDING, {"thread": thread_id})
+    row = await tx.fetch_one(_HEAD, {"thread": thread_id})
     if row is None:
         raise _unknown(thread_id)
     return ThreadHead(
@@ -213,7 +215,10 @@ async def soft_delete(tx: Transaction, thread_id: str, deleted_us: int) -> None:
 
 
 async def reserve(tx: Transaction, thread_id: str, count: int) -> int:
-    """Set aside `count` positions at the end and give the first. Unused ones stay gaps, which nobody sees."""
+    """Set aside `count` positions at the end and give the first.
+
+    Positions are an order and not a count: one that stays unused is a gap, which no reader can see (decision 5).
+    """
     row = await tx.fetch_one(_RESERVE, {"thread": thread_id, "count": count})
     if row is None:
         raise _unknown(thread_id)
@@ -223,7 +228,8 @@ async def reserve(tx: Transaction, thread_id: str, count: int) -> int:
 async def extend(tx: Transaction, thread_id: str, end: int, count: int, at_us: int) -> bool:
     """Set aside `count` positions for messages that have come in, provided that its history still ends at `end`.
 
-    The end only grows, and every change of the window moves it, so an equal one means that nothing has happened.
+    An optimistic lock. `next_position` only grows, and every change of the window moves it, so an equal value means
+    that nobody has changed the thread since it was read (decision 11).
     """
     return await tx.execute(_EXTEND, {"thread": thread_id, "end": end, "count": count, "at_us": at_us}) == 1
 
@@ -234,15 +240,16 @@ async def place(tx: Transaction, thread_id: str, places: Sequence[tuple[int, str
 
 
 async def place_reserved(tx: Transaction, thread_id: str, places: Sequence[tuple[int, str]]) -> None:
-    """Put messages at positions that were set aside earlier. The end moves too, as with every change of the window,
-    because other processes may remember the window as it was (decision 11)."""
+    """Put messages at positions that were set aside earlier, for what follows an approval (decision 5). The end moves
+    too, as with every change of the window, because other processes may have cached the window (decision 11)."""
     await place(tx, thread_id, places)
     await reserve(tx, thread_id, 1)
     await _number_by_position(tx, thread_id, min(position for position, _ in places))
 
 
 async def _number_by_position(tx: Transaction, thread_id: str, first: int) -> None:
-    """Lists over several threads go by `seq`: what came later and stands earlier takes a number from before."""
+    """Lists over several threads are sorted by `seq`. A row that fills a reserved position was inserted later than rows
+    after it, so the numbers of all of them are dealt out again in the order of their positions (decision 5)."""
     rows = await tx.fetch_all(_NUMBERS, {"thread": thread_id, "first": first})
     numbers = sorted(row["seq"] for row in rows)
     moved = [

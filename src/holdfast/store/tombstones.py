@@ -26,14 +26,14 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, int | None]).decode
 
 
-def _spell_save(insert: Callable[[Table], Any]) -> Executable:
+def _build_save(insert: Callable[[Table], Any]) -> Executable:
     """An id can be taken again, and deleted again."""
     new = insert(tombstones).inline().values(deleted_us=database_now_us())
     names = ("what", "within", "sort_values", "deleted_us")
     return new.on_conflict_do_update(index_elements=["id"], set_={name: new.excluded[name] for name in names})
 
 
-_SAVE = PerDialect(_spell_save)
+_SAVE = PerDialect(_build_save)
 _ONE = select(tombstones.c.sort_values).where(
     tombstones.c.id == bindparam("id"),
     tombstones.c.what == bindparam("what"),
@@ -62,5 +62,5 @@ async def find(tx: Transaction, item_id: str, what: str, within: str) -> SortVal
 
 
 async def delete_old(tx: Transaction) -> int:
-    """Not more than `ROWS_AT_ONCE`, so that other writes get in between: repeat it until it deletes fewer."""
+    """At most `ROWS_AT_ONCE`, so that other writes are not delayed: repeat it until it deletes fewer."""
     return await tx.execute(_DELETE_OLD, {"at_most": ROWS_AT_ONCE})

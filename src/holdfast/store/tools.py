@@ -10,9 +10,9 @@ from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, upda
 
 from holdfast.core.records import Tool
 from holdfast.errors import NotFound
-from holdfast.store.blocks import holds_text
-from holdfast.store.paging import Ordering, Page, fetch_page, remember_place
-from holdfast.store.statements import insert_or_ignore, one_of
+from holdfast.store.blocks import contains_text
+from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
+from holdfast.store.statements import in_array, insert_or_ignore
 from holdfast.store.tables import agent_tools, tools
 from holdfast.store.transaction import Row, Transaction, flag
 
@@ -37,10 +37,10 @@ _ATTACH = insert_or_ignore(agent_tools)
 _ONE = select(tools).where(tools.c.id == bindparam("id"))
 _ONE_LOCKED = _ONE.with_for_update()
 _NAMED_LOCKED = select(tools).where(tools.c.name == bindparam("name")).with_for_update()
-_MANY = select(tools).where(one_of(tools.c.id, "ids"))
+_MANY = select(tools).where(in_array(tools.c.id, "ids"))
 _MANY_KEPT = _MANY.with_for_update(read=True, key_share=True)
-_MANY_NAMED_KEPT = select(tools).where(one_of(tools.c.name, "names")).with_for_update(read=True, key_share=True)
-_PAIRS = select(agent_tools.c.agent_id, agent_tools.c.tool_id).where(one_of(agent_tools.c.agent_id, "ids"))
+_MANY_NAMED_KEPT = select(tools).where(in_array(tools.c.name, "names")).with_for_update(read=True, key_share=True)
+_PAIRS = select(agent_tools.c.agent_id, agent_tools.c.tool_id).where(in_array(agent_tools.c.agent_id, "ids"))
 _OF_AGENT = (
     select(tools)
     .join(agent_tools, agent_tools.c.tool_id == tools.c.id)
@@ -129,7 +129,7 @@ async def delete_tool(tx: Transaction, tool_id: str) -> None:
     row = await tx.fetch_one(_DELETE, {"id": tool_id})
     if row is None:
         raise NotFound(f"Tool {tool_id} not found")
-    await remember_place(tx, row, (_BY_AGE,))
+    await save_tombstone(tx, row, (_BY_AGE,))
 
 
 async def attach_many(tx: Transaction, agent_id: str, tool_ids: Sequence[str]) -> None:
@@ -165,12 +165,12 @@ def _conditions(filters: ToolFilter) -> list[ColumnElement[bool]]:
     if filters.name is not None:
         conditions.append(tools.c.name == filters.name)
     listed = {tools.c.name: filters.names, tools.c.id: filters.tool_ids, tools.c.tool_type: filters.types}
-    conditions += [one_of(column, values) for column, values in listed.items() if values is not None]
+    conditions += [in_array(column, values) for column, values in listed.items() if values is not None]
     if filters.exclude_types:
-        conditions.append(~one_of(tools.c.tool_type, filters.exclude_types))
+        conditions.append(~in_array(tools.c.tool_type, filters.exclude_types))
     if filters.search:
         conditions.append(
-            or_(holds_text(tools.c.name, filters.search), holds_text(tools.c.description, filters.search))
+            or_(contains_text(tools.c.name, filters.search), contains_text(tools.c.description, filters.search))
         )
     if filters.agent_id is not None:
         conditions.append(

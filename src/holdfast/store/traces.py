@@ -66,7 +66,7 @@ async def list_of_run(tx: Transaction, run_id: str, limit: int = 1_000) -> list[
 
 
 async def delete_older(tx: Transaction, before_us: int, limit: int = ROWS_AT_ONCE) -> int:
-    """Not more than `limit` of them, so that other writes get in between: repeat it until it deletes fewer."""
+    """At most `limit` of them, so that other writes are not delayed: repeat it until it deletes fewer."""
     return await tx.execute(_DELETE_OLDER, {"before_us": before_us, "at_most": limit})
 
 

@@ -1,8 +1,8 @@
-"""What a store function is given, and what it may be refused with. Both engines look like this from above.
+"""The interface of both databases: what a store function is given, and which errors it may raise.
 
 A store function is `async def f(tx, …)`, awaits nothing but `tx`, and never commits. A job is a function of a
-transaction; `Database.write` runs one job as one transaction. On PostgreSQL a job may be run again after a deadlock,
-so a job changes nothing outside its transaction and hands its result back by returning it.
+transaction; `Database.write` runs one job as one transaction (decision 6). On PostgreSQL a job may be run again after a
+deadlock, so a job changes nothing outside its transaction and hands its result back by returning it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Row(Protocol):
 
 
 class Transaction(Protocol):
-    """A list given as a parameter is one value: compare with it by `statements.one_of`."""
+    """A list given as a parameter is one value: compare with it by `statements.in_array`."""
 
     dialect: Dialect  # for what the databases do in ways of their own: full text, vectors
 
@@ -55,11 +55,11 @@ class Database(Protocol):
         performed: Callable[[T], None] | None = None,
         settled: Callable[[BaseException | None], None] | None = None,
     ) -> T:
-        """Run the job as one transaction. Once asked for, it is carried through even if the caller is cancelled.
+        """Run the job as one transaction. It is carried through even if the caller is cancelled meanwhile.
 
         `performed` is called with the result on the caller's event loop, before this returns: as soon as nothing but
-        the disk can prevent the commit, if the engine can tell. Nobody else sees what was written by then, and what
-        is written afterwards comes after it.
+        the disk can prevent the commit, if the engine can tell (decision 15). Nobody else sees what was written by
+        then, and what is written afterwards comes after it.
 
         `settled` is called there too, with what went wrong or None, once it is known: also if the caller was cancelled.
         """
@@ -78,7 +78,7 @@ class Database(Protocol):
         ...
 
     async def read_long(self, job: Job[T]) -> T:
-        """As `read`, for what may take long: it holds up nobody else, and ends early when its caller is cancelled."""
+        """As `read`, for what may take long: it delays no other caller, and ends early when its own is cancelled."""
         ...
 
     async def now_us(self) -> int:

@@ -1,8 +1,8 @@
 """The codes of vectors in memory, for SQLite: reading them anew at each search would take longer than comparing them.
 
 One process writes a SQLite file, and numbers of vectors only grow, so an archive's codes are completed by what has a
-greater number than the last. A deletion drops the codes of its archive. What is found by a code is looked up before
-anybody sees it.
+greater number than the last. A deletion drops the codes of its archive. A passage that is found by its code is
+read from the database before it is returned, so a deleted one is never shown.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 from sqlalchemy import bindparam, select
 
 from holdfast.store.archive_tables import passage_vectors
-from holdfast.store.nearness import CodeTable
 from holdfast.store.transaction import Transaction
+from holdfast.store.vector_distance import CodeTable
 
 _MOST_BYTES: Final = 256 * 1024 * 1024  # of codes: a million passages with vectors of 1,536 numbers
 _NEW = (
@@ -40,7 +40,7 @@ class Codes:
         self.table = table
 
     def places(self, seqs: Iterable[int]) -> list[int]:
-        """Where these stand; those that do not stand here are left out."""
+        """The indexes of these numbers; those that are not in this archive are left out."""
         found = ((bisect_left(self.seqs, seq), seq) for seq in seqs)
         return [at for at, seq in found if at < len(self.seqs) and self.seqs[at] == seq]
 

@@ -30,8 +30,8 @@ class ToTagged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def incoming(sender_id: str, message: str, *, waits: bool) -> str:
     """The message as the other agent gets it. The beginning is what programs look for."""
-    told = "It waits for your answer" if waits else "It does not wait for an answer"
-    return f"[Incoming message from agent with ID '{sender_id}'. {told}.] {message}"
+    note = "It waits for your answer" if waits else "It does not wait for an answer"
+    return f"[Incoming message from agent with ID '{sender_id}'. {note}.] {message}"
 
 
 def reply(agent_id: str, texts: list[str]) -> dict[str, Any]:

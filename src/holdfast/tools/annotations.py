@@ -55,7 +55,7 @@ _CONSTRAINTS: Final = {
 _LENGTHS: Final = {"min_length": ("minLength", "minItems"), "max_length": ("maxLength", "maxItems")}
 
 
-class Meaning(msgspec.Struct, frozen=True):
+class AnnotationSchema(msgspec.Struct, frozen=True):
     """`optional`: None is allowed. The schema is then that of the other values alone."""
 
     schema: Schema
@@ -75,10 +75,10 @@ class Annotations:
         self._imported = dict(_imported(module))
         self._open: list[str] = []  # classes and aliases being expanded, outermost first
 
-    def read(self, node: ast.expr, where: str) -> Meaning:
+    def read(self, node: ast.expr, where: str) -> AnnotationSchema:
         match node:
             case ast.Constant(value=None):
-                return Meaning({}, optional=True)
+                return AnnotationSchema({}, optional=True)
             case ast.Constant(value=str(text)):
                 return self.read(_parsed(text, where), where)
             case ast.BinOp(op=ast.BitOr()):
@@ -92,7 +92,7 @@ class Annotations:
             case _:
                 raise _unsupported(node, where)
 
-    def _name(self, name: str, where: str) -> Meaning:
+    def _name(self, name: str, where: str) -> AnnotationSchema:
         if name in self._open:
             raise Invalid(f"The type of {where} refers to itself through {name!r}: a tool's schema must end somewhere.")
         if name in self._classes or name in self._aliases:
@@ -104,18 +104,18 @@ class Annotations:
                 self._open.pop()
         return self._standard(self._imported.get(name, name), ast.Name(name), where)
 
-    def _standard(self, name: str, node: ast.expr, where: str) -> Meaning:
+    def _standard(self, name: str, node: ast.expr, where: str) -> AnnotationSchema:
         if name in ("None", "NoneType"):
-            return Meaning({}, optional=True)
+            return AnnotationSchema({}, optional=True)
         if name in _SIMPLE:
-            return Meaning(dict(_SIMPLE[name]))
+            return AnnotationSchema(dict(_SIMPLE[name]))
         if name in _LISTS or name in _SETS:
-            return Meaning({"type": "array", "items": {"type": "string"}})
+            return AnnotationSchema({"type": "array", "items": {"type": "string"}})
         if name in _DICTS:
-            return Meaning({"type": "object"})
+            return AnnotationSchema({"type": "object"})
         raise _unsupported(node, where)
 
-    def _subscript(self, node: ast.Subscript, where: str) -> Meaning:
+    def _subscript(self, node: ast.Subscript, where: str) -> AnnotationSchema:
         name = self._imported.get(_last_name(node.value), _last_name(node.value))
         arguments = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if name == "Optional":
@@ -131,14 +131,16 @@ class Annotations:
         if name in ("tuple", "Tuple"):
             return self._tuple(arguments, where)
         if name in _LISTS:
-            return Meaning({"type": "array", "items": self.read(arguments[0], where).whole})
+            return AnnotationSchema({"type": "array", "items": self.read(arguments[0], where).whole})
         if name in _SETS:
-            return Meaning({"type": "array", "items": self.read(arguments[0], where).whole, "uniqueItems": True})
+            return AnnotationSchema(
+                {"type": "array", "items": self.read(arguments[0], where).whole, "uniqueItems": True}
+            )
         if name in _DICTS and len(arguments) == 2:
             return self._dict(arguments[0], arguments[1], where)
         raise _unsupported(node, where)
 
-    def _union(self, nodes: Sequence[ast.expr], where: str) -> Meaning:
+    def _union(self, nodes: Sequence[ast.expr], where: str) -> AnnotationSchema:
         meanings = [self.read(node, where) for node in nodes]
         optional = any(meaning.optional for meaning in meanings)
         kinds: list[Schema] = []
@@ -147,10 +149,10 @@ class Annotations:
             if not says_none and meaning.schema not in kinds:
                 kinds.append(meaning.schema)
         if not all(kinds) or not kinds:  # Any swallows the rest
-            return Meaning({}, optional)
-        return Meaning(kinds[0] if len(kinds) == 1 else {"anyOf": kinds}, optional)
+            return AnnotationSchema({}, optional)
+        return AnnotationSchema(kinds[0] if len(kinds) == 1 else {"anyOf": kinds}, optional)
 
-    def _annotated(self, arguments: Sequence[ast.expr], where: str) -> Meaning:
+    def _annotated(self, arguments: Sequence[ast.expr], where: str) -> AnnotationSchema:
         meaning = self.read(arguments[0], where)
         extras: Schema = {}
         for node in arguments[1:]:
@@ -158,34 +160,34 @@ class Annotations:
                 extras["description"] = node.value
             elif isinstance(node, ast.Call):
                 extras |= _field_notes(node, meaning.schema)
-        return Meaning(meaning.schema | extras, meaning.optional)
+        return AnnotationSchema(meaning.schema | extras, meaning.optional)
 
-    def _tuple(self, arguments: Sequence[ast.expr], where: str) -> Meaning:
+    def _tuple(self, arguments: Sequence[ast.expr], where: str) -> AnnotationSchema:
         """Vendors know no positions in an array, so a tuple's items are described by all its kinds together."""
         fixed = [node for node in arguments if not (isinstance(node, ast.Constant) and node.value is ...)]
         schema: Schema = {"type": "array", "items": self._union(fixed, where).whole}
         if len(fixed) == len(arguments):
             schema |= {"minItems": len(fixed), "maxItems": len(fixed)}
-        return Meaning(schema)
+        return AnnotationSchema(schema)
 
-    def _dict(self, key: ast.expr, value: ast.expr, where: str) -> Meaning:
+    def _dict(self, key: ast.expr, value: ast.expr, where: str) -> AnnotationSchema:
         if self.read(key, where).schema.get("type") != "string":
             raise Invalid(f"The type of {where} has keys of type {ast.unparse(key)!r}: keys must be str, as in JSON.")
         schema: Schema = {"type": "object"}
         values = self.read(value, where).whole
-        return Meaning(schema | {"additionalProperties": values} if values else schema)
+        return AnnotationSchema(schema | {"additionalProperties": values} if values else schema)
 
-    def _class(self, node: ast.ClassDef, where: str) -> Meaning:
+    def _class(self, node: ast.ClassDef, where: str) -> AnnotationSchema:
         match self._kind(node):
             case "enum":
-                return Meaning(_choices([_member(name, value, node) for name, value in _members(node)], where))
+                return AnnotationSchema(_choices([_member(name, value, node) for name, value in _members(node)], where))
             case None:
                 raise Invalid(
                     f"The type of {where} is the class {node.name!r}, which is no pydantic model, dataclass, TypedDict "
                     f"or Enum: make it one of these."
                 )
             case kind:
-                return Meaning(self._object(node, kind))
+                return AnnotationSchema(self._object(node, kind))
 
     def _kind(self, node: ast.ClassDef) -> Kind | None:
         if any(_last_name(decorator) == "dataclass" for decorator in node.decorator_list):
@@ -285,7 +287,7 @@ def _field_notes(call: ast.Call, schema: Schema) -> Schema:
     return notes
 
 
-def _literal(nodes: Sequence[ast.expr], where: str) -> Meaning:
+def _literal(nodes: Sequence[ast.expr], where: str) -> AnnotationSchema:
     values: list[Any] = []
     for node in nodes:
         try:
@@ -294,7 +296,7 @@ def _literal(nodes: Sequence[ast.expr], where: str) -> Meaning:
             raise Invalid(
                 f"The Literal of {where} may contain only plain values, not {ast.unparse(node)!r}."
             ) from error
-    return Meaning(_choices([value for value in values if value is not None], where), optional=None in values)
+    return AnnotationSchema(_choices([value for value in values if value is not None], where), optional=None in values)
 
 
 def _choices(values: Sequence[Any], where: str) -> Schema:

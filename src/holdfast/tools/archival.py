@@ -27,7 +27,7 @@ class Insertion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tags: list[str] | None = None
 
 
-class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _SearchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query: str
     tags: list[str] | None = None
     tag_match_mode: Literal["any", "all"] | None = None
@@ -36,7 +36,7 @@ class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end_datetime: str | None = None
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class PassageQuery(msgspec.Struct, frozen=True, kw_only=True):
     query: str
     tags: tuple[str, ...]
     match_all_tags: bool
@@ -45,46 +45,46 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     end_us: int | None
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundPassage(msgspec.Struct, frozen=True):
     id: str
     timestamp: str
     content: str
     tags: list[str]
 
 
-def insertion(arguments: Mapping[str, Any]) -> Insertion:
-    asked = converted(arguments, Insertion)
-    _check_tags(asked.tags)
-    return asked
+def parse_insertion(arguments: Mapping[str, Any]) -> Insertion:
+    given = converted(arguments, Insertion)
+    _check_tags(given.tags)
+    return given
 
 
-def search(arguments: Mapping[str, Any], timezone: str) -> Asked:
-    asked = converted(arguments, _Asked)
-    if len(asked.query) > LONGEST_QUERY:
-        raise ToolFailed(f"query has {len(asked.query)} characters; search for at most {LONGEST_QUERY}.")
-    _check_tags(asked.tags)
-    if asked.top_k is not None and asked.top_k < 0:
-        raise ToolFailed(f"top_k must be at least 1, not {asked.top_k}.")
-    return Asked(
-        query=asked.query,
-        tags=tuple(asked.tags or ()),
-        match_all_tags=asked.tag_match_mode == "all",
-        limit=min(asked.top_k or DEFAULT_RESULTS, MOST_RESULTS),
-        start_us=moment_us("start_datetime", asked.start_datetime, timezone, "first"),
-        end_us=moment_us("end_datetime", asked.end_datetime, timezone, "last"),
+def parse_search(arguments: Mapping[str, Any], timezone: str) -> PassageQuery:
+    given = converted(arguments, _SearchArguments)
+    if len(given.query) > LONGEST_QUERY:
+        raise ToolFailed(f"query has {len(given.query)} characters; search for at most {LONGEST_QUERY}.")
+    _check_tags(given.tags)
+    if given.top_k is not None and given.top_k < 0:
+        raise ToolFailed(f"top_k must be at least 1, not {given.top_k}.")
+    return PassageQuery(
+        query=given.query,
+        tags=tuple(given.tags or ()),
+        match_all_tags=given.tag_match_mode == "all",
+        limit=min(given.top_k or DEFAULT_RESULTS, MOST_RESULTS),
+        start_us=moment_us("start_datetime", given.start_datetime, timezone, "first"),
+        end_us=moment_us("end_datetime", given.end_datetime, timezone, "last"),
     )
 
 
-def found(passages: Sequence[Passage], timezone: str) -> list[Found]:
+def search_results(passages: Sequence[Passage], timezone: str) -> list[FoundPassage]:
     return [
-        Found(passage.id, _timestamp(passage.created_us, timezone), passage.text, list(passage.tags))
+        FoundPassage(passage.id, _timestamp(passage.created_us, timezone), passage.text, list(passage.tags))
         for passage in passages
     ]
 
 
-def shown(passages: Sequence[Passage], timezone: str) -> str:
+def results_text(passages: Sequence[Passage], timezone: str) -> str:
     """As Python writes a list: what models have always been shown."""
-    return repr([msgspec.structs.asdict(one) for one in found(passages, timezone)])
+    return repr([msgspec.structs.asdict(one) for one in search_results(passages, timezone)])
 
 
 def _check_tags(tags: Sequence[str] | None) -> None:

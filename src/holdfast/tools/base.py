@@ -1,4 +1,4 @@
-"""The seam between the engine and whatever carries out a tool call."""
+"""The interface between the engine and whatever runs a tool call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DAY_OR_MOMENT: Final = "Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of a custom tool. Arguments travel as data, never as code."""
+    """One call of a custom tool. Arguments are passed as data and never put into source code: a model writes them."""
 
     call_id: str  # also the idempotency key; visible to the tool as HOLDFAST_CALL_ID
     tool_name: str
@@ -38,19 +38,19 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     content: Content
     stdout: tuple[str, ...] | None = None
     stderr: tuple[str, ...] | None = None
-    isolation: str | None = None  # which walls stood around it: "bubblewrap+namespaces+landlock+seccomp", …
+    isolation: str | None = None  # which layers were in force: "bubblewrap+namespaces+landlock+seccomp", …
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """What stands around tools, in words for whoever starts the server."""
+class SandboxStatus(msgspec.Struct, frozen=True):
+    """What isolates tools, as text for whoever starts the server."""
 
     tools: str  # what isolates them
     egress: str  # what they may connect to
 
 
 class Sandbox(Protocol):
-    async def standing(self) -> Standing:
-        """Once the walls were tried."""
+    async def status(self) -> SandboxStatus:
+        """Once every layer of isolation was tried."""
         ...
 
     async def run(self, job: Job) -> Outcome:
@@ -93,6 +93,6 @@ def moment_us(name: str, text: str | None, timezone: str, end: Literal["first", 
     return first if end == "first" else last
 
 
-def value_of(text: str) -> Any:
+def parse_literal(text: str) -> Any:
     """What the model is shown as Python writes it, as the value itself."""
     return literal_eval(text)

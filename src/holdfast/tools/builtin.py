@@ -1,4 +1,4 @@
-"""The built-in tools as data: what models are told of them, and how they are classed.
+"""The built-in tools as data: their descriptions, schemas and types.
 
 What they do is elsewhere: memory tools in `core.memory`, `conversation_search` in `tools.history`, archival memory in
 `tools.archival`, files in `tools.files`, what listening agents keep in `tools.voice`, messages to other agents in
@@ -15,7 +15,7 @@ from holdfast.core.records import Tool
 from holdfast.tools import agents, files, voice
 
 
-class Shipped(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltinTool(msgspec.Struct, frozen=True, kw_only=True):
     tool_type: str
     description: str
     json_schema: dict[str, Any]  # {name, description, parameters}
@@ -36,7 +36,7 @@ _INSERT_LINE: Final = {
 _NO_LINE_NUMBERS: Final = " Never include line numbers such as `1â†’`: they are shown to help you and are no part of it."
 
 
-def _shipped(
+def _builtin(
     name: str,
     tool_type: str,
     description: str,
@@ -45,9 +45,9 @@ def _shipped(
     *,
     parallel_safe: bool = False,
     source: str | None = None,
-) -> tuple[str, Shipped]:
+) -> tuple[str, BuiltinTool]:
     parameters = {"type": "object", "properties": properties, "required": list(required)}
-    return name, Shipped(
+    return name, BuiltinTool(
         tool_type=tool_type,
         description=description,
         json_schema={"name": name, "description": description, "parameters": parameters},
@@ -58,14 +58,14 @@ def _shipped(
 
 
 _CORE: Final = (
-    _shipped(
+    _builtin(
         "send_message",
         "letta_core",
         "Send a message to the human user.",
         {"message": _text("What to say, in full.")},
         ("message",),
     ),
-    _shipped(
+    _builtin(
         "conversation_search",
         "letta_core",
         "Search everything that was said in earlier conversations, including what is no longer in view. Without a "
@@ -86,7 +86,7 @@ _CORE: Final = (
     ),
 )
 _ARCHIVAL: Final = (
-    _shipped(
+    _builtin(
         "archival_memory_insert",
         "letta_core",
         "Store a text in your archival memory, which keeps any number of them out of view until you search for it. "
@@ -101,7 +101,7 @@ _ARCHIVAL: Final = (
         },
         ("content",),
     ),
-    _shipped(
+    _builtin(
         "archival_memory_search",
         "letta_core",
         "Search your archival memory for texts that are about something, best matches first.",
@@ -124,14 +124,14 @@ _ARCHIVAL: Final = (
     ),
 )
 _MEMORY: Final = (
-    _shipped(
+    _builtin(
         "core_memory_append",
         "letta_memory_core",
         "Add text at the end of a memory block, on a line of its own.",
         {"label": _LABEL, "content": _text("The text to add.")},
         ("label", "content"),
     ),
-    _shipped(
+    _builtin(
         "core_memory_replace",
         "letta_memory_core",
         "Replace text in a memory block, wherever it occurs. To delete it, replace it with an empty string.",
@@ -142,7 +142,7 @@ _MEMORY: Final = (
         },
         ("label", "old_content", "new_content"),
     ),
-    _shipped(
+    _builtin(
         "memory",
         "letta_memory_core",
         "Manage your memory blocks. Commands: create (path, description, file_text), str_replace (path, old_string, "
@@ -162,7 +162,7 @@ _MEMORY: Final = (
         },
         ("command",),
     ),
-    _shipped(
+    _builtin(
         "memory_apply_patch",
         "letta_memory_core",
         "Change memory with a patch. For one block, give its label and hunks separated by `@@` whose lines begin with "
@@ -179,7 +179,7 @@ _MEMORY: Final = (
     ),
 )
 _EDITING: Final = (
-    _shipped(
+    _builtin(
         "memory_replace",
         "letta_sleeptime_core",
         "Replace one piece of text in a memory block. The text must occur exactly once; include what is around it to "
@@ -191,14 +191,14 @@ _EDITING: Final = (
         },
         ("label", "old_string", "new_string"),
     ),
-    _shipped(
+    _builtin(
         "memory_insert",
         "letta_sleeptime_core",
         "Insert text into a memory block, as whole lines." + _NO_LINE_NUMBERS,
         {"label": _LABEL, "new_string": _text("The text to insert."), "insert_line": _INSERT_LINE},
         ("label", "new_string"),
     ),
-    _shipped(
+    _builtin(
         "memory_rethink",
         "letta_sleeptime_core",
         "Rewrite a whole memory block, to reorganise or condense it. For small edits use the other memory tools."
@@ -206,7 +206,7 @@ _EDITING: Final = (
         {"label": _LABEL, "new_memory": _text("The whole new value, with everything that is still true and useful.")},
         ("label", "new_memory"),
     ),
-    _shipped(
+    _builtin(
         "memory_finish_edits",
         "letta_sleeptime_core",
         "Say that you have finished editing memory.",
@@ -218,21 +218,21 @@ _OTHER_AGENT: Final = _text("The id of the agent to send the message to: agent-â
 _TO_AGENT: Final = _text("What to say to it, with all that it needs to know: it does not see your conversation.")
 _TAGS_LIST: Final = {"type": "array", "items": {"type": "string"}}
 _AGENTS: Final = (
-    _shipped(
+    _builtin(
         agents.ASK,
         "letta_multi_agent_core",
         "Send a message to another agent, and wait for its answer.",
         {"message": _TO_AGENT, "other_agent_id": _OTHER_AGENT},
         ("message", "other_agent_id"),
     ),
-    _shipped(
+    _builtin(
         agents.TELL,
         "letta_multi_agent_core",
         "Send a message to another agent, and go on at once. You are not told what it answers.",
         {"message": _TO_AGENT, "other_agent_id": _OTHER_AGENT},
         ("message", "other_agent_id"),
     ),
-    _shipped(
+    _builtin(
         agents.ASK_TAGGED,
         "letta_multi_agent_core",
         "Send a message to all agents that have certain tags, and wait for their answers.",
@@ -245,7 +245,7 @@ _AGENTS: Final = (
     ),
 )
 _CODE: Final = (
-    _shipped(
+    _builtin(
         "run_code",
         "letta_builtin",
         "Run a program in a sandbox. You are told what it printed, the value of its last expression, and how it "
@@ -262,7 +262,7 @@ _CODE: Final = (
         parallel_safe=True,
         source="from holdfast.tools.sandbox.run_code import run_code\n",
     ),
-    _shipped(
+    _builtin(
         "run_code_with_tools",
         "letta_builtin",
         "Run a Python program in a sandbox that can call your other tools as functions, by their names: result = "
@@ -276,7 +276,7 @@ _CODE: Final = (
 )
 _DOMAINS: Final = {"type": "array", "items": {"type": "string"}}
 _WEB: Final = (
-    _shipped(
+    _builtin(
         "web_search",
         "letta_builtin",
         "Search the web. You are told the title, the address and a summary of each result.",
@@ -309,7 +309,7 @@ _WEB: Final = (
         parallel_safe=True,
         source="from holdfast.tools.sandbox.web import web_search\n",
     ),
-    _shipped(
+    _builtin(
         "fetch_webpage",
         "letta_builtin",
         "Fetch a page of the web, and read it as text.",
@@ -320,7 +320,7 @@ _WEB: Final = (
     ),
 )
 _FILES: Final = (
-    _shipped(
+    _builtin(
         files.OPEN,
         "letta_files_core",
         "Open files of your folders, or parts of them, so that you see what is in them.",
@@ -348,7 +348,7 @@ _FILES: Final = (
         },
         ("file_requests",),
     ),
-    _shipped(
+    _builtin(
         files.GREP,
         "letta_files_core",
         "Search the files of your folders for lines that match a regular expression, whatever their case. Shows twenty "
@@ -365,7 +365,7 @@ _FILES: Final = (
         ("pattern",),
         parallel_safe=True,
     ),
-    _shipped(
+    _builtin(
         files.SEARCH,
         "letta_files_core",
         "Search the files of your folders for passages that are about something, best matches first.",
@@ -378,7 +378,7 @@ _FILES: Final = (
     ),
 )
 _VOICE: Final = (
-    _shipped(
+    _builtin(
         voice.STORE,
         "letta_voice_sleeptime_core",
         "Keep pieces of the conversation that you were given in archival memory. Lines are counted from 0.",
@@ -399,21 +399,21 @@ _VOICE: Final = (
         },
         ("chunks",),
     ),
-    _shipped(
+    _builtin(
         "rethink_user_memory",
         "letta_voice_sleeptime_core",
         "Rewrite what is remembered of the user: the whole memory block `human`." + _NO_LINE_NUMBERS,
         {"new_memory": _text("The whole new value, with everything that is still true and useful.")},
         ("new_memory",),
     ),
-    _shipped(
+    _builtin(
         "finish_rethinking_memory",
         "letta_voice_sleeptime_core",
         "Say that you have finished rewriting memory.",
         {},
         (),
     ),
-    _shipped(
+    _builtin(
         voice.SEARCH,
         "letta_voice_sleeptime_core",
         "Search archival memory for what the user has just spoken of, and what was said earlier for keywords. Without "
@@ -426,7 +426,7 @@ _VOICE: Final = (
         (),
     ),
 )
-TOOLS: Final[dict[str, Shipped]] = dict(
+TOOLS: Final[dict[str, BuiltinTool]] = dict(
     (
         *_CORE,
         *_ARCHIVAL,

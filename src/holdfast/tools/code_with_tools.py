@@ -19,7 +19,6 @@ from holdfast.core.tool_rules import Rule, approval_names, bound_names
 from holdfast.tools import builtin
 from holdfast.tools.base import Job
 
-NAME: Final = "run_code_with_tools"
 _NAME_IN_CODE: Final = re.compile(r"[^\W\d]\w*")
 
 
@@ -32,10 +31,10 @@ def with_tools(
 ) -> Job:
     """`at_client`: names of tools that the client runs in this run."""
     named = set(_NAME_IN_CODE.findall(str(job.arguments.get("code"))))
-    wanted = [tool for tool in attached if tool.name in named and not calls_others(tool)]
+    named_tools = [tool for tool in attached if tool.name in named and not calls_others(tool)]
     refused = {name: "it runs at the client. Call it by itself." for name in at_client if name in named}
-    refused |= {tool.name: why for tool in wanted if tool.name not in refused and (why := _why_not(tool, rules))}
-    tools = [tool for tool in wanted if tool.name not in refused]
+    refused |= {tool.name: why for tool in named_tools if tool.name not in refused and (why := _why_not(tool, rules))}
+    tools = [tool for tool in named_tools if tool.name not in refused]
     given = {
         "tools": [_job(job, tool, secrets) for tool in tools],
         "parameters": {tool.name: _parameters(tool) for tool in tools},

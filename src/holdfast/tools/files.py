@@ -47,7 +47,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
     after: tuple[str, ...] = ()
 
 
-class Piece(msgspec.Struct, frozen=True):
+class FilePassage(msgspec.Struct, frozen=True):
     name: str
     text: str
 
@@ -65,7 +65,7 @@ class Files(Protocol):
         """In the order of files and lines. ToolFailed for what is no regular expression."""
         ...
 
-    async def nearest(self, agent_id: str, query: str, limit: int, /) -> Sequence[Piece]:
+    async def nearest(self, agent_id: str, query: str, limit: int, /) -> Sequence[FilePassage]:
         """Best first."""
         ...
 
@@ -82,7 +82,7 @@ class NoFiles:
     async def grep(self, agent_id: str, pattern: str, include: str | None, context: int, /) -> Sequence[Match]:
         return ()
 
-    async def nearest(self, agent_id: str, query: str, limit: int, /) -> Sequence[Piece]:
+    async def nearest(self, agent_id: str, query: str, limit: int, /) -> Sequence[FilePassage]:
         return ()
 
 
@@ -92,37 +92,37 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     length: int | None = None
 
 
-class Opening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class OpenArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file_requests: list[Request]
     close_all_others: bool | None = None
 
 
-class Grepping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GrepArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pattern: str
     include: str | None = None
     context_lines: int | None = None
     offset: int | None = None
 
 
-class Searching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SearchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query: str
     limit: int | None = None
 
 
-async def carry_out(name: str, arguments: Mapping[str, Any], files: Files, agent_id: str) -> str:
+async def run_file_tool(name: str, arguments: Mapping[str, Any], files: Files, agent_id: str) -> str:
     if name == OPEN:
-        return await _open(converted(arguments, Opening), files, agent_id)
+        return await _open(converted(arguments, OpenArguments), files, agent_id)
     if name == GREP:
-        return await _grep(converted(arguments, Grepping), files, agent_id)
-    return await _search(converted(arguments, Searching), files, agent_id)
+        return await _grep(converted(arguments, GrepArguments), files, agent_id)
+    return await _search(converted(arguments, SearchArguments), files, agent_id)
 
 
-async def _open(asked: Opening, files: Files, agent_id: str) -> str:
-    if not asked.file_requests:
+async def _open(given: OpenArguments, files: Files, agent_id: str) -> str:
+    if not given.file_requests:
         raise ToolFailed("No file requests provided")
     known = {file.name: file for file in await files.attached(agent_id)}
-    views = [_view(request, known) for request in asked.file_requests]
-    await files.show(agent_id, views, only=bool(asked.close_all_others))
+    views = [_view(request, known) for request in given.file_requests]
+    await files.show(agent_id, views, only=bool(given.close_all_others))
     return "\n".join(_opened(view, known[view.name]) for view in views)
 
 
@@ -151,18 +151,18 @@ def _opened(view: View, file: File) -> str:
     return f"* Opened {file.name}" + (f" ({', '.join(notes)})" if notes else "")
 
 
-async def _grep(asked: Grepping, files: Files, agent_id: str) -> str:
-    offset, context = asked.offset or 0, 1 if asked.context_lines is None else asked.context_lines
-    if not asked.pattern or len(asked.pattern) > _LONGEST_PATTERN:
-        raise ToolFailed(f"pattern must have from 1 to {_LONGEST_PATTERN} characters, not {len(asked.pattern)}.")
+async def _grep(given: GrepArguments, files: Files, agent_id: str) -> str:
+    offset, context = given.offset or 0, 1 if given.context_lines is None else given.context_lines
+    if not given.pattern or len(given.pattern) > _LONGEST_PATTERN:
+        raise ToolFailed(f"pattern must have from 1 to {_LONGEST_PATTERN} characters, not {len(given.pattern)}.")
     if offset < 0:
         raise ToolFailed(f"offset must be at least 0, not {offset}.")
     if not 0 <= context <= _MOST_CONTEXT:
         raise ToolFailed(f"context_lines must be from 0 to {_MOST_CONTEXT}, not {context}.")
     if not await files.attached(agent_id):
         return NO_FILES
-    found = await files.grep(agent_id, asked.pattern, asked.include, context)
-    return _matches(asked.pattern, found, offset)
+    found = await files.grep(agent_id, given.pattern, given.include, context)
+    return _matches(given.pattern, found, offset)
 
 
 def _matches(pattern: str, found: Sequence[Match], offset: int) -> str:
@@ -196,18 +196,18 @@ def _match(match: Match) -> list[str]:
     return [f"=== {match.name}:{match.line} ===", *marked]
 
 
-async def _search(asked: Searching, files: Files, agent_id: str) -> str:
-    limit = _RESULTS if asked.limit is None else asked.limit
+async def _search(given: SearchArguments, files: Files, agent_id: str) -> str:
+    limit = _RESULTS if given.limit is None else given.limit
     if limit < 1:
         raise ToolFailed(f"limit must be at least 1, not {limit}.")
-    found = await files.nearest(agent_id, asked.query, min(limit, _MOST_RESULTS))
+    found = await files.nearest(agent_id, given.query, min(limit, _MOST_RESULTS))
     if not found:
-        return f"No semantic matches found for query: '{asked.query}'"
+        return f"No semantic matches found for query: '{given.query}'"
     by_name: dict[str, list[str]] = {}
     for piece in found:
         by_name.setdefault(piece.name, []).append(piece.text)
     where = f"{len(by_name)} file" + ("" if len(by_name) == 1 else "s")
-    lines = [f"Found {len(found)} semantic matches in {where} for query: '{asked.query}'", _RULE]
+    lines = [f"Found {len(found)} semantic matches in {where} for query: '{given.query}'", _RULE]
     for name, texts in by_name.items():
         for number, text in enumerate(texts, start=1):
             indented = ["  " + line for line in text.splitlines()]

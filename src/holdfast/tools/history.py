@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from holdfast.core.envelopes import zone
-from holdfast.core.heartbeats import only_confirms, words_of
+from holdfast.core.heartbeats import only_confirms_speech, spoken_text
 from holdfast.core.messages import Message, Thoughts, content_text, text_of
 from holdfast.core.spec import Speaking
 from holdfast.errors import ToolFailed
@@ -21,7 +21,7 @@ NAME: Final = "conversation_search"
 # A reply that waited for an approval is the assistant's all the same.
 _STORED: Final = {"assistant": ("assistant", "approval"), "user": ("user",), "tool": ("tool",)}
 SPOKEN: Final = (*_STORED["assistant"], *_STORED["user"])
-_SEARCHES: Final = frozenset({NAME, voice.SEARCH})  # which would only ever find themselves
+_SEARCHES: Final = frozenset({NAME, voice.SEARCH})  # their rows are not searched
 _MOST: Final = 100
 _LONGEST: Final = 5_000  # of a text to search for: SQLite takes patterns of 50,000 bytes, and escapes count
 
@@ -39,7 +39,7 @@ class Search(Protocol):
         ...
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SearchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query: str | None = None
     roles: tuple[Literal["assistant", "user", "tool"], ...] | None = None
     limit: int | None = None
@@ -48,44 +48,45 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def conversation_search(arguments: Mapping[str, Any], search: Search, *, timezone: str, now_us: int) -> str:
-    """Leaves out earlier searches and their results, before it counts: they would only ever find themselves."""
+    """Earlier searches and their results are left out before `limit` is applied: they hold every text that was ever
+    searched for, and would crowd out what is looked for."""
     try:
-        asked = msgspec.convert(dict(arguments), Asked, strict=False)
+        given = msgspec.convert(dict(arguments), SearchArguments, strict=False)
     except msgspec.ValidationError as error:
         raise ToolFailed(f"The arguments do not fit the tool: {error}") from error
-    limit = 5 if asked.limit is None else asked.limit
+    limit = 5 if given.limit is None else given.limit
     if limit < 1:
         raise ToolFailed(f"limit must be at least 1, not {limit}.")
-    if len(asked.query or "") > _LONGEST:
-        raise ToolFailed(f"query has {len(asked.query or '')} characters; search for at most {_LONGEST}.")
-    query = _query(asked, timezone)
-    results = shown(await first(min(limit, _MOST), query, search), timezone, now_us)
+    if len(given.query or "") > _LONGEST:
+        raise ToolFailed(f"query has {len(given.query or '')} characters; search for at most {_LONGEST}.")
+    query = _query(given, timezone)
+    results = search_results(await newest_visible(min(limit, _MOST), query, search), timezone, now_us)
     heading = f"Showing {len(results)} results:" if results else "No results found."
     return repr({"message": heading, "results": results})  # what models have always been shown
 
 
-def shown(found: Sequence[tuple[Message, str]], timezone: str, now_us: int) -> list[dict[str, Any]]:
+def search_results(found: Sequence[tuple[Message, str]], timezone: str, now_us: int) -> list[dict[str, Any]]:
     return [_result(row, content, timezone, now_us) for row, content in found]
 
 
-async def first(limit: int, query: Query, search: Search) -> list[tuple[Message, str]]:
+async def newest_visible(limit: int, query: Query, search: Search) -> list[tuple[Message, str]]:
     """The newest that may be shown, and what is shown of them."""
-    asked = limit
+    fetched = limit
     while True:
-        rows = await search(query, asked)
-        shown = [(row, content) for row in rows if (content := _content(row, query.text or ""))]
-        if len(shown) >= limit or len(rows) < asked:
-            return shown[:limit]
-        asked *= 4
+        rows = await search(query, fetched)
+        visible = [(row, content) for row in rows if (content := _content(row, query.text or ""))]
+        if len(visible) >= limit or len(rows) < fetched:
+            return visible[:limit]
+        fetched *= 4
 
 
-def _query(asked: Asked, timezone: str) -> Query:
-    roles = set(asked.roles or ("assistant", "user"))
+def _query(given: SearchArguments, timezone: str) -> Query:
+    roles = set(given.roles or ("assistant", "user"))
     return Query(
-        text=asked.query or None,
+        text=given.query or None,
         roles=tuple(role for name, rows in _STORED.items() if name in roles for role in rows),
-        start_us=moment_us("start_date", asked.start_date, timezone, "first"),
-        end_us=moment_us("end_date", asked.end_date, timezone, "last"),
+        start_us=moment_us("start_date", given.start_date, timezone, "first"),
+        end_us=moment_us("end_date", given.end_date, timezone, "last"),
     )
 
 
@@ -93,10 +94,12 @@ def _content(row: Message, text: str) -> str | None:
     """What to show of a row, or None when it is not to be shown."""
     if any(call.name in _SEARCHES for call in row.calls) or _spread(row).get("type") == "heartbeat":
         return None
-    words = [words_of(call, _SPEAKING) or "" for call in row.calls]
-    told = [answer for answer in row.returns if answer.name not in _SEARCHES and not only_confirms(answer, _SPEAKING)]
-    said = (text_of(row.parts), *words, *(content_text(a.content) for a in told))
-    content = "\n".join(part for part in said if part) or _thoughts(row)
+    words = [spoken_text(call, _SPEAKING) or "" for call in row.calls]
+    returns = [
+        answer for answer in row.returns if answer.name not in _SEARCHES and not only_confirms_speech(answer, _SPEAKING)
+    ]
+    texts = (text_of(row.parts), *words, *(content_text(a.content) for a in returns))
+    content = "\n".join(part for part in texts if part) or _thoughts(row)
     return content if content and text.lower() in content.lower() else None
 
 
@@ -115,7 +118,8 @@ def _result(row: Message, content: str, timezone: str, now_us: int) -> dict[str,
 
 
 def _spread(row: Message) -> dict[str, Any]:
-    """Of a notice to the model, such as of a login, which is an object: its members stand for its content."""
+    """Messages that the server writes for the model, such as a login notice, are JSON objects. Their members are shown
+    in place of the content."""
     text = text_of(row.parts)
     if row.role != "user" or not text.startswith("{"):
         return {}

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import docstring_parser
 
 from holdfast.errors import Invalid
-from holdfast.tools.annotations import Annotations, Meaning, Schema, described_parameters, read_docstring
+from holdfast.tools.annotations import Annotations, AnnotationSchema, Schema, described_parameters, read_docstring
 
 _NAME_CHARS: Final = 64
 _GIVEN_BY_THE_SERVER: Final = frozenset({"self", "agent_state"})
@@ -57,11 +57,11 @@ def _function(module: ast.Module, name: str | None) -> Function:
     functions = [node for node in module.body if isinstance(node, Function)]
     if not functions:
         raise Invalid("The source defines no function: write one with `def` or `async def` at the top level.")
-    wanted = [node for node in functions if name is None or node.name == name]
-    if not wanted:
+    candidates = [node for node in functions if name is None or node.name == name]
+    if not candidates:
         known = ", ".join(node.name for node in functions)
         raise Invalid(f"The source defines no function named {name!r} at the top level, only: {known}.")
-    function = wanted[-1]
+    function = candidates[-1]
     if len(function.name) > _NAME_CHARS:
         raise Invalid(f"The function name {function.name!r} is longer than {_NAME_CHARS} characters: shorten it.")
     return function
@@ -81,7 +81,7 @@ def _parameters(function: Function, annotations: Annotations, described: dict[st
     for parameter, default in _signature(function):
         where = f"parameter {parameter.arg!r} of function {function.name!r}"
         annotation = parameter.annotation
-        meaning = Meaning(_like(default)) if annotation is None else annotations.read(annotation, where)
+        meaning = AnnotationSchema(_like(default)) if annotation is None else annotations.read(annotation, where)
         description = described.get(parameter.arg) or meaning.schema.get("description")
         properties[parameter.arg] = meaning.schema | ({"description": description} if description else {})
         if default is None and not meaning.optional:
@@ -90,7 +90,7 @@ def _parameters(function: Function, annotations: Annotations, described: dict[st
 
 
 def _like(default: ast.expr | None) -> Schema:
-    """What can be told of a parameter without annotation: it takes what its default is, or anything."""
+    """The schema of a parameter without annotation: the type of its default, or any type."""
     kind = _KIND_OF_DEFAULT.get(type(default.value)) if isinstance(default, ast.Constant) else None
     return {"type": kind} if kind else {}
 

@@ -1,4 +1,4 @@
-"""`store_memories` and `search_memory`: how an agent that listens keeps what was said, and one that speaks finds it.
+"""`store_memories` and `search_memory`: an agent stores parts of a transcript, and another one searches them.
 
 Their companions, `rethink_user_memory` and `finish_rethinking_memory`, are memory tools: see `core.memory`.
 """
@@ -28,17 +28,17 @@ class Chunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     context: str
 
 
-class Storing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoreArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chunks: list[Chunk]
 
 
-class Searching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SearchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     convo_keyword_queries: list[str] | None = None
     start_minutes_ago: int | None = None
     end_minutes_ago: int | None = None
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     """`keywords`: any of them is to be found."""
 
     keywords: tuple[str, ...]
@@ -46,9 +46,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     end_us: int | None
 
 
-def memories(arguments: Mapping[str, Any], transcript: str) -> list[str]:
+def parse_memories(arguments: Mapping[str, Any], transcript: str) -> list[str]:
     """The lines of each chunk, under what the agent says of them."""
-    chunks = converted(arguments, Storing).chunks
+    chunks = converted(arguments, StoreArguments).chunks
     if not chunks:
         raise ToolFailed("chunks is empty: name at least one piece of the conversation.")
     lines = transcript.splitlines()
@@ -61,20 +61,20 @@ def memories(arguments: Mapping[str, Any], transcript: str) -> list[str]:
     return ["\n".join((chunk.context, "", *lines[chunk.start_index : chunk.end_index + 1])) for chunk in chunks]
 
 
-def search(arguments: Mapping[str, Any], now_us: int) -> Wanted:
-    asked = converted(arguments, Searching)
-    keywords = tuple(dict.fromkeys(word.strip() for word in asked.convo_keyword_queries or () if word.strip()))
+def parse_search(arguments: Mapping[str, Any], now_us: int) -> MemoryQuery:
+    given = converted(arguments, SearchArguments)
+    keywords = tuple(dict.fromkeys(word.strip() for word in given.convo_keyword_queries or () if word.strip()))
     if len(keywords) > _MOST_KEYWORDS or any(len(word) > _LONGEST_KEYWORD for word in keywords):
         raise ToolFailed(
             f"convo_keyword_queries may hold {_MOST_KEYWORDS} texts of {_LONGEST_KEYWORD} characters at most."
         )
-    newer, older = asked.start_minutes_ago, asked.end_minutes_ago
+    newer, older = given.start_minutes_ago, given.end_minutes_ago
     for name, minutes in (("start_minutes_ago", newer), ("end_minutes_ago", older)):
         if minutes is not None and not 0 <= minutes <= _LONGEST_MINUTES:
             raise ToolFailed(f"{name} must be from 0 to {_LONGEST_MINUTES}, not {minutes}.")
     if newer is not None and older is not None and newer > older:
         newer, older = older, newer  # which of them is the start is easily mistaken, and the window is the same
-    return Wanted(
+    return MemoryQuery(
         keywords=keywords,
         start_us=None if older is None else now_us - older * _MINUTE_US,
         end_us=None if newer is None else now_us - newer * _MINUTE_US,

@@ -75,8 +75,6 @@ class ParsedInput(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[NewMessage, ...] = ()
     decisions: tuple[Decision, ...] | None = None
     decision_otid: str | None = None
-    # Set when the answer came in the old form, where the id may be of the approval request instead of the call.
-    legacy_request_id: str | None = None
     otids: tuple[str, ...] = ()  # the client's, in the order of the request
     request_key: str | None = None  # same otids and content; None unless every item had an otid
 
@@ -105,7 +103,6 @@ def input_of(request: LettaRequest) -> ParsedInput:
         messages=messages,
         decisions=decisions,
         decision_otid=(answer and answer.otid) or None,
-        legacy_request_id=_legacy_request_id(answer),
         otids=otids,
         request_key=_request_key(otids, messages, decisions) if len(otids) == len(items) else None,
     )
@@ -142,10 +139,6 @@ def _request_key(otids: Sequence[str], messages: Sequence[NewMessage], decisions
 
 def _is_legacy(item: ApprovalCreate) -> bool:
     return item.approvals is None and (item.approve is not None or item.approval_request_id is not None)
-
-
-def _legacy_request_id(item: ApprovalCreate | ToolReturnCreate | None) -> str | None:
-    return item.approval_request_id if isinstance(item, ApprovalCreate) and _is_legacy(item) else None
 
 
 def _decisions(item: ApprovalCreate | ToolReturnCreate) -> tuple[Decision, ...]:

@@ -170,22 +170,6 @@ class EventMessage(Envelope):
     content: NotRequired[str]
 
 
-LettaMessage = Annotated[
-    SystemMessage
-    | UserMessage
-    | AssistantMessage
-    | ReasoningMessage
-    | HiddenReasoningMessage
-    | ToolCallMessage
-    | ToolReturnMessage
-    | ApprovalRequestMessage
-    | ApprovalResponseMessage
-    | SummaryMessage
-    | EventMessage,
-    Field(discriminator="message_type"),
-]
-
-
 class Ping(Envelope):
     message_type: Literal["ping"]
 
@@ -239,11 +223,3 @@ StreamEvent = Annotated[
     | ErrorMessage,
     Field(discriminator="message_type"),
 ]
-
-
-class LettaResponse(TypedDict):
-    messages: list[LettaMessage]
-    stop_reason: StopReasonView
-    usage: UsageStatistics
-    logprobs: None
-    turns: None

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import ids
-from holdfast.core.heartbeats import only_confirms, words_of
+from holdfast.core.heartbeats import only_confirms_speech, spoken_text
 from holdfast.core.messages import (
     AnyPart,
     Approve,
@@ -35,7 +35,7 @@ from holdfast.core.messages import (
     text_of,
 )
 from holdfast.core.spec import Speaking
-from holdfast.wire.times import message_date, spoken_time, timestamp
+from holdfast.wire.times import message_date, packed_time, timestamp
 
 WireMessage = dict[str, Any]
 
@@ -165,7 +165,7 @@ def _show_assistant(message: Message, speaking: Speaking | None) -> list[WireMes
     shown = _spoken(message.parts)
     others: list[ToolCall] = []
     for call in message.calls:
-        words = words_of(call, speaking)
+        words = spoken_text(call, speaking)
         if words is None:
             others.append(call)
         else:
@@ -184,7 +184,7 @@ def _show_approval(message: Message, _: Speaking | None) -> list[WireMessage]:
 
 def _show_tool(message: Message, speaking: Speaking | None) -> list[WireMessage]:
     """That words were said is not told as well; that they were not is."""
-    told = [each for each in message.returns if not only_confirms(each, speaking)]
+    told = [each for each in message.returns if not only_confirms_speech(each, speaking)]
     if not told:
         return []
     first = told[0]
@@ -225,7 +225,7 @@ def packed_summary(message: Message) -> str:
         "type": "system_alert",
         "message": "Note: earlier messages are hidden from view because the context window is limited. "
         f"This is a summary of them:\n{text_of(message.parts)}",
-        "time": spoken_time(message.created_us),
+        "time": packed_time(message.created_us),
     }
     if stats:
         packed["compaction_stats"] = _stats(stats)

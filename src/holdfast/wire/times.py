@@ -24,7 +24,7 @@ def optional_timestamp(at_us: int | None) -> str | None:
     return None if at_us is None else timestamp(at_us)
 
 
-def spoken_time(at_us: int) -> str:
+def packed_time(at_us: int) -> str:
     """`2026-03-01 09:30:00 AM UTC+0000`: how packed messages tell the time."""
     return _moment(at_us).strftime("%Y-%m-%d %I:%M:%S %p UTC%z")
 

@@ -31,7 +31,6 @@ TOOL_TYPES: frozenset[str] = frozenset(ToolType.__args__)  # pyright: ignore[rep
 SHIPPED_TYPES = frozenset(name for name in TOOL_TYPES if name.startswith("letta_"))
 
 ReturnLimit = Annotated[int, Field(ge=1, le=1_000_000)]
-SourceType = Literal["python", "typescript"]
 
 
 class Requirement(BaseModel):

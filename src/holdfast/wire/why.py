@@ -44,7 +44,7 @@ _ENDED: Final = {
 }
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True):
+class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a run. `state` is None when its journal cannot be replayed."""
 
     run: Run
@@ -84,16 +84,16 @@ class Why(TypedDict):
     history: list[str]
 
 
-class _Standing(msgspec.Struct, frozen=True):
+class _Activity(msgspec.Struct, frozen=True):
     doing: str
     since_us: int
     waiting_for: str | None = None
     unblock: tuple[str, ...] = ()
 
 
-def why_view(story: Story) -> Why:
-    run, state = story.run, story.state
-    standing = _standing(story)
+def why_view(details: RunDetails) -> Why:
+    run, state = details.run, details.state
+    activity = _activity(details)
     return {
         "run_id": run.id,
         "agent_id": run.agent_id,
@@ -101,77 +101,77 @@ def why_view(story: Story) -> Why:
         "status": run.status,
         "stop_reason": run.stop_reason,
         "phase": state.phase.value if state else "unknown",
-        "doing": standing.doing,
-        "since": timestamp(standing.since_us),
-        "waiting_for": standing.waiting_for,
-        "unblock": list(standing.unblock),
+        "doing": activity.doing,
+        "since": timestamp(activity.since_us),
+        "waiting_for": activity.waiting_for,
+        "unblock": list(activity.unblock),
         "calls": [_call(call) for call in state.calls] if state else [],
-        "changed_secrets": list(story.changed_secrets),
-        "driver": _driver(story) if run.is_active else None,
-        "summary": _summary(story, standing),
-        "history": [f"{timestamp(at_us)}  {_happened(event)}" for at_us, event in story.events],
+        "changed_secrets": list(details.changed_secrets),
+        "driver": _driver(details) if run.is_active else None,
+        "summary": _summary(details, activity),
+        "history": [f"{timestamp(at_us)}  {_happened(event)}" for at_us, event in details.events],
     }
 
 
-def _standing(story: Story) -> _Standing:
-    run, state = story.run, story.state
-    if story.journal_removed and not run.is_active:
-        return _Standing(
+def _activity(details: RunDetails) -> _Activity:
+    run, state = details.run, details.state
+    if details.journal_removed and not run.is_active:
+        return _Activity(
             f"{_end(run)} Its journal was removed after the retention time, or to make room.", run.completed_us or 0
         )
     if state is None:
-        return _Standing(f"Its journal cannot be read. {_end(run)}", run.completed_us or run.created_us)
+        return _Activity(f"Its journal cannot be read. {_end(run)}", run.completed_us or run.created_us)
     intent = plan(state)
     if isinstance(intent, Wait):
-        return _waiting(story, intent.hold)
+        return _waiting(details, intent.hold)
     if not run.is_active:
-        return _ended(story)
+        return _ended(details)
     # `plan` is for a driver that has just arrived: to it, a started call is one that was cut off.
     started = [call for call in state.open_calls if call.status == "started"]
     if started and not state.ending:
         names = ", ".join(call.call.name for call in started)
-        return _active(story, f"Running {names}, started {_age(story)} ago.", f"{names} to return")
+        return _active(details, f"Running {names}, started {_age(details)} ago.", f"{names} to return")
     match intent:
         case CallModel():
-            return _thinking(story, state, intent)
+            return _thinking(details, state, intent)
         case Compact(trigger):
             doing = f"Summarising the oldest messages, to make room ({trigger.replace('_', ' ')})."
-            return _active(story, doing, f"{state.frozen_spec.model.handle} to summarise")
+            return _active(details, doing, f"{state.frozen_spec.model.handle} to summarise")
         case CallTools(calls):
-            return _active(story, f"About to run {', '.join(call.call.name for call in calls)}.", None)
+            return _active(details, f"About to run {', '.join(call.call.name for call in calls)}.", None)
         case Settle():
-            return _active(story, "Writing down the end of calls that will not run.", None)
+            return _active(details, "Writing down the end of calls that will not run.", None)
         case _:
-            return _active(story, "Writing down what just happened.", None)
+            return _active(details, "Writing down what just happened.", None)
 
 
-def _thinking(story: Story, state: RunState, intent: CallModel) -> _Standing:
+def _thinking(details: RunDetails, state: RunState, intent: CallModel) -> _Activity:
     handle, tries = state.frozen_spec.model.handle, state.frozen_spec.retries + 1
-    left_us = story.last_us + intent.pause_ms * 1_000 - story.now_us
+    left_us = details.last_us + intent.pause_ms * 1_000 - details.now_us
     if intent.pause_ms and left_us > 0:
         reason = next(
-            (_detail(event.error) for _, event in reversed(story.events) if isinstance(event, ModelFailed)), ""
+            (_detail(event.error) for _, event in reversed(details.events) if isinstance(event, ModelFailed)), ""
         )
         doing = f"Waiting {_seconds(left_us)} before try {intent.attempt} of {tries} of {handle}, because {reason}"
-        return _active(story, doing, f"{_seconds(left_us)} to pass")
+        return _active(details, doing, f"{_seconds(left_us)} to pass")
     again = f", try {intent.attempt} of {tries}," if intent.attempt > 1 else ""
     # The pause is no part of the try that follows it.
-    running = _seconds(story.now_us - story.last_us - intent.pause_ms * 1_000)
+    running = _seconds(details.now_us - details.last_us - intent.pause_ms * 1_000)
     doing = f"Model call {intent.number} of {handle}{again} has been running for {running}."
-    return _active(story, doing, f"{handle} to reply")
+    return _active(details, doing, f"{handle} to reply")
 
 
-def _active(story: Story, doing: str, waiting_for: str | None) -> _Standing:
-    run = story.run
+def _active(details: RunDetails, doing: str, waiting_for: str | None) -> _Activity:
+    run = details.run
     if run.cancel_asked_us is not None:
-        asked = _seconds(story.now_us - run.cancel_asked_us)
+        asked = _seconds(details.now_us - run.cancel_asked_us)
         doing = f"Stopping: a cancel was asked for {asked} ago. {doing}"
     cancel = f"To stop it: {_cancel(run)}."
-    return _Standing(doing, story.last_us, waiting_for, (f"Nobody needs to do anything: {_driver(story)}.", cancel))
+    return _Activity(doing, details.last_us, waiting_for, (f"Nobody needs to do anything: {_driver(details)}.", cancel))
 
 
-def _waiting(story: Story, hold: Hold) -> _Standing:
-    run = story.run
+def _waiting(details: RunDetails, hold: Hold) -> _Activity:
+    run = details.run
     asked = [held for held in hold.calls if held.asks]
     names = ", ".join(held.call.name for held in asked)
     answers = [
@@ -183,20 +183,20 @@ def _waiting(story: Story, hold: Hold) -> _Standing:
     body = json.dumps({"messages": [{"type": "approval", "approvals": answers}]}, ensure_ascii=False)
     shown = "; ".join(f"{held.call.name} {held.call.arguments}" for held in asked)
     someone = "the client to run" if all(held.client for held in asked) else "a person to approve or deny"
-    changed = ", ".join(story.changed_secrets)
+    changed = ", ".join(details.changed_secrets)
     warning = f" Secrets of the agent were changed since it was asked: {changed}." if changed else ""
-    return _Standing(
+    return _Activity(
         f"Waiting for {someone}: {shown}. Nothing runs meanwhile, and nothing times out.{warning}",
-        story.last_us,
+        details.last_us,
         f"{someone} {names}",
         (f"Answer with POST {_messages(run)} {body}.", f"Or withdraw the request: {_cancel(run)}."),
     )
 
 
-def _ended(story: Story) -> _Standing:
-    successor = next((event.by_run for _, event in reversed(story.events) if isinstance(event, Resumed)), None)
+def _ended(details: RunDetails) -> _Activity:
+    successor = next((event.by_run for _, event in reversed(details.events) if isinstance(event, Resumed)), None)
     carried_on = f" The request was answered, and run {successor} carries on." if successor else ""
-    return _Standing(_end(story.run) + carried_on, story.run.completed_us or story.last_us)
+    return _Activity(_end(details.run) + carried_on, details.run.completed_us or details.last_us)
 
 
 def _end(run: Run) -> str:
@@ -208,22 +208,22 @@ def _end(run: Run) -> str:
     return f"It {run.status}: {reason}." + (f" {said}" if said else "")
 
 
-def _driver(story: Story) -> str:
-    run = story.run
+def _driver(details: RunDetails) -> str:
+    run = details.run
     if run.lease_owner is None:
         return "no worker drives it now, and the next free one will take it over"
-    if run.lease_expires_us is not None and run.lease_expires_us < story.now_us:
+    if run.lease_expires_us is not None and run.lease_expires_us < details.now_us:
         return f"its worker {run.lease_owner} is gone, and another will take it over"
     return f"{run.lease_owner} drives it (lease {run.lease})"
 
 
-def _summary(story: Story, standing: _Standing) -> str:
-    run = story.run
-    if run.is_active or standing.waiting_for:
-        since = timestamp(standing.since_us)
-        unblock = "".join(f"\n  {sentence}" for sentence in standing.unblock)
-        return f"Run {run.id} is not over. {standing.doing} Since {since}.{unblock}"
-    return f"Run {run.id} is over since {timestamp(standing.since_us)}. {standing.doing}"
+def _summary(details: RunDetails, activity: _Activity) -> str:
+    run = details.run
+    if run.is_active or activity.waiting_for:
+        since = timestamp(activity.since_us)
+        unblock = "".join(f"\n  {sentence}" for sentence in activity.unblock)
+        return f"Run {run.id} is not over. {activity.doing} Since {since}.{unblock}"
+    return f"Run {run.id} is over since {timestamp(activity.since_us)}. {activity.doing}"
 
 
 def _detail(error: dict[str, Any]) -> str:
@@ -248,8 +248,8 @@ def _cancel(run: Run) -> str:
     return f'POST /v1/agents/{run.agent_id}/messages/cancel {{"run_ids": ["{run.id}"]}}'
 
 
-def _age(story: Story) -> str:
-    return _seconds(story.now_us - story.last_us)
+def _age(details: RunDetails) -> str:
+    return _seconds(details.now_us - details.last_us)
 
 
 def _seconds(duration_us: int) -> str:
@@ -262,8 +262,8 @@ def _happened(event: AnyEvent) -> str:
             begun = f"started with {len(input_ids)} message(s) for {spec.model.handle}"
             return begun + (f", to carry on {', '.join(call.call.name for call in resumes)}" if resumes else "")
         case ModelReplied(_, calls, finish, usage):
-            wanted = ", ".join(f"{call.call.name} ({call.verdict})" for call in calls) or "nothing more"
-            return f"the model replied ({finish}, {usage.total_tokens} tokens) and asked for {wanted}"
+            calls_text = ", ".join(f"{call.call.name} ({call.verdict})" for call in calls) or "nothing more"
+            return f"the model replied ({finish}, {usage.total_tokens} tokens) and asked for {calls_text}"
         case ModelFailed(_, error, retry_in_ms=int(pause_ms)):
             return f"a try failed, and another follows after {_seconds(pause_ms * 1_000)}: {_detail(error)}"
         case ModelFailed(_, error, overflow=True):

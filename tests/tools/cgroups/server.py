@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools.sandbox import forkserver
-from holdfast.tools.sandbox.forkserver import ForkServerSandbox
+from holdfast.tools.sandbox import fork_server_client
+from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 from tests.tools.modes import MODES, job
 
 
 async def main() -> None:
-    sandbox = ForkServerSandbox(walls=MODES["namespaces"])
+    sandbox = ForkServerSandbox(layers=MODES["namespaces"])
     assert "cgroups" in await sandbox.warm()
     assert sandbox._cgroup is not None
     await sandbox.run(job("def f():\n    return 'done'\n"))
@@ -27,5 +27,5 @@ if __name__ == "__main__":
     if sys.argv[1]:
         Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
     with pytest.MonkeyPatch.context() as patient:
-        patient.setattr(forkserver, "_START_S", 300.0)  # an emulated processor is slow
+        patient.setattr(fork_server_client, "_START_S", 300.0)  # an emulated processor is slow
         asyncio.run(main())

@@ -17,9 +17,9 @@ import pytest_asyncio
 
 from holdfast.core.egress import Egress
 from holdfast.tools.base import Job
-from holdfast.tools.sandbox import forkserver
-from holdfast.tools.sandbox.contract import EgressConfig, Limits, Walls
-from holdfast.tools.sandbox.forkserver import ForkServerSandbox
+from holdfast.tools.sandbox import fork_server_client
+from holdfast.tools.sandbox.contract import EgressConfig, IsolationLayers, Limits
+from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 from tests.tools.modes import MODES, text_of
 from tests.tools.modes import job as job_within
 
@@ -99,10 +99,10 @@ class Held(NamedTuple):
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["bubblewrap", "namespaces only", "process"])
 async def sandbox(request: pytest.FixtureRequest) -> AsyncGenerator[ForkServerSandbox]:
     made = ForkServerSandbox(
-        walls=MODES[request.param],
+        layers=MODES[request.param],
         limits=LIMITS,
         egress=EgressConfig(policy=Egress("all")),
-        unsafe=True,  # an ordinary process of an ordinary user has no wall against signals before Linux 6.12
+        unsafe=True,  # an ordinary process of an ordinary user has no isolation against signals before Linux 6.12
     )
     try:
         isolation = (await started(made)).split("+")
@@ -118,7 +118,7 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncGenerator[ForkServerSa
 
 async def started(sandbox: ForkServerSandbox) -> str:
     with pytest.MonkeyPatch.context() as patient:
-        patient.setattr(forkserver, "_START_S", 300.0)  # an emulated processor is slow
+        patient.setattr(fork_server_client, "_START_S", 300.0)  # an emulated processor is slow
         return await sandbox.warm()
 
 
@@ -208,8 +208,8 @@ async def test_a_tool_cannot_lift_its_limits(sandbox: ForkServerSandbox) -> None
 
 
 async def test_limits_that_a_tool_could_lift_are_not_announced() -> None:
-    open_to_all = Walls(bubblewrap=False, namespaces=False, landlock=False, own_users=False)
-    sandbox = ForkServerSandbox(walls=open_to_all, unsafe=True)
+    open_to_all = IsolationLayers(bubblewrap=False, namespaces=False, landlock=False, own_users=False)
+    sandbox = ForkServerSandbox(layers=open_to_all, unsafe=True)
     try:
         isolation = (await started(sandbox)).split("+")
         assert sandbox._cgroup is not None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from holdfast.actions.queries import Page, read_page
 from holdfast.actions.threads.find import DEFAULT, require_thread
-from holdfast.core.fusion import fused
+from holdfast.core.fusion import fuse_rankings
 from holdfast.core.heartbeats import visible_text
 from holdfast.core.messages import Message
 from holdfast.core.moments import moments
@@ -99,7 +99,7 @@ async def search_stored(database: Database, request: MessageSearch) -> list[Mess
     """Stored messages of any role, newest first."""
     roles = None if request.roles is None else tuple(request.roles)
     found = await database.read_long(lambda tx: _find(tx, request, roles))
-    return message_hits(found, [score for _, score in fused([[row.message.id for row in found]])])
+    return message_hits(found, [score for _, score in fuse_rankings([[row.message.id for row in found]])])
 
 
 async def _find(

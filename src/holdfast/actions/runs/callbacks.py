@@ -103,7 +103,7 @@ class Callbacks:
         if tried.error or tried.again:
             log.warning("the callback of run %s failed: %s", run.id, tried.error or f"status {tried.status_code}")
         await self._database.write(
-            lambda tx: runs.callback_tried(
+            lambda tx: runs.record_callback_attempt(
                 tx, run.id, sent_us=now_us, status_code=tried.status_code, error=tried.error, again_us=again_us
             )
         )

@@ -23,7 +23,7 @@ from holdfast.store import agents, holds, journal, runs, steps, tools, traces
 from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.approvals import WaitingApproval, approval_view
 from holdfast.wire.runs import RunMetricsView, RunUsageView, run_metrics_view, run_usage_view
-from holdfast.wire.why import Story
+from holdfast.wire.why import RunDetails
 
 # A client may ask for the stream of a message whose request is still on its way here.
 _OTID_WAITS_S: Final = (0.25, 0.5, 1.0)
@@ -62,7 +62,7 @@ async def read_run(database: Database, run_id: str) -> Run:
 async def read_usage(database: Database, run_id: str) -> RunUsageView:
     async def read(tx: Transaction) -> RunUsageView:
         await runs.get(tx, run_id)
-        spent = await runs.spent(tx, run_id)
+        spent = await runs.totals(tx, run_id)
         return run_usage_view(spent.usage, spent.cost_usd)
 
     return await database.read(read)
@@ -163,12 +163,12 @@ async def _of_otid(database: Database, thread_id: str, otid: str) -> Run:
     raise NotFound(f"No run found for otid={otid}")
 
 
-async def explain_run(database: Database, run_id: str, now_us: int) -> Story:
+async def explain_run(database: Database, run_id: str, now_us: int) -> RunDetails:
     """What is known of a run, so that what it does or waits for can be put into words."""
-    return await database.read(lambda tx: _story(tx, run_id, now_us))
+    return await database.read(lambda tx: _run_details(tx, run_id, now_us))
 
 
-async def _story(tx: Transaction, run_id: str, now_us: int) -> Story:
+async def _run_details(tx: Transaction, run_id: str, now_us: int) -> RunDetails:
     run = await runs.get(tx, run_id)
     texts = await journal.load_timed(tx, run_id)
     state: RunState | None = None
@@ -179,7 +179,7 @@ async def _story(tx: Transaction, run_id: str, now_us: int) -> Story:
         # The one run most in need of an explanation must not be the one that cannot be asked about.
         log.warning("the journal of run %s cannot be replayed: %s", run_id, error)
         events = []
-    return Story(
+    return RunDetails(
         run=run,
         state=state,
         events=events,

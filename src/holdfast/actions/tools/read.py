@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.core.records import Tool
-from holdfast.core.words import asked_words
+from holdfast.core.words import query_words
 from holdfast.store import agents as agent_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.paging import Page
@@ -49,7 +49,7 @@ def matching(tools: Iterable[Tool], query: str | None, tags: Iterable[str]) -> l
     A query that has no words, such as of signs only, is looked for as it stands.
     """
     text = (query or "").strip().lower()
-    words, wanted = asked_words(text) or ([text] if text else []), set(tags)
+    words, wanted = query_words(text) or ([text] if text else []), set(tags)
     found = [
         (score, tool)
         for tool in tools

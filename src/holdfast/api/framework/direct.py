@@ -47,7 +47,7 @@ class _Arguments:
         self.body: tuple[str, type[BaseModel]] | None = None
         self.query: dict[str, Any] = {}
         self.lists: set[str] = set()
-        self.made: list[tuple[str, Callable[..., Any], tuple[str, ...]]] = []  # of query parameters, by `Depends`
+        self.made: list[tuple[str, Callable[..., Any], type[BaseModel]]] = []  # of query parameters, by `Depends`
 
     def take(self, name: str, parameter: inspect.Parameter) -> bool:
         wanted = parameter.annotation
@@ -58,10 +58,7 @@ class _Arguments:
         elif inspect.isclass(wanted) and issubclass(wanted, BaseModel) and self.body is None:
             self.body = name, wanted
         elif _is_query(wanted):
-            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-            self.query[name] = (wanted, default)
-            if _holds_list(wanted):
-                self.lists.add(name)
+            self.query[name] = self._field(name, parameter)
         elif (make := _dependency(wanted)) is not None:
             return self._take_made(name, make)
         else:
@@ -70,10 +67,16 @@ class _Arguments:
 
     def _take_made(self, name: str, make: Callable[..., Any]) -> bool:
         parameters = inspect.signature(make, eval_str=True).parameters
-        self.made.append((name, make, tuple(parameters)))
-        return not inspect.iscoroutinefunction(make) and all(
-            _is_query(parameter.annotation) and self.take(taken, parameter) for taken, parameter in parameters.items()
-        )
+        if inspect.iscoroutinefunction(make) or not all(_is_query(each.annotation) for each in parameters.values()):
+            return False
+        fields: dict[str, Any] = {taken: self._field(taken, parameter) for taken, parameter in parameters.items()}
+        self.made.append((name, make, create_model("Query", **fields)))
+        return True
+
+    def _field(self, name: str, parameter: inspect.Parameter) -> tuple[Any, Any]:
+        if _holds_list(parameter.annotation):
+            self.lists.add(name)
+        return parameter.annotation, ... if parameter.default is inspect.Parameter.empty else parameter.default
 
 
 def _way(endpoint: Endpoint, arguments: _Arguments) -> Direct:
@@ -88,8 +91,12 @@ def _way(endpoint: Endpoint, arguments: _Arguments) -> Direct:
             return receive
         unread = receive
         try:
-            if query is not None:
-                given.update(query.model_validate(_asked(scope, lists)).__dict__)
+            if query is not None or made:
+                asked = _asked(scope, lists)
+                if query is not None:
+                    given.update(query.model_validate(asked).__dict__)
+                for name, make, model_of_query in made:
+                    given[name] = make(**model_of_query.model_validate(asked).__dict__)
             if read_body is not None:
                 message = await receive()
                 unread = _again(message, receive)
@@ -98,8 +105,6 @@ def _way(endpoint: Endpoint, arguments: _Arguments) -> Direct:
                 given[body_name] = read_body(message["body"])
         except ValidationError:
             return unread
-        for name, make, taken in made:
-            given[name] = make(**{each: given.pop(each) for each in taken})
         for name, read in from_scope:
             given[name] = read(scope)
         response = await endpoint(**given)

@@ -24,12 +24,10 @@ from holdfast.errors import BadReply, ModelError, Refused
 from holdfast.llm import failures
 from holdfast.llm.anthropic.payload import betas, messages_payload
 from holdfast.llm.base import ModelInfo, ModelRequest
-from holdfast.llm.call_arguments import NOT_JSON
-from holdfast.llm.call_ids import CallIds
+from holdfast.llm.broken_json import NOT_JSON, repaired
 from holdfast.llm.endpoint import Endpoint, headers_of
 from holdfast.llm.http import Http, shown, without_key
-from holdfast.llm.tool_names import own_name, renamed
-from holdfast.llm.utf8_repair import mended
+from holdfast.llm.tool_calls import CallIds, own_name, own_names
 
 PATH: Final = "/v1/messages"
 # `pause_turn` comes only from tools that the vendor runs, which are never offered: nothing is left to continue.
@@ -63,7 +61,7 @@ class AnthropicModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
         payload = self.payload(request)
-        reply = _Reply(self._endpoint, CallIds(request), renamed(request.tools))
+        reply = _Reply(self._endpoint, CallIds(request), own_names(request.tools))
         body, headers = msgspec.json.encode(payload), self._headers(payload)
         sent = self._http.events(self._endpoint, PATH, body, headers, is_last=lambda _: reply.is_finished)
         async with aclosing(sent) as groups:
@@ -219,11 +217,11 @@ class _Reply:
         try:
             return _decode_event(data)
         except NOT_JSON:
-            return self._mended(data)
+            return self._repaired(data)
 
-    def _mended(self, data: bytes) -> _Event | None:
+    def _repaired(self, data: bytes) -> _Event | None:
         try:
-            return mended(_decode_event, data)
+            return repaired(_decode_event, data)
         except msgspec.ValidationError as error:
             if _kind(data) in _KNOWN:
                 raise BadReply(f"{self._vendor} sent an event that cannot be understood: {error}") from error
@@ -249,29 +247,29 @@ class _Reply:
             return (CallDelta(block.index, arguments=piece.partial_json),)
         return ()
 
-    def _begin(self, index: int, said: msgspec.Raw) -> Sequence[Delta]:
+    def _begin(self, index: int, block: msgspec.Raw) -> Sequence[Delta]:
         try:
-            match _decode_kind(said).type:
+            match _decode_kind(block).type:
                 case "text":
-                    text = msgspec.json.decode(said, type=_TextBlock).text
+                    text = msgspec.json.decode(block, type=_TextBlock).text
                     return (TextDelta(text),) if text else ()
                 case "thinking":
-                    thinking = self._open[index] = msgspec.json.decode(said, type=_ThinkingBlock)
+                    thinking = self._open[index] = msgspec.json.decode(block, type=_ThinkingBlock)
                     return (ReasoningDelta(thinking.thinking),) if thinking.thinking else ()
                 case "redacted_thinking":
-                    return (RedactedDelta(msgspec.json.decode(said, type=_RedactedBlock).data),)
+                    return (RedactedDelta(msgspec.json.decode(block, type=_RedactedBlock).data),)
                 case "tool_use":
-                    return self._begin_call(index, msgspec.json.decode(said, type=_CallBlock))
+                    return self._begin_call(index, msgspec.json.decode(block, type=_CallBlock))
                 case _:
                     return ()  # what the vendor's own tools do
         except NOT_JSON as error:
             raise BadReply(f"{self._vendor} began a block that cannot be understood: {error}") from error
 
-    def _begin_call(self, index: int, said: _CallBlock) -> Sequence[Delta]:
-        given = said.input if bytes(said.input) != b"null" else _NOTHING
+    def _begin_call(self, index: int, block: _CallBlock) -> Sequence[Delta]:
+        given = block.input if bytes(block.input) != b"null" else _NOTHING
         call = self._open[index] = _OpenCall(self._calls, given)
         self._calls += 1
-        return (CallDelta(call.index, self._call_ids.own(said.id), own_name(said.name, self._names)),)
+        return (CallDelta(call.index, self._call_ids.own(block.id), own_name(block.name, self._names)),)
 
     def _end(self, index: int) -> Sequence[Delta]:
         block = self._open.pop(index, None)
@@ -282,10 +280,10 @@ class _Reply:
             return (ReasoningDelta("", block.signature) if block.thinking else OmittedDelta(block.signature),)
         return ()
 
-    def _stop(self, said: _Piece) -> Sequence[Delta]:
-        self._stop_reason = said.stop_reason or self._stop_reason
-        self._stopped = said.stop_details or self._stopped
-        usage = self._usage() if said.stop_reason == "refusal" else None
+    def _stop(self, piece: _Piece) -> Sequence[Delta]:
+        self._stop_reason = piece.stop_reason or self._stop_reason
+        self._stopped = piece.stop_details or self._stopped
+        usage = self._usage() if piece.stop_reason == "refusal" else None
         return (UsageDelta(usage),) if usage else ()
 
     def _finish(self) -> Sequence[Delta]:
@@ -300,8 +298,8 @@ class _Reply:
         return deltas
 
     def _why(self) -> str:
-        said = self._stopped and (self._stopped.explanation or self._stopped.category)
-        return f": {said.rstrip('.')}" if said else ""
+        reason = self._stopped and (self._stopped.explanation or self._stopped.category)
+        return f": {reason.rstrip('.')}" if reason else ""
 
     def _count(self, counts: _Counts | None) -> None:
         if counts is None:

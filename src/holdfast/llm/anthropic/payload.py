@@ -35,13 +35,12 @@ from holdfast.llm.anthropic.turns import (
     text,
     thinks_in_this_turn,
 )
-from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
+from holdfast.llm.base import CONTINUE, ModelInfo, ModelRequest, NamedTool, ToolSchema
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.json_prompt import json_in_words, schema_in
-from holdfast.llm.tool_names import sent_name
+from holdfast.llm.tool_calls import sent_name
 
 DEFAULT_MAX_TOKENS: Final = 4_096
-CONTINUE: Final = "[Continue.]"
 INTERLEAVED: Final = "interleaved-thinking-2025-05-14"
 BINDING: Final = "thinking-binding-controls-2026-08-01"
 LONG_CONTEXT: Final = "context-1m-2025-08-07"
@@ -101,8 +100,8 @@ def betas(endpoint: Endpoint, info: ModelInfo, payload: dict[str, Any]) -> list[
 
 
 def _wanted_thinking(request: ModelRequest, info: ModelInfo, traits: Traits) -> Thinking:
-    said: dict[str, Any] = request.settings.get("thinking") or {}
-    budget, wanted = said.get("budget_tokens"), said.get("type")
+    thinking: dict[str, Any] = request.settings.get("thinking") or {}
+    budget, wanted = thinking.get("budget_tokens"), thinking.get("type")
     if wanted == "disabled" and traits.off != "never":
         return Thinking() if traits.off == "unmentioned" else Thinking({"type": traits.off})
     if wanted is None and not (traits.thinks or info.abilities.reasoning):
@@ -125,8 +124,8 @@ def _adaptive(traits: Traits) -> dict[str, Any]:
 
 def _limits(request: ModelRequest, info: ModelInfo, thinking: Thinking) -> tuple[int, Thinking]:
     """`max_tokens` counts the thinking too, and is never more than was asked for: the thinking has to fit in."""
-    said, ceiling = request.max_output_tokens, info.max_output_tokens
-    most = said or ceiling or DEFAULT_MAX_TOKENS + thinking.budget
+    requested, ceiling = request.max_output_tokens, info.max_output_tokens
+    most = requested or ceiling or DEFAULT_MAX_TOKENS + thinking.budget
     if ceiling is not None:
         most = min(most, ceiling)
     if not thinking.budget:
@@ -189,8 +188,8 @@ def _ended(
     messages: list[Message], request: ModelRequest, traits: Traits, *, forced: bool, thinking: Thinking
 ) -> list[Message]:
     """The conversation with its cache marks, and with an end that the model accepts."""
-    spoken = [message for message in messages if message["role"] == "user"]
-    for message in spoken[-2:]:
+    of_users = [message for message in messages if message["role"] == "user"]
+    for message in of_users[-2:]:
         message["content"][-1]["cache_control"] = _MARK
     last = messages[-1]
     if last["role"] == "assistant":

@@ -24,8 +24,7 @@ from holdfast.core.messages import (
     Turn,
     content_text,
 )
-from holdfast.llm.call_arguments import sent_object
-from holdfast.llm.tool_names import sent_name
+from holdfast.llm.tool_calls import sent_name, sent_object
 
 Block = dict[str, Any]
 
@@ -53,7 +52,7 @@ def messages_of(turns: tuple[Turn, ...], *, with_thinking: bool, with_images: bo
         elif turn.role == "tool":
             blocks = [_result(part, with_images) for part in turn.parts if isinstance(part, ToolReturn)]
         else:
-            blocks = _spoken(turn.parts, with_images) or [text(EMPTY_MESSAGE)]
+            blocks = _content_blocks(turn.parts, with_images) or [text(EMPTY_MESSAGE)]
         if messages and messages[-1]["role"] == role:
             messages[-1]["content"] += blocks
         elif blocks:
@@ -61,8 +60,8 @@ def messages_of(turns: tuple[Turn, ...], *, with_thinking: bool, with_images: bo
     return messages or [{"role": "user", "content": [text(EMPTY_MESSAGE)]}]
 
 
-def text(said: str) -> Block:
-    return {"type": "text", "text": said}
+def text(content: str) -> Block:
+    return {"type": "text", "text": content}
 
 
 def is_thinking(block: Block) -> bool:
@@ -107,7 +106,7 @@ def clean_id(call_id: str) -> str:
 
 
 def _assistant(turn: Turn, with_thinking: bool) -> list[Block]:
-    blocks = [block for part in turn.parts if (block := _said(part)) is not None]
+    blocks = [block for part in turn.parts if (block := _reply_block(part)) is not None]
     if not with_thinking:
         blocks = [block for block in blocks if not is_thinking(block)]
     # Thinking that led to nothing is refused as the end of a message.
@@ -116,15 +115,15 @@ def _assistant(turn: Turn, with_thinking: bool) -> list[Block]:
     return blocks
 
 
-def _said(part: AnyPart) -> Block | None:
+def _reply_block(part: AnyPart) -> Block | None:
     match part:
         case Text() if part.text.strip():
             return text(part.text)
         case ToolCall():
             shown = sent_object(part.arguments)
             return {"type": "tool_use", "id": clean_id(part.id), "name": sent_name(part.name), "input": shown}
-        case Reasoning(said, signature) if signature:
-            return {"type": "thinking", "thinking": said, "signature": signature}
+        case Reasoning(thought, signature) if signature:
+            return {"type": "thinking", "thinking": thought, "signature": signature}
         case OmittedReasoning(signature) if signature:
             return {"type": "thinking", "thinking": "", "signature": signature}
         case RedactedReasoning(data):
@@ -133,7 +132,7 @@ def _said(part: AnyPart) -> Block | None:
             return None
 
 
-def _spoken(parts: tuple[AnyPart, ...], with_images: bool) -> list[Block]:
+def _content_blocks(parts: tuple[AnyPart, ...], with_images: bool) -> list[Block]:
     blocks: list[Block] = []
     for part in parts:
         if isinstance(part, Text):
@@ -157,10 +156,10 @@ def _result(part: ToolReturn, with_images: bool) -> Block:
         return result | {"content": _text_only(part.content), "is_error": True}
     if isinstance(part.content, str):
         return result | {"content": part.content} if part.content.strip() else result
-    blocks = _spoken(part.content, with_images)
+    blocks = _content_blocks(part.content, with_images)
     return result | {"content": blocks} if blocks else result
 
 
 def _text_only(content: Content) -> str:
-    said = content_text(content)
-    return said if said.strip() else NO_OUTPUT
+    output = content_text(content)
+    return output if output.strip() else NO_OUTPUT

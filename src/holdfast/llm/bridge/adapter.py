@@ -1,4 +1,4 @@
-"""Vendors for which we have no adapter of our own: OpenAI Responses, Gemini, Bedrock, Mistral, Cohere.
+"""Vendors for which we have no adapter of our own: OpenAI Responses, Gemini, Bedrock, Cohere.
 
 pydantic-ai and the SDKs below it take seconds to import, so nothing of them is loaded until such a model is asked.
 """

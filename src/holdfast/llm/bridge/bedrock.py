@@ -1,4 +1,4 @@
-"""Models at Amazon Bedrock. Its SDK signs and understands; what it would send goes over our line."""
+"""Models at Amazon Bedrock. Its SDK signs and understands; what it would send goes through our HTTP client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.core.messages import Reasoning, RedactedReasoning
 from holdfast.errors import AuthRejected, Refused
 from holdfast.llm.anthropic.traits import DEFAULT_BUDGET, LEAST_BUDGET, Traits, traits_of
 from holdfast.llm.base import ModelInfo, ModelRequest
-from holdfast.llm.bridge.bedrock_stream import Carrier, HeardSigned
+from holdfast.llm.bridge.bedrock_stream import Carrier, SignedTap
 from holdfast.llm.bridge.vendor import Vendor, common_settings
 from holdfast.llm.endpoint import Endpoint
 
@@ -37,7 +37,7 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
         model=model,
         settings=lambda request: _settings(request, traits_of(info.name)),
         wants=_is_event,
-        hears=HeardSigned,
+        tap=SignedTap,
         errors={BotoCoreError: Refused},
         bare="signature",
         redacts=True,
@@ -88,10 +88,10 @@ def _settings(request: ModelRequest, traits: Traits) -> ModelSettings:
 
 def _thinking(request: ModelRequest, traits: Traits) -> dict[str, Any] | None:
     """None: not asked for, or no room for it in the longest reply that is asked for."""
-    said: dict[str, Any] = request.settings.get("thinking") or {}
-    if said.get("type") != "enabled":
+    thinking: dict[str, Any] = request.settings.get("thinking") or {}
+    if thinking.get("type") != "enabled":
         return None
-    budget = said.get("budget_tokens") or 0
+    budget = thinking.get("budget_tokens") or 0
     if traits.adaptive and not (budget and traits.budgets):
         return {"type": "adaptive"}
     budget = max(LEAST_BUDGET, budget or DEFAULT_BUDGET)

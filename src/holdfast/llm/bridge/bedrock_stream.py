@@ -1,15 +1,21 @@
-"""Requests that Amazon's SDK has signed, carried over our line.
+"""Requests that Amazon's SDK has signed, sent by our own HTTP client.
 
 The SDK blocks a thread for every reply, on a socket that only that thread can let go of. So it is left its signatures
-and its words, and nothing is sent by it: what it would send goes out on our line, from the event loop, and the thread
-waits for that. Giving up a reply lets go of both.
+and its words, and nothing is sent by it: what it would send goes out through our client, from the event loop, and
+the thread waits for that. Giving up a reply lets go of both.
+
+The reply is a stream in Amazon's framing: lengths, headers, a payload, and sums over all of it.
+A frame is `total length, length of the headers, sum of these two, headers, payload, sum of everything before`; numbers
+are big-endian. A header is `length of its name, name, type, value`; names of events and errors are texts, type 7.
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final, TypeVar, cast
+from zlib import crc32
 
 import httpx2
 import msgspec
@@ -18,9 +24,8 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 
 from holdfast.errors import BadReply
 from holdfast.llm import failures
-from holdfast.llm.bridge.frames import Frame, FrameReader
-from holdfast.llm.bridge.response_tap import HEARING, ResponseTap, Reworded, Wants
-from holdfast.llm.call_arguments import NOT_JSON
+from holdfast.llm.bridge.response_tap import CURRENT_TAP, ResponseTap, Reworded, Wants
+from holdfast.llm.broken_json import NOT_JSON
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import not_a_stream, without_key
 
@@ -29,9 +34,14 @@ _THREADS: Final = 1_000
 _SHOWN_BYTES: Final = 64 * 1024
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 T = TypeVar("T")
+_PRELUDE: Final = struct.Struct("!III")
+_SUM: Final = struct.Struct("!I")
+_LARGEST: Final = 24 * 1024 * 1024  # the vendor's own limit
+_TEXT: Final = 7
+_LENGTH: Final = struct.Struct("!H")
 
 
-class HeardSigned(ResponseTap):
+class SignedTap(ResponseTap):
     """A reply in frames, waited for by threads."""
 
     def __init__(self, endpoint: Endpoint, wants: Wants, reworded: Reworded) -> None:
@@ -84,12 +94,12 @@ class HeardSigned(ResponseTap):
         await super().hang_up()
 
     def _passed_frame(self, frame: Frame) -> bytes:
-        said = self._content(frame)
+        content = self._content(frame)
         failed = frame.headers.get(":exception-type") or frame.headers.get(":error-code")
         if failed is not None:
-            message = said.get("message") or frame.headers.get(":error-message") or failed
+            message = content.get("message") or frame.headers.get(":error-message") or failed
             raise failures.failure(self._endpoint.provider_name, (failed,), str(message))
-        self._note_figures(said)
+        self._note_figures(content)
         return frame.raw if self._wants({"type": frame.headers.get(":event-type")}) else b""
 
     def _content(self, frame: Frame) -> dict[str, Any]:
@@ -111,25 +121,25 @@ class Carrier:
         self._client = client
 
     def __call__(self, request: AWSPreparedRequest, **_: object) -> AWSResponse:
-        heard = HEARING.get()
-        assert isinstance(heard, HeardSigned)
+        tap = CURRENT_TAP.get()
+        assert isinstance(tap, SignedTap)
         prepared = cast("Any", request)
-        asked = self._client.build_request(
+        sent = self._client.build_request(
             prepared.method, prepared.url, headers=_texts(prepared.headers), content=prepared.body
         )
-        answer = heard.wait_for(lambda: self._client.send(asked, stream=True))
-        return AWSResponse(prepared.url, answer.status_code, dict(answer.headers), _Body(answer, heard))
+        answer = tap.wait_for(lambda: self._client.send(sent, stream=True))
+        return AWSResponse(prepared.url, answer.status_code, dict(answer.headers), _Body(answer, tap))
 
 
 class _Body:
     """As much of a urllib3 response as the SDK looks at."""
 
-    def __init__(self, answer: httpx2.Response, heard: HeardSigned) -> None:
+    def __init__(self, answer: httpx2.Response, tap: SignedTap) -> None:
         self._chunks = aiter(answer.aiter_raw())
-        self._heard = heard
+        self._tap = tap
 
     def stream(self) -> Iterator[bytes]:
-        while (chunk := self._heard.wait_for(self._next)) is not None:
+        while (chunk := self._tap.wait_for(self._next)) is not None:
             yield chunk
 
     def close(self) -> None:
@@ -141,3 +151,46 @@ class _Body:
 
 def _texts(headers: Mapping[str, str | bytes]) -> dict[str, str]:
     return {name: value.decode() if isinstance(value, bytes) else value for name, value in headers.items()}
+
+
+class Frame(msgspec.Struct, frozen=True):
+    headers: dict[str, str]
+    payload: bytes
+    raw: bytes
+
+
+class FrameReader:
+    """Raises ValueError for bytes that are not frames."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    @property
+    def is_amid_a_frame(self) -> bool:
+        return bool(self._held)
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        self._held += chunk
+        while len(self._held) >= _PRELUDE.size:
+            total, headers, checksum = _PRELUDE.unpack_from(self._held)
+            if checksum != crc32(self._held[:8]) or not _PRELUDE.size + headers + _SUM.size <= total <= _LARGEST:
+                raise ValueError("its beginning is not that of a frame")
+            if len(self._held) < total:
+                return
+            raw, self._held = self._held[:total], self._held[total:]
+            if _SUM.unpack(raw[-4:])[0] != crc32(raw[:-4]):
+                raise ValueError("its sum is wrong")
+            begin = _PRELUDE.size + headers
+            yield Frame(dict(_headers(raw[_PRELUDE.size : begin])), raw[begin:-4], raw)
+
+
+def _headers(block: bytes) -> Iterator[tuple[str, str]]:
+    """Those that are texts, up to the first that is not: all that name a frame are, and nothing else is looked for."""
+    at = 0
+    while at < len(block):
+        value = at + 1 + block[at] + 1
+        if value + 2 > len(block) or block[value - 1] != _TEXT:
+            return
+        (length,) = _LENGTH.unpack_from(block, value)
+        name, at = block[at + 1 : value - 1].decode(errors="replace"), value + 2 + length
+        yield name, block[value + 2 : at].decode(errors="replace")

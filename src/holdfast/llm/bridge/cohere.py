@@ -1,4 +1,4 @@
-"""Cohere. Its SDK takes only the older HTTP client, which is made to send over our line."""
+"""Cohere. Its SDK takes only the older HTTP client, which is made to send through ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.llm.endpoint import Endpoint
 _EVENTS: Final = frozenset(
     {"message-start", "content-delta", "tool-plan-delta", "tool-call-start", "tool-call-delta", "message-end"}
 )
-# Said by the older client of itself; our line says how an answer may be packed, and how long the request is.
+# Set by the older client; ours sets how an answer may be packed, and how long the request is.
 _OWN_HEADERS: Final = frozenset({"accept-encoding", "connection", "content-length", "host"})
 
 
@@ -27,7 +27,7 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
     sdk = AsyncClientV2(
         api_key=endpoint.api_key or "none",
         base_url=without_version(endpoint.base_url),  # it appends the version itself
-        httpx_client=httpx.AsyncClient(transport=_OnOurLine(client), trust_env=False, timeout=None),
+        httpx_client=httpx.AsyncClient(transport=_ThroughOurClient(client), trust_env=False, timeout=None),
     )
     model = CohereModel(info.name, provider=CohereProvider(cohere_client=sdk))
     return Vendor(
@@ -41,16 +41,16 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
     )
 
 
-class _OnOurLine(httpx.AsyncBaseTransport):
+class _ThroughOurClient(httpx.AsyncBaseTransport):
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self._client = client
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _OWN_HEADERS}
-        asked = self._client.build_request(
+        sent = self._client.build_request(
             request.method, str(request.url), headers=headers, content=await request.aread()
         )
-        answer = await self._client.send(asked, stream=True)
+        answer = await self._client.send(sent, stream=True)
         return httpx.Response(answer.status_code, headers=dict(answer.headers), stream=_Body(answer))
 
 

@@ -56,12 +56,12 @@ class named_failures:
 
 
 def _said_by_library(endpoint: Endpoint, error: Exception) -> ModelError | None:
-    """For vendors whose SDK does not use our line, and for what the library itself objects to."""
+    """For vendors whose SDK does not use our client, and for what the library itself objects to."""
     vendor = endpoint.provider_name
     match error:
         case ModelHTTPError():
-            said = error.body if error.body is not None else {"message": error.message}
-            body = said.encode() if isinstance(said, str) else msgspec.json.encode(said, enc_hook=str)
+            detail = error.body if error.body is not None else {"message": error.message}
+            body = detail.encode() if isinstance(detail, str) else msgspec.json.encode(detail, enc_hook=str)
             return failures.from_response(vendor, error.status_code, error.headers or {}, without_key(endpoint, body))
         case ModelTimeoutError():
             return ModelTimedOut(f"{vendor} timed out: {_shown(endpoint, error.message)}")
@@ -81,9 +81,9 @@ def _said_by_library(endpoint: Endpoint, error: Exception) -> ModelError | None:
             return None
 
 
-def _shown(endpoint: Endpoint, said: str) -> str:
+def _shown(endpoint: Endpoint, message: str) -> str:
     """Libraries quote what they were told, and vendors the key they were shown."""
-    text = without_key(endpoint, said.encode(errors="replace")).decode()
+    text = without_key(endpoint, message.encode(errors="replace")).decode()
     return failures.hide_keys(text)[: failures.MAX_TEXT]
 
 

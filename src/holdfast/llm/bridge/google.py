@@ -48,13 +48,13 @@ def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient)
 
 
 def _thinking(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
-    said: dict[str, Any] = request.settings.get("thinking_config") or {}
-    if not said or not info.abilities.reasoning:  # then only the library knows that it thinks
+    config: dict[str, Any] = request.settings.get("thinking_config") or {}
+    if not config or not info.abilities.reasoning:  # then only the library knows that it thinks
         return {"include_thoughts": True}
     # Only the second generation is told by a number that it may decide; later ones decide when nothing is said.
-    if said.get("thinking_budget") == DYNAMIC_BUDGET and "gemini-2" not in info.name:
-        return {key: value for key, value in said.items() if key != "thinking_budget"}
-    return said
+    if config.get("thinking_budget") == DYNAMIC_BUDGET and "gemini-2" not in info.name:
+        return {key: value for key, value in config.items() if key != "thinking_budget"}
+    return config
 
 
 def _provider(endpoint: Endpoint, client: httpx2.AsyncClient) -> BaseGoogleProvider:

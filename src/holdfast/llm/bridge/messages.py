@@ -21,7 +21,7 @@ from pydantic_ai.messages import (
     UserContent,
     UserPromptPart,
 )
-from pydantic_ai.messages import ModelRequest as Asked
+from pydantic_ai.messages import ModelRequest as LibraryRequest
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
@@ -40,16 +40,14 @@ from holdfast.core.messages import (
     Turn,
     content_text,
 )
-from holdfast.llm.anthropic.payload import CONTINUE
 from holdfast.llm.anthropic.turns import NO_OUTPUT, call_names
-from holdfast.llm.base import ModelRequest, ToolSchema
+from holdfast.llm.base import CONTINUE, ModelRequest, ToolSchema
 from holdfast.llm.bridge import signatures
 from holdfast.llm.bridge.signatures import Proof
 from holdfast.llm.bridge.vendor import Vendor
-from holdfast.llm.call_arguments import sent_text
 from holdfast.llm.chat.payload import IMAGE_OF, IMAGE_OMITTED, IMAGES_FOLLOW
 from holdfast.llm.json_prompt import json_in_words, schema_in
-from holdfast.llm.tool_names import sent_name
+from holdfast.llm.tool_calls import sent_name, sent_text
 
 # Between the summaries of one piece of reasoning, which we hold as one text.
 BETWEEN_SUMMARIES: Final = "\n\n"
@@ -72,17 +70,17 @@ def parameters(request: ModelRequest, vendor: Vendor) -> ModelRequestParameters:
 
 def messages(request: ModelRequest, vendor: Vendor) -> list[ModelMessage]:
     made: list[ModelMessage] = []
-    asked: list[ModelRequestPart] = []
+    waiting: list[ModelRequestPart] = []
     for turn in request.turns:
         if turn.role != "assistant":
-            asked += _asked(turn, vendor)
-        elif said := _Said(vendor, own=turn.model == request.handle).parts(turn.parts):
-            made += [Asked(parts=asked), ModelResponse(parts=said, provider_name=vendor.system)]
-            asked = []
-    if not asked and not vendor.prefills:
-        asked = [UserPromptPart(content=CONTINUE)]
-    if asked:
-        made.append(Asked(parts=asked))
+            waiting += _request_parts(turn, vendor)
+        elif reply := _ReplyParts(vendor, own=turn.model == request.handle).parts(turn.parts):
+            made += [LibraryRequest(parts=waiting), ModelResponse(parts=reply, provider_name=vendor.system)]
+            waiting = []
+    if not waiting and not vendor.prefills:
+        waiting = [UserPromptPart(content=CONTINUE)]
+    if waiting:
+        made.append(LibraryRequest(parts=waiting))
     return made
 
 
@@ -130,7 +128,7 @@ def _output(response_format: dict[str, Any]) -> dict[str, Any]:
             return {}
 
 
-def _asked(turn: Turn, vendor: Vendor) -> Iterator[ModelRequestPart]:
+def _request_parts(turn: Turn, vendor: Vendor) -> Iterator[ModelRequestPart]:
     if turn.role == "user":
         yield UserPromptPart(content=_content(turn.parts, vendor) or EMPTY_MESSAGE)
         return
@@ -176,7 +174,7 @@ def _image(part: Image) -> BinaryContent:
     return BinaryContent(base64.b64decode(part.data), media_type=part.media_type, vendor_metadata=detail)
 
 
-class _Said:
+class _ReplyParts:
     """An assistant's turn. Only a turn of the very model that is asked keeps its reasoning and its proofs."""
 
     def __init__(self, vendor: Vendor, *, own: bool) -> None:

@@ -18,7 +18,7 @@ from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.bridge.errors import named_failures
 from holdfast.llm.bridge.messages import messages, parameters, with_called_tools
 from holdfast.llm.bridge.replies import Translation
-from holdfast.llm.bridge.response_tap import HEARING, ResponseTap, open_client
+from holdfast.llm.bridge.response_tap import CURRENT_TAP, ResponseTap, open_client
 from holdfast.llm.bridge.vendor import Vendor
 from holdfast.llm.endpoint import Endpoint
 from holdfast.netguard import Guard
@@ -26,12 +26,9 @@ from holdfast.netguard import Guard
 # By the type of the provider, the module that knows its vendor. Each imports an SDK, so each is loaded when needed.
 MODULES: Final = {
     "openai": "openai",
-    "openai_chat": "openai",
     "google_ai": "google",
     "google_vertex": "google",
-    "anthropic": "anthropic",
     "bedrock": "bedrock",
-    "mistral": "mistral",
     "cohere": "cohere",
 }
 
@@ -55,14 +52,14 @@ class Bridge:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
         vendor = self._vendor
-        heard, translation = (
-            vendor.hears(self._endpoint, vendor.wants, vendor.reworded),
+        tap, translation = (
+            vendor.tap(self._endpoint, vendor.wants, vendor.reworded),
             Translation(request, vendor),
         )
         deadline = asyncio.get_running_loop().time() + self._total_s
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(heard.hang_up)
-            streamed = await self._ask(request, heard, stack)
+            stack.push_async_callback(tap.hang_up)
+            streamed = await self._ask(request, tap, stack)
             events = aiter(streamed)
             while True:
                 try:
@@ -73,32 +70,32 @@ class Bridge:
                     break
                 for delta in translation.deltas(event):
                     yield delta
-            for delta in translation.end(streamed, heard.figures):
+            for delta in translation.end(streamed, tap.figures):
                 yield delta
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def _ask(self, request: ModelRequest, heard: ResponseTap, stack: AsyncExitStack) -> StreamedResponse:
+    async def _ask(self, request: ModelRequest, tap: ResponseTap, stack: AsyncExitStack) -> StreamedResponse:
         request = with_called_tools(request, self._vendor)
         try:
-            return await self._ask_once(request, heard, stack)
+            return await self._ask_once(request, tap, stack)
         except ModelError as refusal:
             if not self._vendor.concedes(refusal):
                 raise
-        return await self._ask_once(request, heard, stack)
+        return await self._ask_once(request, tap, stack)
 
-    async def _ask_once(self, request: ModelRequest, heard: ResponseTap, stack: AsyncExitStack) -> StreamedResponse:
+    async def _ask_once(self, request: ModelRequest, tap: ResponseTap, stack: AsyncExitStack) -> StreamedResponse:
         params = parameters(request, self._vendor)
-        said, settings = messages(request, self._vendor), self._vendor.settings(request)
+        history, settings = messages(request, self._vendor), self._vendor.settings(request)
         with named_failures(self._endpoint, self._first_byte_s, self._vendor.errors):
-            asking = self._vendor.model.request_stream(said, settings, params)
-            token = HEARING.set(heard)
+            asking = self._vendor.model.request_stream(history, settings, params)
+            token = CURRENT_TAP.set(tap)
             try:
                 async with asyncio.timeout(self._first_byte_s):
                     return await stack.enter_async_context(asking)
             finally:
-                HEARING.reset(token)
+                CURRENT_TAP.reset(token)
 
 
 def _vendor_module(provider_type: str) -> _Module:

@@ -1,4 +1,4 @@
-"""OpenAI: the Responses API, and the chat API for comparison with our own adapter."""
+"""OpenAI's Responses API."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ from typing import Any, Final, cast
 
 import httpx2
 from openai import AsyncOpenAI
-from pydantic_ai.models.openai import (
-    OpenAIChatModel,
-    OpenAIChatModelSettings,
-    OpenAIResponsesModel,
-    OpenAIResponsesModelSettings,
-)
+from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -56,9 +51,6 @@ _EVENTS: Final = frozenset(
 def open_vendor(endpoint: Endpoint, info: ModelInfo, client: httpx2.AsyncClient) -> Vendor:
     sdk = AsyncOpenAI(base_url=endpoint.base_url, api_key=endpoint.api_key or "none", http_client=client, max_retries=0)
     provider = OpenAIProvider(openai_client=sdk)
-    if endpoint.provider_type == "openai_chat":
-        chat = OpenAIChatModel(info.name, provider=provider)
-        return Vendor(model=chat, settings=_chat_settings, wants=_is_chat, returns_images=False)
     # A model that the library has not heard of may reason all the same: then it must be asked for the encrypted form.
     known = OpenAIModelProfile(openai_supports_encrypted_reasoning_content=True) if info.abilities.reasoning else None
     model = OpenAIResponsesModel(info.name, provider=provider, profile=known)
@@ -111,14 +103,6 @@ def _responses_settings(
     return settings
 
 
-def _chat_settings(request: ModelRequest) -> OpenAIChatModelSettings:
-    settings = OpenAIChatModelSettings()
-    settings.update(cast("OpenAIChatModelSettings", common_settings(request)))
-    if request.user is not None:
-        settings["openai_user"] = request.user
-    return settings
-
-
 def _effort(request: ModelRequest) -> Any:
     reasoning: dict[str, Any] = request.settings.get("reasoning") or {}
     return reasoning.get("reasoning_effort")
@@ -126,7 +110,3 @@ def _effort(request: ModelRequest) -> Any:
 
 def _is_response(event: Mapping[str, Any]) -> bool:
     return event.get("type") in _EVENTS
-
-
-def _is_chat(event: Mapping[str, Any]) -> bool:
-    return "choices" in event

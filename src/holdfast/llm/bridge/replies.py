@@ -39,15 +39,12 @@ from holdfast.llm.bridge import signatures
 from holdfast.llm.bridge.messages import BETWEEN_SUMMARIES, REDACTED
 from holdfast.llm.bridge.signatures import Proof
 from holdfast.llm.bridge.vendor import Vendor
-from holdfast.llm.call_ids import CallIds
-from holdfast.llm.tool_names import own_name, renamed
+from holdfast.llm.tool_calls import CallIds, own_name, own_names
 
 # What vendors call each figure, so that one that was not mentioned is not taken for zero.
-_CACHED: Final = frozenset(
-    {"cached_tokens", "cache_read_input_tokens", "cachedContentTokenCount", "cacheReadInputTokens"}
-)
-_WRITTEN: Final = frozenset({"cache_creation_input_tokens", "cache_write_tokens", "cacheWriteInputTokens"})
-_REASONED: Final = frozenset({"reasoning_tokens", "thinking_tokens", "thoughtsTokenCount"})
+_CACHED: Final = frozenset({"cached_tokens", "cachedContentTokenCount", "cacheReadInputTokens"})
+_WRITTEN: Final = frozenset({"cache_write_tokens", "cacheWriteInputTokens"})
+_REASONED: Final = frozenset({"reasoning_tokens", "thoughtsTokenCount"})
 _FINISHES: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "tool_call": "tool_calls"}
 
 
@@ -63,7 +60,7 @@ class _Block:
     def goes_on_with(self, part: TextPart | ThinkingPart) -> bool:
         return self.is_thought and isinstance(part, ThinkingPart) and part.id is not None and part.id == self.proof.id
 
-    def heard(self, text: str) -> None:
+    def count(self, text: str) -> None:
         self.lengths[-1] += len(text)
 
     def learn(self, part: TextPart | ThinkingPart, index: int) -> None:
@@ -77,7 +74,7 @@ class Translation:
 
     def __init__(self, request: ModelRequest, vendor: Vendor) -> None:
         self._vendor = vendor
-        self._names = renamed(request.tools)
+        self._names = own_names(request.tools)
         self._ids = CallIds(request)
         self._block: _Block | None = None
         self._reasoned: str | None = None  # the id of the reasoning that came last
@@ -125,7 +122,7 @@ class Translation:
         else:
             yield from self._close()
             block = self._block = _Block(part, index, self._vendor.system)
-        yield from self._said(block, part.content)
+        yield from self._text(block, part.content)
 
     def _go_on(self, delta: TextPartDelta | ThinkingPartDelta) -> Iterator[Delta]:
         block = self._block
@@ -134,18 +131,18 @@ class Translation:
         if isinstance(delta, ThinkingPartDelta) and delta.signature_delta:
             signature = (block.proof.signature or "") + delta.signature_delta
             block.proof = msgspec.structs.replace(block.proof, signature=signature)
-        yield from self._said(block, delta.content_delta or "")
+        yield from self._text(block, delta.content_delta or "")
 
-    def _said(self, block: _Block, text: str) -> Iterator[Delta]:
+    def _text(self, block: _Block, text: str) -> Iterator[Delta]:
         if text:
-            block.heard(text)
+            block.count(text)
             yield ReasoningDelta(text) if block.is_thought else TextDelta(text)
 
     def _close(self) -> Iterator[Delta]:
         block, self._block = self._block, None
         if block is None:
             return
-        proof, said = block.proof, any(block.lengths)
+        proof, has_text = block.proof, any(block.lengths)
         if block.is_thought:
             # Without a signature an id is worth nothing: the vendor keeps no copy of what it stands for.
             proof = proof if proof.signature or proof.details else Proof(proof.by)
@@ -157,7 +154,7 @@ class Translation:
         signature = signatures.written(proof, self._vendor.bare)
         if signature is None:
             return
-        if said:
+        if has_text:
             yield ReasoningDelta("", signature) if block.is_thought else TextDelta("", signature)
         elif block.is_thought or proof.details:
             yield OmittedDelta(signature)
@@ -179,9 +176,9 @@ class Translation:
 
     def _go_on_with_call(self, index: int, delta: ToolCallPartDelta) -> Iterator[Delta]:
         if index in self._calls and delta.args_delta:
-            said = delta.args_delta
+            arguments = delta.args_delta
             self._wordless.discard(self._calls[index])
-            text = said if isinstance(said, str) else msgspec.json.encode(said).decode()
+            text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
             yield CallDelta(self._calls[index], arguments=text)
 
     def _led_to(self, proof: Proof) -> Proof:
@@ -189,13 +186,18 @@ class Translation:
 
     def _reason(self, streamed: StreamedResponse) -> FinishReason | None:
         details = streamed.provider_details or {}
-        said, reason = details.get("finish_reason"), streamed.finish_reason
+        finish_reason, reason = details.get("finish_reason"), streamed.finish_reason
         if reason == "content_filter":
-            why = details.get("refusal") or details.get("block_reason_message") or details.get("block_reason") or said
+            why = (
+                details.get("refusal")
+                or details.get("block_reason_message")
+                or details.get("block_reason")
+                or finish_reason
+            )
             raise Refused(f"The model refused to answer: {why or 'its content filter gave no reason'}.")
         if reason == "error":
-            raise BadReply(f"The model could not complete its reply: {said}.")
-        if said is None:
+            raise BadReply(f"The model could not complete its reply: {finish_reason}.")
+        if finish_reason is None:
             return None
         finish = _FINISHES.get(reason or "stop", "stop")
         return "tool_calls" if self._calls and finish == "stop" else finish

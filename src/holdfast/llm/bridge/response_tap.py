@@ -1,7 +1,7 @@
-"""The line to a vendor: one HTTP client, on which every answer is heard before its SDK gets it.
+"""The HTTP client of a vendor, on which every answer is read before its SDK gets it.
 
 SDKs hide what we must know: whose error it was, whether a vendor said zero or nothing at all, which events are new. On
-the line all of it is still plain, and a reply can be hung up at once, however deep the generators above it are nested.
+the connection all of it is plain, and a reply can be given up at once, however deep the generators above are nested.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ import msgspec
 from holdfast.errors import BadReply
 from holdfast.llm import failures
 from holdfast.llm.bridge.guarded import GuardedTransport
-from holdfast.llm.call_arguments import NOT_JSON
+from holdfast.llm.broken_json import NOT_JSON, repaired
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import not_a_stream, shown, without_key
 from holdfast.llm.sse import Event, SseReader
-from holdfast.llm.utf8_repair import mended
 from holdfast.netguard import Guard
 from holdfast.settings import is_loopback
 
@@ -48,7 +47,7 @@ def as_it_is(event: dict[str, Any]) -> dict[str, Any]:
 
 
 class ResponseTap:
-    """One reply, as far as the line tells about it. `wants` says which events the SDK is to see, `reworded` how."""
+    """One reply, as it comes from the vendor. `wants` says which events the SDK is to see, `reworded` how."""
 
     def __init__(self, endpoint: Endpoint, wants: Wants, reworded: Reworded = as_it_is) -> None:
         self._endpoint = endpoint
@@ -63,13 +62,13 @@ class ResponseTap:
     async def answer(self, response: httpx2.Response) -> None:
         self._answers.append(response)
         if response.status_code != 200:
-            said = await _beginning(response)
+            body = await _beginning(response)
             raise failures.from_response(
-                self._endpoint.provider_name, response.status_code, response.headers, without_key(self._endpoint, said)
+                self._endpoint.provider_name, response.status_code, response.headers, without_key(self._endpoint, body)
             )
         stream = response.stream
         assert isinstance(stream, httpx2.AsyncByteStream)  # the client is asynchronous
-        response.stream = _Listening(stream, self)
+        response.stream = _TappedStream(stream, self)
 
     def passed(self, chunk: bytes) -> Iterator[bytes]:
         """An event at a time: those before one that fails have been said."""
@@ -96,16 +95,16 @@ class ResponseTap:
             return _DONE
         if not data:
             return b""
-        said = self._decoded(data)
-        if not isinstance(said, dict):
+        decoded = self._decoded(data)
+        if not isinstance(decoded, dict):
             return b""
-        found = cast("dict[str, Any]", said)
+        found = cast("dict[str, Any]", decoded)
         if (failed := _failed(found)) is not None:
-            told = _decode(without_key(self._endpoint, msgspec.json.encode(failed)))
-            failure = failures.in_stream(self._endpoint.provider_name, told)
+            error = _decode(without_key(self._endpoint, msgspec.json.encode(failed)))
+            failure = failures.in_stream(self._endpoint.provider_name, error)
             failure.retry_after = failures.retry_delay(data)
             raise failure
-        for holder in (found, found.get("response"), found.get("message"), found.get("delta")):
+        for holder in (found, found.get("response"), found.get("delta")):
             if isinstance(holder, dict):
                 self._note_figures(cast("dict[str, Any]", holder))
         if not self._wants(found):
@@ -120,7 +119,7 @@ class ResponseTap:
         except NOT_JSON:
             pass
         try:
-            return mended(_decode, data)
+            return repaired(_decode, data)
         except msgspec.DecodeError as error:
             vendor, beginning = self._endpoint.provider_name, shown(self._endpoint, data)
             raise BadReply(f"{vendor} sent an event that is not JSON: {beginning}") from error
@@ -137,7 +136,7 @@ class ResponseTap:
 
 
 # The client belongs to a model and serves many replies at once; which of them asks is known only to the asking task.
-HEARING: Final[ContextVar[ResponseTap]] = ContextVar("HEARING")
+CURRENT_TAP: Final[ContextVar[ResponseTap]] = ContextVar("CURRENT_TAP")
 
 
 def open_client(
@@ -148,8 +147,8 @@ def open_client(
     Nor is it given what a user wrote: it would look the name up by itself, and connect to whatever it finds.
     """
 
-    async def hear(response: httpx2.Response) -> None:
-        await HEARING.get().answer(response)
+    async def tap_response(response: httpx2.Response) -> None:
+        await CURRENT_TAP.get().answer(response)
 
     return httpx2.AsyncClient(
         verify=_trusted(),
@@ -157,7 +156,7 @@ def open_client(
         timeout=httpx2.Timeout(total_s, connect=first_byte_s, pool=None),
         limits=_LIMITS,
         headers={"accept-encoding": "identity", **endpoint.headers},
-        event_hooks={"request": [_name_once], "response": [hear]},
+        event_hooks={"request": [_name_once], "response": [tap_response]},
         trust_env=guard is None and not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
         follow_redirects=False,
     )
@@ -175,10 +174,10 @@ def _trusted() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-class _Listening(httpx2.AsyncByteStream):
-    def __init__(self, source: httpx2.AsyncByteStream, heard: ResponseTap) -> None:
+class _TappedStream(httpx2.AsyncByteStream):
+    def __init__(self, source: httpx2.AsyncByteStream, tap: ResponseTap) -> None:
         self._source = source
-        self._heard = heard
+        self._tap = tap
         self._is_read = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -189,11 +188,11 @@ class _Listening(httpx2.AsyncByteStream):
         self._is_read = True
         chunks = aiter(self._source)
         async for chunk in chunks:
-            for event in self._heard.passed(chunk):
+            for event in self._tap.passed(chunk):
                 if event == _DONE:
                     await _read_out(chunks)
                 yield event
-        for event in self._heard.rest():
+        for event in self._tap.rest():
             yield event
 
     async def aclose(self) -> None:
@@ -209,13 +208,13 @@ async def _read_out(chunks: AsyncIterator[bytes]) -> None:
 
 
 async def _beginning(response: httpx2.Response) -> bytes:
-    said = b""
+    body = b""
     async for chunk in response.aiter_raw():
-        said += chunk
-        if len(said) >= _MAX_ERROR_BYTES:
+        body += chunk
+        if len(body) >= _MAX_ERROR_BYTES:
             break
     await response.aclose()
-    return said[:_MAX_ERROR_BYTES]
+    return body[:_MAX_ERROR_BYTES]
 
 
 def _failed(event: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -227,5 +226,5 @@ def _failed(event: Mapping[str, Any]) -> dict[str, Any] | None:
         ended: dict[str, Any] = event.get("delta") or {}
         failed = ended.get("finish_reason") == "ERROR"
         return {"message": ended.get("error") or "The model could not complete its reply."} if failed else None
-    is_error = event.get("type") == "error" or event.get("object") == "error" or event.get("error")
+    is_error = event.get("type") == "error" or event.get("error")
     return dict(event) if is_error else None

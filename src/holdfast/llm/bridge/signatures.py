@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from pydantic_ai.messages import TextPart, ThinkingPart, ToolCallPart
 
-from holdfast.llm.call_arguments import NOT_JSON
+from holdfast.llm.broken_json import NOT_JSON
 
 # Of all that pydantic-ai keeps about a part, what a vendor needs to see again.
 _RETURNED_DETAILS: Final = ("thought_signature", "phase", "namespace", "raw_content", "extra_content")

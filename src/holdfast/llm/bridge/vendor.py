@@ -13,9 +13,8 @@ from holdfast.errors import ModelError
 from holdfast.llm.base import ModelRequest, NamedTool
 from holdfast.llm.bridge.response_tap import ResponseTap, Reworded, Wants, as_it_is
 from holdfast.llm.bridge.signatures import Bare
-from holdfast.llm.call_ids import plain
 from holdfast.llm.endpoint import Endpoint
-from holdfast.llm.tool_names import sent_name
+from holdfast.llm.tool_calls import plain_id, sent_name
 
 Errors = Mapping[type[Exception], type[ModelError]]
 
@@ -30,7 +29,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     concedes: Callable[[ModelError], bool] = insists  # after this refusal, the settings ask for less: try again
     wants: Wants  # which events its SDK understands
     reworded: Reworded = as_it_is  # what is said in words that the library passes over
-    hears: Callable[[Endpoint, Wants, Reworded], ResponseTap] = ResponseTap
+    tap: Callable[[Endpoint, Wants, Reworded], ResponseTap] = ResponseTap
     errors: Errors = {}  # of its SDK, which the library lets pass; narrow ones first
     bare: Bare = None
     redacts: bool = False  # it may send reasoning that only it can read
@@ -49,7 +48,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
         return self.model.system
 
     def sent_id(self, call_id: str) -> str:
-        return plain(call_id, self.model.profile.get("tool_call_id_length"))
+        return plain_id(call_id, self.model.profile.get("tool_call_id_length"))
 
 
 def common_settings(request: ModelRequest, *, parallel: bool = True) -> ModelSettings:

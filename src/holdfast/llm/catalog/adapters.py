@@ -33,7 +33,6 @@ _BRIDGED: Final[Mapping[str, str]] = {
     "cohere": "cohere",
     "google_ai": "google.genai",
     "google_vertex": "google.genai",
-    "mistral": "mistralai",
 }
 _WILL_NOT_REASON: Final = (
     "%s will not reason where it has tools: OpenAI lets it only through its Responses API. For that, install "

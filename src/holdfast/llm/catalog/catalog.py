@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, Protocol, runtime_checkable
 from weakref import WeakSet
@@ -18,7 +18,7 @@ from weakref import WeakSet
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import Invalid, NotFound
 from holdfast.llm import embedding
-from holdfast.llm.base import Model, ModelInfo, ProviderStatus
+from holdfast.llm.base import Model, ModelInfo, Price, ProviderStatus
 from holdfast.llm.catalog import discovery
 from holdfast.llm.catalog.adapters import Vendors
 from holdfast.llm.catalog.environment import OPENAI_NAMES
@@ -68,13 +68,15 @@ def _wall_clock_us() -> int:
 
 class ModelCatalog:
     """`brought` loads the providers that users brought; it is asked again when they may have changed. `retry_policy` is
-    for embeddings: runs have their own. `offline_embeddings`: the library for them is installed."""
+    for embeddings: runs have their own. `offline_embeddings`: the library for them is installed. `declared` and
+    `prices`, by handle, are the operator's word, which counts before anybody else's."""
 
     def __init__(
         self,
         endpoints: Iterable[Endpoint] = (),
         *,
         declared: Iterable[DeclaredModel] = (),
+        prices: Mapping[str, Price] | None = None,
         brought: LoadEndpoints = _nothing_brought,
         vendors: Vendors | None = None,
         offline: OfflineProvider | None = None,
@@ -86,12 +88,13 @@ class ModelCatalog:
         self._retry_policy = retry_policy or RetryPolicy()
         self.offline = offline or OfflineProvider()
         self._declared = tuple(declared)
+        self._prices = prices or {}
         self._vendors = vendors or Vendors()
         self._now_us = now_us
         self._brought = brought
         self._loaded_us: int | None = None
         self._loading = asyncio.Lock()
-        self._base = {one.provider_name: ProviderModels(one, self._declared) for one in endpoints}
+        self._base = {one.provider_name: ProviderModels(one, self._declared, self._prices) for one in endpoints}
         self._byok: dict[str, ProviderModels] = {}
         self._known: dict[str, ModelInfo] = {OFFLINE.handle: OFFLINE}
         self._opened: dict[ModelInfo, Model] = {}
@@ -99,11 +102,11 @@ class ModelCatalog:
 
     async def models(self) -> list[ModelInfo]:
         await self._bring_up_to_date()
-        return [*(info for shelf in self._shelves() for info in shelf.models()), OFFLINE]
+        return [*(info for provider in self._all_providers() for info in provider.models()), OFFLINE]
 
     async def embedding_models(self) -> list[dict[str, Any]]:
         await self._bring_up_to_date()
-        found = [item for shelf in self._shelves() for item in shelf.embedding_models()]
+        found = [item for provider in self._all_providers() for item in provider.embedding_models()]
         return [*found, vectors.described()] if self._offline_embeddings else found
 
     async def embed(self, handle: str, texts: Sequence[str]) -> list[list[float]]:
@@ -111,14 +114,14 @@ class ModelCatalog:
             return await vectors.embed(texts)
         provider_name, _, model = handle.partition("/")
         await self._load_if_outdated()
-        shelf = self._shelf(provider_name)
-        if shelf is None:
+        provider = self._provider(provider_name)
+        if provider is None:
             raise NotFound(f"Embedding model {handle} not found: no provider is called {provider_name}.")
-        return await embedding.embed(self._vendors.http, shelf.endpoint, model, texts, self._retry_policy)
+        return await embedding.embed(self._vendors.http, provider.endpoint, model, texts, self._retry_policy)
 
     async def providers(self) -> list[ProviderStatus]:
         await self._bring_up_to_date()
-        return [shelf.status() for shelf in self._shelves()]
+        return [provider.status() for provider in self._all_providers()]
 
     async def find(self, handle: str) -> ModelInfo:
         known = self._known.get(handle)
@@ -131,14 +134,14 @@ class ModelCatalog:
             return self.offline.model
         opened = self._opened.get(info)
         if opened is None:
-            shelf = self._shelf(info.provider_name)
-            if shelf is None:
+            provider = self._provider(info.provider_name)
+            if provider is None:
                 raise NotFound(f"Handle {info.handle} not found: the provider {info.provider_name} was removed.")
-            opened = self._opened[info] = self._vendors.open(shelf.endpoint, info)
+            opened = self._opened[info] = self._vendors.open(provider.endpoint, info)
         return opened
 
     def is_reserved(self, provider_name: str) -> bool:
-        return provider_name == OFFLINE.provider_name or self._base_shelf(provider_name) is not None
+        return provider_name == OFFLINE.provider_name or self._base_provider(provider_name) is not None
 
     async def reload(self) -> None:
         """A provider that changed in any way starts anew: other key, other models.
@@ -153,13 +156,13 @@ class ModelCatalog:
 
     async def refresh(self, provider_name: str) -> None:
         await self._load_if_outdated()
-        shelf = self._shelf(provider_name)
-        if shelf is None:
+        provider = self._provider(provider_name)
+        if provider is None:
             raise NotFound(f"Provider {provider_name} not found")
-        if shelf.can_list:
-            await self._ask(shelf)
-        if shelf.failure is not None:
-            raise shelf.failure
+        if provider.can_list:
+            await self._refresh(provider)
+        if provider.failure is not None:
+            raise provider.failure
 
     async def check(self, endpoint: Endpoint) -> None:
         await discovery.check(self._vendors.http, endpoint)
@@ -174,10 +177,10 @@ class ModelCatalog:
 
     def _stock(self, loaded: list[Endpoint]) -> list[Closable]:
         """The models that are not to be used any more, of those that must be closed."""
-        kept = {name: shelf for name, shelf in self._byok.items() if shelf.endpoint in loaded}
+        kept = {name: provider for name, provider in self._byok.items() if provider.endpoint in loaded}
         changed = self._byok.keys() - kept.keys()
         self._byok = {
-            one.provider_name: kept.get(one.provider_name) or ProviderModels(one, self._declared)
+            one.provider_name: kept.get(one.provider_name) or ProviderModels(one, self._declared, self._prices)
             for one in sorted(loaded, key=lambda one: one.provider_name)
         }
         self._loaded_us = self._now_us()
@@ -189,32 +192,32 @@ class ModelCatalog:
         provider_name, slash, model_name = handle.partition("/")
         if not (provider_name and slash and model_name):
             raise Invalid(f"Handle {handle!r} is malformed: write it as provider/model, such as {OFFLINE.handle}.")
-        await self._load_if_outdated(always=self._base_shelf(provider_name) is None)
-        shelf = self._shelf(provider_name)
-        if shelf is None:
+        await self._load_if_outdated(always=self._base_provider(provider_name) is None)
+        provider = self._provider(provider_name)
+        if provider is None:
             offline = provider_name == OFFLINE.provider_name
             missing = (
                 f"no provider is called {provider_name}; name its key or address where the server starts, "
                 "or add it with POST /v1/providers/"
             )
             raise self._not_found(handle, "it has one model" if offline else missing)
-        info = shelf.find(model_name)
-        if info is None and shelf.can_list:
-            await self._ask(shelf)
-            info = shelf.find(model_name)
+        info = provider.find(model_name)
+        if info is None and provider.can_list:
+            await self._refresh(provider)
+            info = provider.find(model_name)
         if info is None:
-            if shelf.can_list and shelf.failure is None:
+            if provider.can_list and provider.failure is None:
                 raise self._not_found(handle, f"{provider_name} does not list it")
-            info = shelf.accept(model_name)
+            info = provider.assume_model(model_name)
         found = renamed(info, handle)
-        if self._shelf(provider_name) is shelf:  # and its provider was not changed while it was asked
+        if self._provider(provider_name) is provider:  # and its provider was not changed while it was asked
             self._known[handle] = found
         return found
 
     def _not_found(self, handle: str, why: str) -> NotFound:
-        known = [*(name for shelf in self._shelves() for name in shelf.names()), OFFLINE.handle]
+        known = [*(name for provider in self._all_providers() for name in provider.names()), OFFLINE.handle]
         provider_name, _, model_name = handle.partition("/")
-        own = self._shelf(provider_name)
+        own = self._provider(provider_name)
         prefix = f"{own.endpoint.provider_name if own else provider_name}/"
         alike = get_close_matches(model_name, {_model_part(name) for name in known}, _NAMES_SHOWN)
         near = [name for model in alike for name in known if _model_part(name) == model] or known
@@ -224,15 +227,15 @@ class ModelCatalog:
 
     async def _bring_up_to_date(self) -> None:
         await self._load_if_outdated()
-        stale = [shelf for shelf in self._shelves() if not shelf.is_fresh(self._now_us())]
+        stale = [provider for provider in self._all_providers() if not provider.is_fresh(self._now_us())]
         async with asyncio.TaskGroup() as group:
-            for shelf in stale:
-                group.create_task(self._ask(shelf))
+            for provider in stale:
+                group.create_task(self._refresh(provider))
 
-    async def _ask(self, shelf: ProviderModels) -> None:
-        await shelf.refresh(self._vendors.http, self._now_us)
-        if shelf.failure is None:
-            self._forget({shelf.endpoint.provider_name})
+    async def _refresh(self, provider: ProviderModels) -> None:
+        await provider.refresh(self._vendors.http, self._now_us)
+        if provider.failure is None:
+            self._forget({provider.endpoint.provider_name})
 
     def _forget(self, provider_names: Iterable[str]) -> None:
         """What was found is looked up again."""
@@ -246,12 +249,12 @@ class ModelCatalog:
     def _is_outdated(self) -> bool:
         return self._loaded_us is None or self._now_us() - self._loaded_us >= FRESH_US
 
-    def _shelves(self) -> list[ProviderModels]:
+    def _all_providers(self) -> list[ProviderModels]:
         return [*self._base.values(), *self._byok.values()]
 
-    def _shelf(self, provider_name: str) -> ProviderModels | None:
-        return self._base_shelf(provider_name) or self._byok.get(provider_name)
+    def _provider(self, provider_name: str) -> ProviderModels | None:
+        return self._base_provider(provider_name) or self._byok.get(provider_name)
 
-    def _base_shelf(self, provider_name: str) -> ProviderModels | None:
+    def _base_provider(self, provider_name: str) -> ProviderModels | None:
         """OpenAI goes by two names, depending on its address, and an agent may have been made under the other."""
         return self._base.get(provider_name) or self._base.get(_OTHER_NAME.get(provider_name, ""))

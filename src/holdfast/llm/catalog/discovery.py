@@ -7,7 +7,7 @@ entry that makes no sense is left out, and a field of an unexpected type counts 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
@@ -91,28 +91,20 @@ async def _azure(source: JsonSource, endpoint: Endpoint) -> Listing:
 
 
 async def _anthropic(source: JsonSource, endpoint: Endpoint) -> Listing:
-    entries: list[Entry] = []
-    path = "/v1/models?limit=1000"
-    for _ in range(_MAX_PAGES):
-        answer = await _get(source, endpoint, path)
-        entries += _entries(endpoint, answer, "data")
-        last = _object(answer).get("last_id")
-        if not _object(answer).get("has_more") or not isinstance(last, str):
-            break
-        path = f"/v1/models?limit=1000&after_id={quote(last, safe='')}"
+    def after(page: dict[str, Any]) -> Any:
+        return page.get("last_id") if page.get("has_more") else None
+
+    pages = [page async for page in _pages(source, endpoint, "/v1/models?limit=1000", "after_id", after)]
+    entries = [entry for page in pages for entry in _entries(endpoint, page, "data")]
     return Listing(tuple(model_parsing.claude_model(endpoint, entry) for entry in entries))
 
 
 async def _google(source: JsonSource, endpoint: Endpoint) -> Listing:
-    entries: list[Entry] = []
-    path = "/v1beta/models?pageSize=1000"
-    for _ in range(_MAX_PAGES):
-        answer = await _get(source, endpoint, path)
-        entries += _entries(endpoint, answer, "models", id_key="name")
-        token = _object(answer).get("nextPageToken")
-        if not isinstance(token, str) or not token:
-            break
-        path = f"/v1beta/models?pageSize=1000&pageToken={quote(token, safe='')}"
+    def after(page: dict[str, Any]) -> Any:
+        return page.get("nextPageToken")
+
+    pages = [page async for page in _pages(source, endpoint, "/v1beta/models?pageSize=1000", "pageToken", after)]
+    entries = [entry for page in pages for entry in _entries(endpoint, page, "models", id_key="name")]
     models = [model_parsing.gemini_model(endpoint, entry) for entry in entries if entry.does("generateContent")]
     return Listing(tuple(models), tuple(_embeddings(entry for entry in entries if entry.does("embedContent"))))
 
@@ -134,14 +126,14 @@ async def _ollama(source: JsonSource, endpoint: Endpoint) -> Listing:
     async def shown(entry: Entry) -> Entry:
         async with gate:
             try:
-                said = await source.json(endpoint, f"{root}/api/show", body={"model": entry.id})
+                details = await source.json(endpoint, f"{root}/api/show", body={"model": entry.id})
             except ModelError:
                 return entry  # one model that cannot be described is still there
-        return Entry(entry.id, _object(said))
+        return Entry(entry.id, _object(details))
 
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(shown(entry)) for entry in tagged]
-    entries = [task.result() for task in asked]
+        tasks = [group.create_task(shown(entry)) for entry in tagged]
+    entries = [task.result() for task in tasks]
     models = [model_parsing.ollama_model(endpoint, entry) for entry in entries if not model_parsing.only_embeds(entry)]
     embeddings = [
         EmbeddingInfo(entry.id, dimension)
@@ -165,8 +157,8 @@ def _embeddings(entries: Iterator[Entry]) -> Iterator[EmbeddingInfo]:
 
 
 def _entries(endpoint: Endpoint, answer: Any, *keys: str, id_key: str = "id") -> list[Entry]:
-    said = _object(answer)
-    found = next((said[key] for key in keys if key in said), answer)
+    fields = _object(answer)
+    found = next((fields[key] for key in keys if key in fields), answer)
     try:
         items = msgspec.convert(found, list[dict[str, Any]])
     except msgspec.ValidationError as error:
@@ -180,6 +172,21 @@ def _object(value: Any) -> dict[str, Any]:
         return msgspec.convert(value, dict[str, Any])
     except msgspec.ValidationError:
         return {}
+
+
+async def _pages(
+    source: JsonSource, endpoint: Endpoint, first: str, cursor: str, after: Callable[[dict[str, Any]], Any]
+) -> AsyncIterator[Any]:
+    """`after`: what the next page begins after, by the page before; nothing, or anything but a text, when it is the
+    last. The vendor is told it by the parameter `cursor`."""
+    path = first
+    for _ in range(_MAX_PAGES):
+        page = await _get(source, endpoint, path)
+        yield page
+        last = after(_object(page))
+        if not isinstance(last, str) or not last:
+            return
+        path = f"{first}&{cursor}={quote(last, safe='')}"
 
 
 async def _get(source: JsonSource, endpoint: Endpoint, path: str) -> Any:

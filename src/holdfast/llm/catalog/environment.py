@@ -58,8 +58,8 @@ def _openai(variables: Variables) -> Iterator[Endpoint]:
 
 def _anthropic(variables: Variables) -> Iterator[Endpoint]:
     if key := variables.get("ANTHROPIC_API_KEY"):
-        asked = {"sonnet": "ANTHROPIC_SONNET_1M", "opus": "ANTHROPIC_OPUS_1M"}
-        wide = [family for family, name in asked.items() if variables.get(name, "").lower() in _YES]
+        switches = {"sonnet": "ANTHROPIC_SONNET_1M", "opus": "ANTHROPIC_OPUS_1M"}
+        wide = [family for family, name in switches.items() if variables.get(name, "").lower() in _YES]
         yield Endpoint(
             provider_name="anthropic",
             provider_type="anthropic",
@@ -107,7 +107,7 @@ def _azure(variables: Variables) -> Iterator[Endpoint]:
             provider_type="azure",
             base_url=_url("azure", variables, "AZURE_BASE_URL"),
             api_key=variables["AZURE_API_KEY"],
-            options=_said(api_version=variables.get("AZURE_API_VERSION")),
+            options=_without_none(api_version=variables.get("AZURE_API_VERSION")),
         )
 
 
@@ -125,13 +125,16 @@ def _bedrock(variables: Variables) -> Iterator[Endpoint]:
 
 def _openrouter(variables: Variables) -> Iterator[Endpoint]:
     if key := variables.get("OPENROUTER_API_KEY"):
-        said = {"http-referer": variables.get("OPENROUTER_REFERER"), "x-title": variables.get("OPENROUTER_TITLE")}
+        attribution = {
+            "http-referer": variables.get("OPENROUTER_REFERER"),
+            "x-title": variables.get("OPENROUTER_TITLE"),
+        }
         yield Endpoint(
             provider_name=_prefix(variables, "OPENROUTER_HANDLE_BASE", "openrouter"),
             provider_type="openrouter",
             base_url=base_url("openrouter", None),
             api_key=key,
-            headers={name: value for name, value in said.items() if value},
+            headers={name: value for name, value in attribution.items() if value},
         )
 
 
@@ -162,7 +165,7 @@ def bedrock_endpoint(
         provider_type="bedrock",
         base_url=address or f"https://bedrock-runtime.{region}.amazonaws.com",
         api_key=secret,
-        options=_said(region=region, access_key=access_key, session_token=session_token),
+        options=_without_none(region=region, access_key=access_key, session_token=session_token),
     )
 
 
@@ -176,7 +179,7 @@ def vertex_endpoint(
         provider_type="google_vertex",
         base_url=f"https://{_vertex_host(location)}",
         api_key=api_key,
-        options=_said(location=location, project=project),
+        options=_without_none(location=location, project=project),
     )
 
 
@@ -188,7 +191,7 @@ def _vertex_host(location: str) -> str:
     return f"{location}-aiplatform.googleapis.com"
 
 
-def _said(**options: str | None) -> dict[str, str]:
+def _without_none(**options: str | None) -> dict[str, str]:
     return {name: value for name, value in options.items() if value}
 
 

@@ -1,29 +1,46 @@
 """What is known of well-known models by their names: window, longest output, abilities, price.
 
-What a vendor says itself comes first; this is for what it does not say. Windows and abilities are inherited by the
-longest prefix, because a new member of a family rarely has less. Prices are not: a guessed price is worse than none.
+What a vendor says itself comes first; this is for what it does not say. Windows and prices of single models come from
+`models.json`, which is generated (decision 26); outputs and abilities are in no list and are kept here by hand, by
+family. A family's window and abilities are inherited by the longest prefix, because a new member rarely has less.
+Prices are not inherited: a guessed price is worse than none.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from holdfast.llm.base import Abilities, Price
 
+_FILE: Final = Path(__file__).with_name("models.json")
 _UNKNOWN_WINDOW: Final = 128_000
 _UNKNOWN_OPENAI_WINDOW: Final = 30_000
 _WIDE_CLAUDE: Final = 1_000_000
 
 
+class SourceModel(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One line of `models.json`. `of_any_date`: names that may be followed by a date. `prices`: by the day from which
+    each holds, empty for the first."""
+
+    names: tuple[str, ...] = ()
+    of_any_date: tuple[str, ...] = ()
+    window: int | None = None
+    prices: dict[str, Price] = {}
+
+
 class Spec(msgspec.Struct, frozen=True):
-    window: int
+    """`window` is None where only a price is known."""
+
+    window: int | None
     output: int | None = None
     abilities: Abilities = Abilities()
-    price: Price | None = None
 
 
 # An inference profile of Amazon's is region, maker and name with dots between; elsewhere makers end with a slash.
@@ -32,14 +49,57 @@ _DATE: Final = re.compile(r"[-@](?:20\d\d-?\d\d-?\d\d|\d{4}|latest)(?:-v\d+)?$|-
 
 
 def spec_of(name: str) -> Spec | None:
-    """None when no prefix of the name is known."""
+    """None when neither the name nor a prefix of it is known."""
     plain = plain_name(name)
     undated = undated_name(plain)
-    exact = MODELS.get(plain) or MODELS.get(undated)
+    family = family_of(name)
+    listed = _listed(plain, undated)
+    if family is None and listed is None:
+        return None
+    window = WINDOWS.get(undated) or (listed.window if listed else None) or (family.window if family else None)
+    return msgspec.structs.replace(family or Spec(None), window=window)
+
+
+def price_of(provider_type: str, name: str, *, day: str | None = None) -> Price | None:
+    """The maker's own price on that day, today if none is named. None for anybody who is not a maker."""
+    plain = plain_name(name)
+    undated = undated_name(plain)
+    models = _source().get(provider_type, {})
+    listed, dated = models.get(plain), models.get(undated)
+    if listed is None and dated is not None and undated in dated.of_any_date:
+        listed = dated
+    if listed is None:
+        return None
+    day = day or datetime.now(UTC).date().isoformat()
+    since = max((start for start in listed.prices if start <= day), default=None)
+    return None if since is None else listed.prices[since]
+
+
+def family_of(name: str) -> Spec | None:
+    """What is known by hand: None where nothing but a window or a price is."""
+    plain = plain_name(name)
+    undated = undated_name(plain)
+    exact = FAMILIES.get(plain) or FAMILIES.get(undated)
     if exact is not None:
         return exact
-    family = max((key for key in MODELS if _begins(undated, key)), key=len, default=None)
-    return None if family is None else msgspec.structs.replace(MODELS[family], price=None)
+    key = max((key for key in FAMILIES if _begins(undated, key)), key=len, default=None)
+    return None if key is None else FAMILIES[key]
+
+
+def _listed(*names: str) -> SourceModel | None:
+    makers = _source().values()
+    return next((models[name] for name in names for models in makers if name in models), None)
+
+
+@cache
+def _source() -> dict[str, dict[str, SourceModel]]:
+    """By maker and name. Read when a model is first asked about: a server with no vendor does without."""
+    listed = msgspec.json.decode(_FILE.read_bytes(), type=dict[str, list[SourceModel] | str])
+    return {
+        maker: {name: model for model in models for name in (*model.names, *model.of_any_date)}
+        for maker, models in listed.items()
+        if not isinstance(models, str)
+    }
 
 
 def default_window(provider_type: str) -> int:
@@ -92,81 +152,51 @@ _STRICT_THINKS: Final = Abilities(reasoning=True, strict_tools=True)
 _STRICT_THINKS_IN_TEXT: Final = Abilities(images=False, reasoning=True, strict_tools=True)
 
 
-def _claude(input: float, output: float) -> Price:
-    """Their cache has one price everywhere: a tenth to read, a quarter more to write."""
-    return Price(input, output, round(input * 0.1, 6), round(input * 1.25, 6))
-
-
 _OPENAI: Final[dict[str, Spec]] = {
-    "gpt-3.5-turbo": Spec(16_385, 4_096, _TEXT, Price(0.5, 1.5)),
-    "gpt-4": Spec(8_192, 8_192, _TEXT, Price(30, 60)),
-    "gpt-4-0125-preview": Spec(128_000, 4_096, _TEXT, Price(10, 30)),
-    "gpt-4-1106-preview": Spec(128_000, 4_096, _TEXT, Price(10, 30)),
-    "gpt-4-turbo": Spec(128_000, 4_096, _SEES, Price(10, 30)),
-    "gpt-4o": Spec(128_000, 16_384, _STRICT, Price(2.5, 10, 1.25)),
-    "gpt-4o-2024-05-13": Spec(128_000, 4_096, _SEES, Price(5, 15)),
-    "gpt-4o-mini": Spec(128_000, 16_384, _STRICT, Price(0.15, 0.6, 0.075)),
+    "gpt-3.5-turbo": Spec(16_385, 4_096, _TEXT),
+    "gpt-4": Spec(8_192, 8_192, _TEXT),
+    "gpt-4-0125-preview": Spec(128_000, 4_096, _TEXT),
+    "gpt-4-1106-preview": Spec(128_000, 4_096, _TEXT),
+    "gpt-4-turbo": Spec(128_000, 4_096, _SEES),
+    "gpt-4o": Spec(128_000, 16_384, _STRICT),
+    "gpt-4o-2024-05-13": Spec(128_000, 4_096, _SEES),
     "chatgpt-4o": Spec(128_000, 16_384, Abilities(tools=False)),
-    "gpt-4.1": Spec(1_047_576, 32_768, _STRICT, Price(2, 8, 0.5)),
-    "gpt-4.1-mini": Spec(1_047_576, 32_768, _STRICT, Price(0.4, 1.6, 0.1)),
-    "gpt-4.1-nano": Spec(1_047_576, 32_768, _STRICT, Price(0.1, 0.4, 0.025)),
+    "gpt-4.1": Spec(1_047_576, 32_768, _STRICT),
     "gpt-4.5": Spec(128_000, 16_384, _STRICT),
-    "gpt-5": Spec(400_000, 128_000, _STRICT_THINKS, Price(1.25, 10, 0.125)),
-    "gpt-5-chat": Spec(128_000, 16_384, _SEES, Price(1.25, 10, 0.125)),
-    "gpt-5-codex": Spec(400_000, 128_000, _STRICT_THINKS, Price(1.25, 10, 0.125)),
-    "gpt-5-mini": Spec(400_000, 128_000, _STRICT_THINKS, Price(0.25, 2, 0.025)),
-    "gpt-5-nano": Spec(400_000, 128_000, _STRICT_THINKS, Price(0.05, 0.4, 0.005)),
-    "gpt-5-pro": Spec(400_000, 272_000, _STRICT_THINKS, Price(15, 120)),
-    "gpt-5.1": Spec(400_000, 128_000, _STRICT_THINKS, Price(1.25, 10, 0.125)),
-    "gpt-5.1-chat": Spec(128_000, 16_384, _SEES, Price(1.25, 10, 0.125)),
-    "gpt-5.2": Spec(400_000, 128_000, _STRICT_THINKS, Price(1.75, 14, 0.175)),
-    "gpt-5.2-chat": Spec(128_000, 16_384, _SEES, Price(1.75, 14, 0.175)),
-    "gpt-5.2-pro": Spec(400_000, 128_000, _STRICT_THINKS, Price(21, 168)),
-    "gpt-5.4": Spec(1_050_000, 128_000, _STRICT_THINKS, Price(2.5, 15, 0.25)),
-    "gpt-5.4-mini": Spec(400_000, 128_000, _STRICT_THINKS, Price(0.75, 4.5, 0.075)),
-    "gpt-5.4-nano": Spec(400_000, 128_000, _STRICT_THINKS, Price(0.2, 1.25, 0.02)),
-    "gpt-5.5": Spec(1_050_000, 128_000, _STRICT_THINKS),
+    "gpt-5": Spec(400_000, 128_000, _STRICT_THINKS),
+    "gpt-5-chat": Spec(128_000, 16_384, _SEES),
+    "gpt-5-pro": Spec(400_000, 272_000, _STRICT_THINKS),
+    "gpt-5.1-chat": Spec(128_000, 16_384, _SEES),
+    "gpt-5.2-chat": Spec(128_000, 16_384, _SEES),
     "gpt-oss": Spec(131_072, 32_768, _THINKS_IN_TEXT),
-    "o1": Spec(200_000, 100_000, _STRICT_THINKS, Price(15, 60, 7.5)),
+    "o1": Spec(200_000, 100_000, _STRICT_THINKS),
     "o1-mini": Spec(128_000, 65_536, Abilities(tools=False, images=False, reasoning=True)),
     "o1-preview": Spec(128_000, 32_768, Abilities(tools=False, images=False, reasoning=True)),
-    "o1-pro": Spec(200_000, 100_000, _STRICT_THINKS, Price(150, 600)),
-    "o3": Spec(200_000, 100_000, _STRICT_THINKS, Price(2, 8, 0.5)),
-    "o3-mini": Spec(200_000, 100_000, _STRICT_THINKS_IN_TEXT, Price(1.1, 4.4, 0.55)),
-    "o3-pro": Spec(200_000, 100_000, _STRICT_THINKS, Price(20, 80)),
-    "o4-mini": Spec(200_000, 100_000, _STRICT_THINKS, Price(1.1, 4.4, 0.275)),
+    "o3": Spec(200_000, 100_000, _STRICT_THINKS),
+    "o3-mini": Spec(200_000, 100_000, _STRICT_THINKS_IN_TEXT),
+    "o4-mini": Spec(200_000, 100_000, _STRICT_THINKS),
 }
 _ANTHROPIC: Final[dict[str, Spec]] = {
     "claude": Spec(200_000, 8_192, _SEES),
-    "claude-3-haiku": Spec(200_000, 4_096, _SEES, Price(0.25, 1.25, 0.03, 0.3)),
-    "claude-3-sonnet": Spec(200_000, 4_096, _SEES, _claude(3, 15)),
-    "claude-3-opus": Spec(200_000, 4_096, _SEES, _claude(15, 75)),
-    "claude-3-5-haiku": Spec(200_000, 8_192, _SEES, _claude(0.8, 4)),
-    "claude-3-5-sonnet": Spec(200_000, 8_192, _SEES, _claude(3, 15)),
-    "claude-3-7-sonnet": Spec(200_000, 64_000, _THINKS, _claude(3, 15)),
-    "claude-sonnet-4": Spec(200_000, 64_000, _THINKS, _claude(3, 15)),
-    "claude-sonnet-4-5": Spec(200_000, 64_000, _THINKS, _claude(3, 15)),
-    "claude-sonnet-4-6": Spec(1_000_000, 128_000, _THINKS, _claude(3, 15)),
-    "claude-opus-4": Spec(200_000, 32_000, _THINKS, _claude(15, 75)),
-    "claude-opus-4-1": Spec(200_000, 32_000, _THINKS, _claude(15, 75)),
-    "claude-opus-4-5": Spec(200_000, 64_000, _THINKS, _claude(5, 25)),
-    "claude-opus-4-6": Spec(1_000_000, 128_000, _THINKS, _claude(5, 25)),
+    "claude-3": Spec(200_000, 4_096, _SEES),
+    "claude-3-5": Spec(200_000, 8_192, _SEES),
+    "claude-3-7": Spec(200_000, 64_000, _THINKS),
+    "claude-sonnet-4": Spec(200_000, 64_000, _THINKS),
+    "claude-sonnet-4-6": Spec(1_000_000, 128_000, _THINKS),
+    "claude-opus-4": Spec(200_000, 32_000, _THINKS),
+    "claude-opus-4-5": Spec(200_000, 64_000, _THINKS),
+    "claude-opus-4-6": Spec(1_000_000, 128_000, _THINKS),
     "claude-opus-4-7": Spec(1_000_000, 128_000, _THINKS),
     "claude-opus-4-8": Spec(1_000_000, 128_000, _THINKS),
-    "claude-haiku-4-5": Spec(200_000, 64_000, _THINKS, _claude(1, 5)),
-    "claude-sonnet-5": Spec(1_000_000, 128_000, _THINKS, _claude(2, 10)),
-    "claude-opus-5": Spec(1_000_000, 128_000, _THINKS, _claude(5, 25)),
-    "claude-opus-5-5": Spec(1_000_000, 128_000, _THINKS),
+    "claude-haiku-4-5": Spec(200_000, 64_000, _THINKS),
+    "claude-sonnet-5": Spec(1_000_000, 128_000, _THINKS),
+    "claude-opus-5": Spec(1_000_000, 128_000, _THINKS),
     "claude-haiku-5": Spec(1_000_000, 128_000, _THINKS),
     "claude-fable-5": Spec(1_000_000, 128_000, _THINKS),
 }
 _GOOGLE: Final[dict[str, Spec]] = {
     "gemini": Spec(1_048_576, 8_192, _SEES),
-    "gemini-1.5-pro": Spec(2_097_152, 8_192, _SEES),
-    "gemini-2.0-flash": Spec(1_048_576, 8_192, _SEES, Price(0.1, 0.4, 0.025)),
     "gemini-2.5": Spec(1_048_576, 65_536, _THINKS),
-    "gemini-2.5-flash": Spec(1_048_576, 65_536, _THINKS, Price(0.3, 2.5)),
-    "gemini-2.5-flash-lite": Spec(1_048_576, 65_536, _THINKS, Price(0.1, 0.4)),
     "gemini-3": Spec(1_048_576, 65_536, _THINKS),
     "gemma": Spec(8_192, None, _TEXT),
     "gemma-3": Spec(131_072, None, _SEES),
@@ -179,8 +209,7 @@ _OPEN: Final[dict[str, Spec]] = {
     "command-a": Spec(262_144, 8_192, _TEXT),
     "command-r": Spec(131_072, 4_096, _TEXT),
     "deepseek": Spec(131_072, 8_192, _TEXT),
-    "deepseek-chat": Spec(128_000, 8_192, _TEXT, Price(0.28, 0.42, 0.028)),
-    "deepseek-reasoner": Spec(128_000, 65_536, _THINKS_IN_TEXT, Price(0.28, 0.42, 0.028)),
+    "deepseek-reasoner": Spec(128_000, 65_536, _THINKS_IN_TEXT),
     "deepseek-r1": Spec(131_072, None, _THINKS_IN_TEXT),
     "devstral": Spec(131_072, None, _TEXT),
     "glm-4": Spec(128_000, None, _TEXT),
@@ -225,7 +254,19 @@ _OPEN: Final[dict[str, Spec]] = {
     "qwq": Spec(32_768, None, _THINKS_IN_TEXT),
     "smollm": Spec(8_192, None, _TEXT),
 }
-MODELS: Final[dict[str, Spec]] = {**_OPENAI, **_ANTHROPIC, **_GOOGLE, **_OPEN}
+FAMILIES: Final[dict[str, Spec]] = {**_OPENAI, **_ANTHROPIC, **_GOOGLE, **_OPEN}
+# Where `models.json` is wrong: it has the window of the model that thinks, a rounded one, or one of an older model.
+WINDOWS: Final[dict[str, int]] = {
+    "gpt-4.1": 1_047_576,
+    "gpt-4.1-mini": 1_047_576,
+    "gpt-4.1-nano": 1_047_576,
+    "gpt-5-chat": 128_000,
+    "gpt-5.1-chat": 128_000,
+    "gpt-5.2-chat": 128_000,
+    "deepseek-chat": 128_000,
+    "deepseek-reasoner": 128_000,
+    "deepseek-r1": 131_072,
+}
 
 _EMBEDDING_NAME: Final = re.compile(r"embed|\bbge-|\be5-|\bgte-|minilm", re.IGNORECASE)
 EMBEDDINGS: Final[dict[str, int]] = {

@@ -14,6 +14,7 @@ from holdfast.llm.catalog.known_models import (
     default_window,
     embedding_dimension,
     is_embedding_name,
+    price_of,
     spec_of,
     wide_window,
 )
@@ -29,13 +30,11 @@ _NOT_CHAT_AT_OPENAI: Final = re.compile(
 # A line of a Modelfile, as Ollama tells it back: the window that it runs the model with.
 _NUM_CTX: Final = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
 _WINDOWS: Final = ("loaded_context_length", "context_length", "context_window", "max_model_len", "max_context_length")
-# The table's prices are the makers' own; whoever else serves a model of that name may ask anything.
-_MAKERS: Final = frozenset({"openai", "anthropic", "google_ai", "deepseek"})
 
 
 class Entry(msgspec.Struct, frozen=True):
     id: str
-    said: dict[str, Any]
+    fields: dict[str, Any]
 
     def number(self, *names: str) -> int | None:
         """The first of these that is a positive number; a dot leads into an object."""
@@ -56,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True):
             return None
 
     def value(self, path: str) -> Any:
-        found: Any = self.said
+        found: Any = self.fields
         for step in path.split("."):
             found = found.get(step) if isinstance(found, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         return found  # pyright: ignore[reportUnknownVariableType]
@@ -78,7 +77,7 @@ def chat_model(endpoint: Endpoint, entry: Entry) -> ModelInfo | None:
     known = _model(
         endpoint,
         entry.id,
-        described_as=_text(entry.said.get("model")),
+        described_as=_text(entry.fields.get("model")),
         window=entry.number(*_WINDOWS, "meta.n_ctx", "meta.n_ctx_train"),
         output=entry.number("top_provider.max_completion_tokens", "max_completion_tokens"),
     )
@@ -94,8 +93,8 @@ def claude_model(endpoint: Endpoint, entry: Entry) -> ModelInfo:
         output=entry.number("max_tokens"),
     )
     abilities = Abilities(
-        images=_told(entry.truth("capabilities.image_input.supported"), known.abilities.images),
-        reasoning=_told(entry.truth("capabilities.thinking.supported"), known.abilities.reasoning),
+        images=_listed_or(entry.truth("capabilities.image_input.supported"), known.abilities.images),
+        reasoning=_listed_or(entry.truth("capabilities.thinking.supported"), known.abilities.reasoning),
     )
     return msgspec.structs.replace(known, abilities=abilities)
 
@@ -107,7 +106,7 @@ def gemini_model(endpoint: Endpoint, entry: Entry) -> ModelInfo:
         window=entry.number("inputTokenLimit"),
         output=entry.number("outputTokenLimit"),
     )
-    reasoning = _told(entry.truth("thinking"), known.abilities.reasoning)
+    reasoning = _listed_or(entry.truth("thinking"), known.abilities.reasoning)
     abilities = Abilities(tools=known.abilities.tools, images=known.abilities.images, reasoning=reasoning)
     return msgspec.structs.replace(known, abilities=abilities)
 
@@ -140,21 +139,21 @@ def only_embeds(entry: Entry) -> bool:
 
 
 def is_embedding(entry: Entry) -> bool:
-    kind = entry.said.get("type")
+    kind = entry.fields.get("type")
     return kind in _EMBEDDING_TYPES or (kind not in _CHAT_TYPES - {"model"} and is_embedding_name(entry.id))
 
 
 def dimension(entry: Entry) -> int | None:
-    said = entry.number("embedding_dimension", "embedding_dimensions", "dimensions", "embed_dim", "meta.n_embd")
-    return said or embedding_dimension(entry.id)
+    listed = entry.number("embedding_dimension", "embedding_dimensions", "dimensions", "embed_dim", "meta.n_embd")
+    return listed or embedding_dimension(entry.id)
 
 
 def _converses(endpoint: Endpoint, entry: Entry) -> bool:
-    if is_embedding(entry) or entry.said.get("active") is False:
+    if is_embedding(entry) or entry.fields.get("active") is False:
         return False
     if entry.truth("capabilities.completion_chat", "supports_chat") is False:
         return False
-    kind = entry.said.get("type")
+    kind = entry.fields.get("type")
     if isinstance(kind, str) and kind not in _CHAT_TYPES:
         return False
     at_openai = endpoint.provider_type == "openai" and is_official("openai", endpoint.base_url)
@@ -169,8 +168,8 @@ def _model(
     window: int | None = None,
     output: int | None = None,
 ) -> ModelInfo:
-    spec = spec_of(described_as or name) or Spec(default_window(endpoint.provider_type))
-    window = window or wide_window(name, endpoint.options) or spec.window
+    spec = spec_of(described_as or name) or Spec(None)
+    window = window or wide_window(name, endpoint.options) or spec.window or default_window(endpoint.provider_type)
     official = is_official(endpoint.provider_type, endpoint.base_url)
     output = output or spec.output
     return ModelInfo(
@@ -185,7 +184,8 @@ def _model(
         abilities=msgspec.structs.replace(
             spec.abilities, strict_tools=spec.abilities.strict_tools and _is_strict(endpoint, official)
         ),
-        price=spec.price if official and endpoint.provider_type in _MAKERS else None,
+        # The maker's own price: whoever else serves a model of that name may ask anything.
+        price=price_of(endpoint.provider_type, name) if official else None,
     )
 
 
@@ -199,12 +199,12 @@ def _abilities(entry: Entry, known: Abilities) -> Abilities:
     modalities = entry.words("architecture.input_modalities")
     tools = "tools" in parameters if parameters else entry.truth("supports_tools", "capabilities.function_calling")
     images = "image" in modalities if modalities else entry.truth("supports_image_input", "capabilities.vision")
-    if entry.said.get("type") == "vlm":
+    if entry.fields.get("type") == "vlm":
         images = True
     return msgspec.structs.replace(
         known,
-        tools=_told(tools, known.tools),
-        images=_told(images, known.images),
+        tools=_listed_or(tools, known.tools),
+        images=_listed_or(images, known.images),
         reasoning="reasoning" in parameters if parameters else known.reasoning,
     )
 
@@ -232,22 +232,22 @@ def _amount(entry: Entry, path: str) -> float | None:
 
 
 def _num_ctx(entry: Entry) -> int | None:
-    found = _NUM_CTX.search(_text(entry.said.get("parameters")) or "")
+    found = _NUM_CTX.search(_text(entry.fields.get("parameters")) or "")
     return int(found[1]) if found else None
 
 
 def _of_architecture(entry: Entry, fact: str) -> int | None:
     """Ollama puts the architecture before the name of the fact, such as `llama.context_length`."""
     try:
-        info = msgspec.convert(entry.said.get("model_info"), dict[str, Any])
+        info = msgspec.convert(entry.fields.get("model_info"), dict[str, Any])
     except msgspec.ValidationError:
         return None
     values = [value for key, value in info.items() if key.endswith(f".{fact}")]
     return Entry(entry.id, {fact: values[0]}).number(fact) if values else None
 
 
-def _told(said: bool | None, known: bool) -> bool:
-    return known if said is None else said
+def _listed_or(listed: bool | None, known: bool) -> bool:
+    return known if listed is None else listed
 
 
 def _text(value: object) -> str | None:

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.core.records import ModelChoice
 from holdfast.llm.anthropic.traits import DEFAULT_BUDGET, LEAST_BUDGET, accepted_effort, family_and_version, traits_of
 from holdfast.llm.base import ModelInfo
-from holdfast.llm.catalog.known_models import Spec, default_window, plain_name, spec_of, undated_name
+from holdfast.llm.catalog.known_models import Spec, default_window, family_of, plain_name, spec_of, undated_name
 from holdfast.llm.chat.dialects import dialect_of, reasons
 
 Switch = Literal["thinking", "thinking_config", "reasoning", "none"]
@@ -116,13 +116,13 @@ def completed(choice: ModelChoice, *, in_words: bool = False) -> ModelChoice:
 def _known_by_name(choice: ModelChoice) -> ModelInfo:
     provider, _, name = choice.handle.partition("/")
     provider_type = choice.settings.get("provider_type") or provider.removesuffix("-proxy")
-    spec = spec_of(name) or Spec(default_window(provider_type))
+    spec = spec_of(name) or Spec(None)
     return ModelInfo(
         handle=choice.handle,
         name=name,
         provider_name=provider,
         provider_type=provider_type,
-        context_window=max(spec.window, choice.context_window),
+        context_window=max(spec.window or default_window(provider_type), choice.context_window),
         max_output_tokens=spec.output,
         provider_category=choice.provider_category,
         abilities=spec.abilities,
@@ -156,7 +156,7 @@ def _settings(info: ModelInfo, in_words: bool) -> dict[str, Any]:
         case "bedrock":
             settings["thinking"] = {"type": "disabled", "budget_tokens": 0}
         case "zai" | "zai_coding":
-            thinks = info.abilities.reasoning or spec_of(info.name) is None
+            thinks = info.abilities.reasoning or family_of(info.name) is None
             settings["thinking"] = {"type": "enabled" if thinks else "disabled", "clear_thinking": False}
         case "google_ai" | "google_vertex":
             settings["thinking_config"] = _thinking_config(info, name)
@@ -184,7 +184,7 @@ def _thinking_config(info: ModelInfo, name: str) -> dict[str, Any]:
 
 
 def _fitted_to_claude(choice: ModelChoice, info: ModelInfo) -> ModelChoice:
-    """As `llm.anthropic_payload` sends it."""
+    """As `anthropic.payload` sends it."""
     traits, settings = traits_of(info.name), dict(choice.settings)
     most = _less(choice.max_output_tokens, info.max_output_tokens)
     thinking = settings["thinking"] = _fitted_thinking(settings.get("thinking") or {}, info, most)
@@ -196,8 +196,8 @@ def _fitted_to_claude(choice: ModelChoice, info: ModelInfo) -> ModelChoice:
     return msgspec.structs.replace(choice, max_output_tokens=most, temperature=temperature, settings=settings)
 
 
-def _fitted_thinking(said: dict[str, Any], info: ModelInfo, most: int | None) -> dict[str, Any]:
-    traits, thinking = traits_of(info.name), dict(said)
+def _fitted_thinking(requested: dict[str, Any], info: ModelInfo, most: int | None) -> dict[str, Any]:
+    traits, thinking = traits_of(info.name), dict(requested)
     _, version = family_and_version(info.name)
     if version is not None and not traits.thinks:
         thinking["type"] = "disabled"

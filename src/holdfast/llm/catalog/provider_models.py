@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.errors import ModelError
-from holdfast.llm.base import ModelInfo, ProviderStatus
+from holdfast.llm.base import ModelInfo, Price, ProviderStatus
 from holdfast.llm.catalog import adapters, discovery
 from holdfast.llm.catalog.discovery import EmbeddingInfo, JsonSource, Listing
 from holdfast.llm.catalog.environment import OPENAI_NAMES
@@ -23,9 +23,12 @@ FRESH_US: Final = 60 * 1_000_000
 
 
 class ProviderModels:
-    """`declared`: what the operator says is there, for servers that cannot list. It is believed before their list."""
+    """`declared`: what the operator says is there, for servers that cannot list. It is believed before their list.
+    `prices`, by handle: what the operator says it costs."""
 
-    def __init__(self, endpoint: Endpoint, declared: Iterable[DeclaredModel] = ()) -> None:
+    def __init__(
+        self, endpoint: Endpoint, declared: Iterable[DeclaredModel] = (), prices: Mapping[str, Price] | None = None
+    ) -> None:
         prefixes = OPENAI_NAMES if endpoint.provider_name in OPENAI_NAMES else (endpoint.provider_name,)
         mine = [one for one in declared if one.handle.partition("/")[0] in prefixes]
         self.endpoint = endpoint
@@ -33,6 +36,8 @@ class ProviderModels:
         self._declared_embeddings = tuple(
             EmbeddingInfo(one.name, one.embedding_dim) for one in mine if one.embedding_dim is not None
         )
+        by_provider = [(handle.partition("/"), price) for handle, price in (prices or {}).items()]
+        self._prices = {name: price for (provider, _, name), price in by_provider if provider in prefixes}
         self._listing = Listing()
         self._models: dict[str, ModelInfo] = {}
         self._known: dict[str, ModelInfo] = {}
@@ -41,7 +46,7 @@ class ProviderModels:
         self._asked_us: int | None = None
         self._since_us: int | None = None
         self.failure: ModelError | None = None
-        self._take(Listing())
+        self._load(Listing())
 
     @property
     def can_list(self) -> bool:
@@ -67,16 +72,16 @@ class ProviderModels:
                 if self.failure is not None or self._since_us is None:
                     self._since_us = asked_us
                 self.failure = None
-                self._take(listing)
+                self._load(listing)
             self._asked_us = asked_us  # not sooner: an answer that is awaited, or was given up, makes nothing fresh
             self._answers += 1
 
     def find(self, name: str) -> ModelInfo | None:
         return self._known.get(name)
 
-    def accept(self, name: str) -> ModelInfo:
+    def assume_model(self, name: str) -> ModelInfo:
         """A model that was not listed because nothing could be. Forgotten when the provider lists again."""
-        info = self._known[name] = named_model(self.endpoint, name)
+        info = self._known[name] = self._priced(named_model(self.endpoint, name))
         return info
 
     def models(self) -> list[ModelInfo]:
@@ -112,23 +117,24 @@ class ProviderModels:
             provider_type=self.endpoint.provider_type,
             category=self.endpoint.category,
             endpoint=self.endpoint.base_url,
-            status=self._word(),
+            status=self._status_word(),
             since_us=self._since_us,
             problem=adapters.missing(self.endpoint) if self.failure is None else self.failure.message,
             models=len(self.models()),
         )
 
-    def _word(self) -> Any:
+    def _status_word(self) -> Any:
         if not self.can_list:
             return "unlistable"
         if self._asked_us is None:
             return "not_asked"
         return "ok" if self.failure is None else "failed"
 
-    def _take(self, listing: Listing) -> None:
+    def _load(self, listing: Listing) -> None:
         self._listing = listing
         self._models = {info.name: info for info in listing.models}
         self._models |= {one.name: self._as_declared(one) for one in self._declared}
+        self._models = {name: self._priced(info) for name, info in self._models.items()}
         # Vendors date or tag their models, and people leave that out: then the newest is meant.
         self._known = {
             **{short: info for name, info in sorted(self._models.items()) for short in _short_names(name)},
@@ -146,6 +152,11 @@ class ProviderModels:
         return msgspec.structs.replace(
             listed, context_window=window, max_output_tokens=min(output, window) if output else None
         )
+
+    def _priced(self, info: ModelInfo) -> ModelInfo:
+        """A price for a name without its date is for every date."""
+        price = self._prices.get(info.name) or self._prices.get(undated_name(info.name))
+        return info if price is None else msgspec.structs.replace(info, price=price)
 
 
 def _short_names(name: str) -> tuple[str, ...]:

@@ -20,20 +20,17 @@ from holdfast.core.deltas import (
 from holdfast.errors import BadReply, ModelUnavailable, Overloaded, Refused
 from holdfast.llm import failures
 from holdfast.llm.base import ModelInfo, ModelRequest
-from holdfast.llm.call_arguments import NOT_JSON
-from holdfast.llm.call_ids import CallIds
+from holdfast.llm.broken_json import NOT_JSON, repaired
 from holdfast.llm.catalog.base_urls import is_official
 from holdfast.llm.chat import chunks
 from holdfast.llm.chat.calls import ChatCalls
 from holdfast.llm.chat.chunks import CallFragment, Chunk, Content, Piece
 from holdfast.llm.chat.dialects import Dialect, dialect_of
-from holdfast.llm.chat.paths import path_of
 from holdfast.llm.chat.payload import chat_payload
 from holdfast.llm.chat.think_tags import ThinkTags
-from holdfast.llm.endpoint import Endpoint, headers_of
+from holdfast.llm.endpoint import Endpoint, headers_of, path_of
 from holdfast.llm.http import Http, shown, without_key
-from holdfast.llm.tool_names import renamed
-from holdfast.llm.utf8_repair import mended
+from holdfast.llm.tool_calls import CallIds, own_names
 
 _DONE: Final = b"[DONE]"
 # Whatever is not named here is taken for `stop`: vendors have many words for an ordinary end.
@@ -84,9 +81,9 @@ class ChatReply:
     def __init__(self, endpoint: Endpoint, dialect: Dialect, request: ModelRequest) -> None:
         self._endpoint = endpoint
         self._dialect = dialect
-        self._calls = ChatCalls(CallIds(request), renamed(request.tools))
+        self._calls = ChatCalls(CallIds(request), own_names(request.tools))
         self._tags = ThinkTags() if dialect.think_tags else None
-        self._spoke = False
+        self._has_text = False
         self._finish: str | None = None
         self.is_done = False  # the vendor has said its last word
 
@@ -97,7 +94,7 @@ class ChatReply:
         try:
             chunk = chunks.decode(data)
         except NOT_JSON:
-            chunk = self._mended(data)
+            chunk = self._repaired(data)
         if not chunk.choices or chunk.error is not None:
             return self._aside(chunk, data)
         choice = chunk.choices[0]
@@ -121,33 +118,33 @@ class ChatReply:
         text it cut the reply short; what it let through is kept as the whole answer.
         """
         deltas = self._tags.rest() if self._tags is not None else []
-        name, said = self._endpoint.provider_name, self._finish
-        if said is None:
+        name, finish = self._endpoint.provider_name, self._finish
+        if finish is None:
             finished = self.is_done and self._dialect.omits_finish
             return [*deltas, Finish("tool_calls" if self._calls.made else "stop")] if finished else deltas
-        if said == "content_filter" and (self._calls.made or not (self._spoke or deltas)):
+        if finish == "content_filter" and (self._calls.made or not (self._has_text or deltas)):
             raise Refused(f"{name} withheld the reply: its content filter objected.")
-        if said == "insufficient_system_resource":
+        if finish == "insufficient_system_resource":
             raise Overloaded(f"Overloaded: {name} ran out of resources in the middle of a reply.")
-        if said in ("error", "abort"):
-            raise ModelUnavailable(f"{name} broke off the reply: {said}.")
-        reason = _FINISHES.get(said, "stop")
+        if finish in ("error", "abort"):
+            raise ModelUnavailable(f"{name} broke off the reply: {finish}.")
+        reason = _FINISHES.get(finish, "stop")
         return [*deltas, Finish("tool_calls" if self._calls.made and reason == "stop" else reason)]
 
-    def _content(self, said: Content) -> list[Delta]:
+    def _content(self, delta: Content) -> list[Delta]:
         deltas: list[Delta] = []
-        if said.reasoning_content or said.reasoning or said.reasoning_details:
-            deltas = _reasoned(said)
-        if content := said.content or said.refusal:
-            deltas += self._said(content) if isinstance(content, str) else self._pieces(content)
-        if said.tool_calls:
-            deltas += self._calls.read(said.tool_calls)
-        elif said.function_call is not None:
-            deltas += self._calls.read([CallFragment(0, None, said.function_call)])
+        if delta.reasoning_content or delta.reasoning or delta.reasoning_details:
+            deltas = _reasoning(delta)
+        if content := delta.content or delta.refusal:
+            deltas += self._text(content) if isinstance(content, str) else self._pieces(content)
+        if delta.tool_calls:
+            deltas += self._calls.read(delta.tool_calls)
+        elif delta.function_call is not None:
+            deltas += self._calls.read([CallFragment(0, None, delta.function_call)])
         return deltas
 
-    def _said(self, text: str) -> list[Delta]:
-        self._spoke = True
+    def _text(self, text: str) -> list[Delta]:
+        self._has_text = True
         return [TextDelta(text)] if self._tags is None else self._tags.split(text)
 
     def _pieces(self, pieces: list[Piece]) -> list[Delta]:
@@ -156,31 +153,31 @@ class ChatReply:
             if thought := chunks.thought_in(piece):
                 deltas.append(ReasoningDelta(thought))
             elif piece.text:
-                deltas += self._said(piece.text)
+                deltas += self._text(piece.text)
         return deltas
 
-    def _mended(self, data: bytes) -> Chunk:
+    def _repaired(self, data: bytes) -> Chunk:
         try:
-            return mended(chunks.decode, data)
+            return repaired(chunks.decode, data)
         except msgspec.DecodeError as error:
-            vendor, said = self._endpoint.provider_name, shown(self._endpoint, data)
-            raise BadReply(f"{vendor} sent an event that cannot be read ({error}): {said}") from error
+            vendor, beginning = self._endpoint.provider_name, shown(self._endpoint, data)
+            raise BadReply(f"{vendor} sent an event that cannot be read ({error}): {beginning}") from error
 
     def _object(self, data: bytes) -> dict[str, Any]:
         return msgspec.json.decode(without_key(self._endpoint, data), type=dict[str, Any])
 
 
-def _reasoned(said: Content) -> list[Delta]:
+def _reasoning(delta: Content) -> list[Delta]:
     """OpenRouter tells the same again in details: what has a signature or is in cipher is kept whole, to be sent back
     as it came."""
-    plain = said.reasoning_content or said.reasoning
-    if not said.reasoning_details:
+    plain = delta.reasoning_content or delta.reasoning
+    if not delta.reasoning_details:
         return [ReasoningDelta(plain)] if plain else []
     deltas: list[Delta] = []
-    spoken = False
-    for detail in said.reasoning_details:
+    has_text = False
+    for detail in delta.reasoning_details:
         text: str = detail.get("text") or detail.get("summary") or ""
-        spoken = spoken or bool(text)
+        has_text = has_text or bool(text)
         if detail.get("type") == "reasoning.encrypted":
             deltas.append(RedactedDelta(msgspec.json.encode(detail).decode()))
         elif detail.get("signature"):
@@ -188,9 +185,9 @@ def _reasoned(said: Content) -> list[Delta]:
             deltas.append(ReasoningDelta(text, msgspec.json.encode(rest).decode()))
         elif text:
             deltas.append(ReasoningDelta(text))
-    return deltas if spoken or not plain else [ReasoningDelta(plain), *deltas]
+    return deltas if has_text or not plain else [ReasoningDelta(plain), *deltas]
 
 
 def _usage(chunk: Chunk) -> list[Delta]:
-    said = chunk.usage or (chunk.x_groq.usage if chunk.x_groq else None)
-    return [UsageDelta(chunks.usage_of(said))] if said is not None else []
+    usage = chunk.usage or (chunk.x_groq.usage if chunk.x_groq else None)
+    return [UsageDelta(chunks.usage_of(usage))] if usage is not None else []

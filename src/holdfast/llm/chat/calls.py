@@ -7,15 +7,14 @@ from collections.abc import Mapping
 import msgspec
 
 from holdfast.core.deltas import CallDelta, Delta
-from holdfast.llm.call_arguments import NOT_JSON
-from holdfast.llm.call_ids import CallIds
+from holdfast.llm.broken_json import NOT_JSON
 from holdfast.llm.chat.chunks import CallFragment, Function
-from holdfast.llm.tool_names import own_name
+from holdfast.llm.tool_calls import CallIds, own_name
 
 
 class _Call:
-    def __init__(self, said_id: str | None) -> None:
-        self.said_id = said_id or ""
+    def __init__(self, sent_id: str | None) -> None:
+        self.sent_id = sent_id or ""
         self.name = ""
         self.waiting = ""  # arguments that came before the name
         self._pieces: list[str] = []
@@ -62,8 +61,8 @@ class ChatCalls:
         name = fragment.function.name if fragment.function else None
         if not name:
             return False
-        if fragment.id and known.said_id:
-            return fragment.id != known.said_id
+        if fragment.id and known.sent_id:
+            return fragment.id != known.sent_id
         # Without ids a name says it: another one, again in the same chunk, or again when the arguments were whole.
         return bool(known.name) and (name != known.name or same_chunk or known.is_whole)
 
@@ -77,14 +76,14 @@ class ChatCalls:
             return None
         call.name = function.name
         name = own_name(function.name, self._names)
-        return CallDelta(number, self._ids.own(call.said_id), name, call.waiting + arguments)
+        return CallDelta(number, self._ids.own(call.sent_id), name, call.waiting + arguments)
 
 
 def _text(function: Function) -> str:
-    said = function.arguments
-    if isinstance(said, dict):
-        return msgspec.json.encode(said).decode()
-    return said or ""
+    arguments = function.arguments
+    if isinstance(arguments, dict):
+        return msgspec.json.encode(arguments).decode()
+    return arguments or ""
 
 
 def _is_whole(arguments: str) -> bool:

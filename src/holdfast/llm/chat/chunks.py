@@ -80,19 +80,19 @@ decode = msgspec.json.Decoder(Chunk).decode
 
 def thought_in(piece: Piece) -> str:
     """A thought is itself a list, of texts and of references to what they speak about."""
-    said = piece.thinking or ""
-    if isinstance(said, str):
-        return said
-    return "".join(text for one in said if isinstance(text := one.get("text"), str))
+    thinking = piece.thinking or ""
+    if isinstance(thinking, str):
+        return thinking
+    return "".join(text for one in thinking if isinstance(text := one.get("text"), str))
 
 
-def usage_of(said: ChunkUsage) -> Usage:
-    prompt, completion = said.prompt_tokens or 0, said.completion_tokens or 0
-    asked = said.prompt_tokens_details or PromptDetails()
-    thought = (said.completion_tokens_details or CompletionDetails()).reasoning_tokens
-    thought = said.reasoning_tokens if thought is None else thought
-    if thought and said.total_tokens == prompt + completion + thought:
+def usage_of(usage: ChunkUsage) -> Usage:
+    prompt, completion = usage.prompt_tokens or 0, usage.completion_tokens or 0
+    details = usage.prompt_tokens_details or PromptDetails()
+    thought = (usage.completion_tokens_details or CompletionDetails()).reasoning_tokens
+    thought = usage.reasoning_tokens if thought is None else thought
+    if thought and usage.total_tokens == prompt + completion + thought:
         completion += thought  # xAI counts what was thought beside what was said, and charges both
-    told = (asked.cached_tokens, said.prompt_cache_hit_tokens, said.cached_tokens)
-    cached = next((figure for figure in told if figure is not None), None)
-    return Usage(prompt, completion, cached, asked.cache_write_tokens, thought)
+    counts = (details.cached_tokens, usage.prompt_cache_hit_tokens, usage.cached_tokens)
+    cached = next((figure for figure in counts if figure is not None), None)
+    return Usage(prompt, completion, cached, details.cache_write_tokens, thought)

@@ -22,9 +22,12 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     effort: Literal["reasoning_effort", "reasoning"] | None = None  # where the reasoning effort goes
     verbosity: bool = False
     thinking: bool = False  # takes the switch `thinking: {type: …}`
-    json_schema: bool = True  # else a schema is asked for as plain JSON
+    # How JSON is asked for: by its schema, as any object, or by the system prompt alone. Without a schema the prompt
+    # describes it.
+    json: Literal["schema", "object", "prompt"] = "schema"
     forced_choice: bool = True  # a tool can be demanded
     named_choice: bool = True  # by its name, too; the only tool that is offered can be demanded without
+    none_choice: bool = True  # it can be offered tools and told to call none of them; else it is offered none
     thinks_or_obeys: bool = False  # a demand is refused while the model thinks, so it is told not to
     developer: bool = False  # models that reason are instructed by the developer, not by the system
     temperature_for_reasoners: bool = True
@@ -34,6 +37,9 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     sends_back: Literal["reasoning_content", "reasoning_details"] | None = None
     no_reasoning: str = ""  # what stands for it where there was none
     omits_finish: bool = False  # [DONE] may come without a finish_reason
+    call_id_length: int | None = None  # ids of calls are of letters and digits, exactly as many
+    # It refuses a user right after a tool, an assistant without a word or a call, and an assistant at the end.
+    strict_turns: bool = False
 
 
 OPENAI: Final = Dialect(
@@ -76,11 +82,22 @@ _DIALECTS: Final[dict[str, Dialect]] = {
     ),
     "xai": Dialect(max_tokens="max_completion_tokens", parallel_tool_calls=True, user=True, effort="reasoning_effort"),
     "cerebras": Dialect(max_tokens="max_completion_tokens", user=True, effort="reasoning_effort", think_tags=True),
-    "deepseek": msgspec.structs.replace(_THINKING, json_schema=False, thinks_or_obeys=True),
+    "deepseek": msgspec.structs.replace(_THINKING, json="object", thinks_or_obeys=True),
+    # Usage comes unasked. Told to call none of its tools, it answers with garbled text. JSON by an option does not go
+    # together with tools.
+    "mistral": Dialect(
+        parallel_tool_calls=True,
+        asks_for_usage=False,
+        json="prompt",
+        none_choice=False,
+        think_tags=True,
+        call_id_length=9,
+        strict_turns=True,
+    ),
     "moonshot": _MOONSHOT,
     "moonshot_coding": _MOONSHOT,
-    "zai": msgspec.structs.replace(_THINKING, json_schema=False, forced_choice=False),
-    "zai_coding": msgspec.structs.replace(_THINKING, json_schema=False, forced_choice=False),
+    "zai": msgspec.structs.replace(_THINKING, json="object", forced_choice=False),
+    "zai_coding": msgspec.structs.replace(_THINKING, json="object", forced_choice=False),
     "together": Dialect(think_tags=True, effort="reasoning_effort"),
     "fireworks": Dialect(think_tags=True, user=True, effort="reasoning_effort"),
 }

@@ -19,19 +19,19 @@ from holdfast.core.messages import (
     content_text,
     text_of,
 )
-from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
-from holdfast.llm.call_arguments import NOT_JSON, sent_text
-from holdfast.llm.call_ids import short
+from holdfast.llm.base import CONTINUE, ModelInfo, ModelRequest, NamedTool, ToolSchema
+from holdfast.llm.broken_json import NOT_JSON
 from holdfast.llm.chat.dialects import OPENAI, Dialect, reasons, refuses_parallel_flag, thinks_only_without_tools
 from holdfast.llm.json_prompt import json_in_words
 from holdfast.llm.strict_schema import strict_schema
-from holdfast.llm.tool_names import sent_name
+from holdfast.llm.tool_calls import plain_id, sent_name, sent_text, short_id
 
 # A tool message holds text only, so what a tool shows is shown by a message of the user, right after the returns.
 IMAGES_FOLLOW: Final = "[The next message shows the image of this result.]"
 IMAGE_OF: Final = "Image of the result of call "
 FAILED: Final = "Error: "
 IMAGE_OMITTED: Final = "[Image omitted]"
+_ACKNOWLEDGED: Final = "OK"
 
 _Message = dict[str, Any]
 
@@ -41,7 +41,7 @@ def chat_payload(request: ModelRequest, dialect: Dialect = OPENAI, info: ModelIn
         "model": info.name if info else request.handle.partition("/")[2],
         "messages": _messages(request, dialect, info),
     }
-    if request.tools:
+    if request.tools and (dialect.none_choice or request.tool_choice != "none"):
         payload |= _tools(request, dialect, info)
     return payload | {name: value for name, value in _wishes(request, dialect, info).items() if value is not None}
 
@@ -54,19 +54,39 @@ def _messages(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -
         if turn.role == "assistant":
             messages.append(_assistant(turn, dialect))
         elif turn.role == "tool":
-            messages += _returns(turn.parts, sees)
+            messages += _returns(turn.parts, sees, dialect)
         elif messages[-1]["role"] == "user":
             # The images of a tool's return stand there. Some servers insist that user and assistant take turns.
             messages[-1] = {"role": "user", "content": _pieces(messages[-1]) + _user_pieces(turn.parts, sees)}
         else:
             messages.append({"role": "user", "content": _user_content(turn.parts, sees)})
-    return messages
+    return _with_strict_turns(messages) if dialect.strict_turns else messages
+
+
+def _with_strict_turns(messages: list[_Message]) -> list[_Message]:
+    """For a dialect that checks who speaks after whom."""
+    kept: list[_Message] = []
+    for message in messages:
+        role, before = message["role"], kept[-1]["role"] if kept else None
+        if role == "assistant" and not (message.get("tool_calls") or message["content"].strip()):
+            continue
+        if role == before == "user":
+            kept[-1] = {"role": "user", "content": _pieces(kept[-1]) + _pieces(message)}
+            continue
+        if role == "user" and before == "tool":
+            kept.append({"role": "assistant", "content": _ACKNOWLEDGED})
+        kept.append(message)
+    return [*kept, {"role": "user", "content": CONTINUE}] if kept[-1]["role"] == "assistant" else kept
+
+
+def _sent_id(call_id: str, dialect: Dialect) -> str:
+    return short_id(call_id) if dialect.call_id_length is None else plain_id(call_id, dialect.call_id_length)
 
 
 def _system(request: ModelRequest, dialect: Dialect) -> str:
     """Asked for JSON, vendors insist that the prompt says so; a schema that is not sent is described."""
     wanted = request.response_format or {}
-    words = "" if wanted.get("type") == "json_schema" and dialect.json_schema else json_in_words(wanted)
+    words = "" if wanted.get("type") == "json_schema" and dialect.json == "schema" else json_in_words(wanted)
     return "\n\n".join(filter(None, (request.system, words)))
 
 
@@ -103,7 +123,7 @@ def _assistant(turn: Turn, dialect: Dialect) -> _Message:
         return {"role": "assistant", "content": only.text}
     calls = [
         {
-            "id": short(part.id),
+            "id": _sent_id(part.id, dialect),
             "type": "function",
             "function": {"name": sent_name(part.name), "arguments": sent_text(part.arguments)},
         }
@@ -132,8 +152,8 @@ def _details(parts: Parts) -> _Message:
             details.append({**_object_or(part.signature, "reasoning.text", "signature"), "text": part.text})
     if details:
         return {"reasoning_details": details}
-    said = "".join(part.text for part in parts if isinstance(part, Reasoning))
-    return {"reasoning": said} if said else {}
+    reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    return {"reasoning": reasoning} if reasoning else {}
 
 
 def _object_or(text: str, kind: str, field: str) -> dict[str, Any]:
@@ -144,13 +164,13 @@ def _object_or(text: str, kind: str, field: str) -> dict[str, Any]:
         return {"type": kind, field: text}
 
 
-def _returns(parts: Parts, sees: bool) -> list[_Message]:
+def _returns(parts: Parts, sees: bool, dialect: Dialect) -> list[_Message]:
     messages: list[_Message] = []
     shown: list[dict[str, Any]] = []
     for part in parts:
         if not isinstance(part, ToolReturn):
             continue
-        call_id, content = short(part.call_id), part.content
+        call_id, content = _sent_id(part.call_id, dialect), part.content
         images = [one for one in content if isinstance(one, Image)] if sees and not isinstance(content, str) else []
         if images:
             shown.append({"type": "text", "text": f"{IMAGE_OF}{call_id}:"})
@@ -173,13 +193,13 @@ def _tools(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -> d
     wanted = request.settings.get("strict")
     able = info is not None and info.abilities.strict_tools
     strict = dialect.strict and (able if wanted is None else bool(wanted))
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "tools": [{"type": "function", "function": _function(tool, strict)} for tool in request.tools],
         "tool_choice": _tool_choice(request, dialect),
     }
     if dialect.parallel_tool_calls and not (info and refuses_parallel_flag(info)):
-        said["parallel_tool_calls"] = request.parallel_tool_calls
-    return said
+        fields["parallel_tool_calls"] = request.parallel_tool_calls
+    return fields
 
 
 def _function(tool: ToolSchema, strict: bool) -> dict[str, Any]:
@@ -226,11 +246,11 @@ def _wishes(request: ModelRequest, dialect: Dialect, info: ModelInfo | None) -> 
 
 def _response_format(wanted: dict[str, Any] | None, dialect: Dialect) -> dict[str, Any] | None:
     kind = (wanted or {}).get("type")
-    if wanted is None or kind == "text":
+    if wanted is None or kind == "text" or dialect.json == "prompt":
         return None
     if kind != "json_schema":
         return wanted
-    if not dialect.json_schema:
+    if dialect.json == "object":
         return {"type": "json_object"}
     schema = _part(wanted, "json_schema")
     if "schema" not in schema:  # the schema itself, without the name that vendors want

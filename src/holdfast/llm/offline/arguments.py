@@ -200,8 +200,8 @@ def _choices_in(masked: str, parameters: Schema, taken: Mapping[str, Any]) -> di
     found: dict[str, Any] = {}
     for name in required_of(parameters):
         allowed = list_of(resolved(properties.get(name, {}), parameters).get("enum"))
-        said = (one for one in allowed if isinstance(one, str) and one and name not in taken)
-        for one in said:
+        candidates = (one for one in allowed if isinstance(one, str) and one and name not in taken)
+        for one in candidates:
             if re.search(rf"(?<!\w){re.escape(one)}(?!\w)", masked, re.IGNORECASE):
                 found[name] = one
                 break

@@ -88,16 +88,16 @@ def _mentions(text: str, tools: Sequence[ToolSchema]) -> list[_Mention]:
     pattern, by_name = _name_pattern(tools)
     matches = list(pattern.finditer(masked))
     found: list[_Mention] = []
-    asked, end, stage = False, 0, 0
+    is_request, end, stage = False, 0, 0
     for index, match in enumerate(matches):
         lead = masked[end : match.start()]
         sentence = _SENTENCE_END.split(lead)[-1]
-        asked = (asked and sentence == lead) or _ASKS.search(sentence) is not None
-        asked = asked and _DENIES.search(sentence) is None
+        is_request = (is_request and sentence == lead) or _ASKS.search(sentence) is not None
+        is_request = is_request and _DENIES.search(sentence) is None
         stage += bool(found) and _LATER.search(lead) is not None
         stop = matches[index + 1].start() if index + 1 < len(matches) else len(text)
         stopped = _SENTENCE_END.search(masked, match.end(), stop)
-        if asked:
+        if is_request:
             before = text[match.start() - len(sentence) : match.start()] if not found else ""
             after = text[match.end() : stopped.start() if stopped else stop]
             found.append(_Mention(by_name[match[0]], before, after, stage))

@@ -151,7 +151,7 @@ class OfflineModel:
             ttft=directed.seconds("ttft"),
             delay=directed.seconds("delay"),
         )
-        return self._with_trouble(script, directed, now.asked.plain)
+        return self._with_trouble(script, directed, now.last_text.plain)
 
     def _content(self, request: ModelRequest, now: Situation, calls: Sequence[Call]) -> list[Delta]:
         directed = now.directives
@@ -169,13 +169,13 @@ class OfflineModel:
             content += [CallDelta(index, arguments=piece) for piece in _TOKEN.findall(call.arguments)]
         return content
 
-    def _with_trouble(self, script: Script, directed: Directives, asked: str) -> Script:
+    def _with_trouble(self, script: Script, directed: Directives, text: str) -> Script:
         if directed.has("stall"):
             return msgspec.structs.replace(script, content=(), stalls=True)
         if (count := directed.count("stall_after")) is not None:
             return msgspec.structs.replace(script, content=script.content[:count], stalls=True)
         kind, cut, message = directed.text("error"), directed.count("cut"), directed.text("message")
-        if (kind is None and cut is None) or not self._fails_again(directed, asked):
+        if (kind is None and cut is None) or not self._fails_again(directed, text):
             return script
         if cut is not None:
             error: Exception = errors.ModelUnavailable(message or "The stream ended before the reply did.")
@@ -185,12 +185,12 @@ class OfflineModel:
         reports = directed.has("usage")
         return msgspec.structs.replace(script, content=script.content[:count], error=error, reports_failure=reports)
 
-    def _fails_again(self, directed: Directives, asked: str) -> bool:
+    def _fails_again(self, directed: Directives, text: str) -> bool:
         times = directed.count("error_times")
         if times is None:
             return True
-        self._times_failed[asked] += 1
-        return self._times_failed[asked] <= times
+        self._times_failed[text] += 1
+        return self._times_failed[text] <= times
 
     def _summary_script(self, source: str, prompt_tokens: int, context_window: int) -> Script:
         _refuse_overflow(prompt_tokens, context_window)
@@ -198,10 +198,12 @@ class OfflineModel:
         failure = directed.text("summary_error")
         if failure is not None and self._fails_again(directed, "a summary"):
             raise made_error(failure, directed.text("message"))
-        said = [line.removeprefix("User: ") for line in source.splitlines() if line.startswith("User: ")]
+        lines = [line.removeprefix("User: ") for line in source.splitlines() if line.startswith("User: ")]
         text = f"Earlier, {len(source.splitlines())} lines were exchanged."
-        if said:
-            text += f" The user first said: {_shortened(said[0], 200)} The user last said: {_shortened(said[-1], 200)}"
+        if lines:
+            text += (
+                f" The user first said: {_shortened(lines[0], 200)} The user last said: {_shortened(lines[-1], 200)}"
+            )
         content = _text(directed.text("summary") or text)
         return Script(content=content, usage=Usage(prompt_tokens, len(content), 0, reasoning_tokens=0), finish="stop")
 
@@ -212,16 +214,16 @@ def choose_calls(request: ModelRequest, now: Situation) -> list[Call]:
     offered = {tool.name: tool for tool in request.tools}
     due = _due_calls(request, now)
     if not due and request.tool_choice != "none":
-        demanded = [instructions.loose_call(offered[name], now.asked.plain) for name in now.demanded(request.tools)]
+        demanded = [instructions.loose_call(offered[name], now.last_text.plain) for name in now.demanded(request.tools)]
         due = [_encoded(call) for call in demanded] or _forced_call(request, now)
     together = request.parallel_tool_calls or directed.has("parallel")
     return due if together else due[:1]
 
 
 def answer(request: ModelRequest, now: Situation) -> str:
-    said = now.directives.text("say")
-    if said is not None:
-        return said
+    directed = now.directives.text("say")
+    if directed is not None:
+        return directed
     shaped = _shaped_answer(request.response_format)
     if shaped is not None:
         return shaped
@@ -229,22 +231,24 @@ def answer(request: ModelRequest, now: Situation) -> str:
         kept = _kept(now)
         if kept is not None:
             return f"I will remember: {_shortened(kept, _ECHOED_CHARS)}"
-        return " ".join(_told(returned.name, returned.status, result_text(returned)) for returned in now.returns)
-    asked = now.asked.plain
-    told = remembering.told_from_memory(asked, request.system) or _help(asked, request.tools)
-    if told is not None:
-        return told
-    return f"You said: {_shortened(asked, _ECHOED_CHARS)}" if asked else "There is nothing new to answer."
+        return " ".join(
+            _return_sentence(returned.name, returned.status, result_text(returned)) for returned in now.returns
+        )
+    text = now.last_text.plain
+    known = remembering.answer_from_memory(text, request.system) or _help(text, request.tools)
+    if known is not None:
+        return known
+    return f"You said: {_shortened(text, _ECHOED_CHARS)}" if text else "There is nothing new to answer."
 
 
 def _kept(now: Situation) -> str | None:
     """What was to be remembered, if a memory tool alone was called and did it."""
     done = all(returned.status == "success" and returned.name in remembering.KEEPING for returned in now.returns)
-    return remembering.fact_to_keep(now.asked.plain) if done else None
+    return remembering.fact_to_keep(now.last_text.plain) if done else None
 
 
-def _help(asked: str, tools: Sequence[ToolSchema]) -> str | None:
-    if not _ASKS_FOR_HELP().fullmatch(asked):
+def _help(text: str, tools: Sequence[ToolSchema]) -> str | None:
+    if not _ASKS_FOR_HELP().fullmatch(text):
         return None
     names = [tool.name for tool in tools if tool.name != "send_message"]
     offer = f"I can call {_listed(names)}: say “use {names[0]}”." if names else "I have no tools."
@@ -278,7 +282,7 @@ def _due_calls(request: ModelRequest, now: Situation) -> list[Call]:
     explicit = [(one, Call(*call_parts(one.value or ""))) for one in directed.every("call")]
     due = [call for one, call in explicit if one.model_call is not None]
     planned = [(call, 0) for one, call in explicit if one.model_call is None]
-    planned += [(_encoded(call), call.stage) for call in _asked_calls(request, now.asked.plain)]
+    planned += [(_encoded(call), call.stage) for call in _calls_in_text(request, now.last_text.plain)]
     left = Counter[str]() if directed.has("repeat") else Counter(now.called)
     open_calls: list[tuple[Call, int]] = []
     for call, stage in planned:
@@ -290,13 +294,13 @@ def _due_calls(request: ModelRequest, now: Situation) -> list[Call]:
     return due + [call for call, stage in open_calls if stage == stage_now]
 
 
-def _asked_calls(request: ModelRequest, asked: str) -> Sequence[instructions.PlannedCall]:
+def _calls_in_text(request: ModelRequest, text: str) -> Sequence[instructions.PlannedCall]:
     """What is asked for by verb and name; else what is to be remembered or looked up; else what else can be meant."""
     offered = _callable(request)
     return (
-        instructions.planned_calls(asked, offered)
-        or remembering.memory_calls(asked, request.system, offered)
-        or instructions.understood_calls(asked, offered)
+        instructions.planned_calls(text, offered)
+        or remembering.memory_calls(text, request.system, offered)
+        or instructions.understood_calls(text, offered)
     )
 
 
@@ -319,7 +323,7 @@ def _forced_call(request: ModelRequest, now: Situation) -> list[Call]:
     uncalled = [tool for tool in request.tools if tool.name not in now.called]
     named = [tool for tool in request.tools if tool.name == wanted]
     tool = (named or uncalled or list(request.tools))[0]
-    call = instructions.loose_call(tool, now.asked.plain)
+    call = instructions.loose_call(tool, now.last_text.plain)
     if tool.name == "send_message":
         count = now.directives.count("tokens")
         words = answer(request, now) if count is None else "".join(delta.text for delta in _filler(count))
@@ -385,10 +389,10 @@ def _shaped_answer(response_format: dict[str, Any] | None) -> str | None:
             return None
 
 
-def _told(name: str, status: str, text: str) -> str:
+def _return_sentence(name: str, status: str, text: str) -> str:
     shown = _shortened(text, _QUOTED_CHARS)
-    told = f"{name} returned {shown}" if status == "success" else f"{name} failed: {shown}"
-    return told if told.endswith((".", "!", "?")) else f"{told}."
+    sentence = f"{name} returned {shown}" if status == "success" else f"{name} failed: {shown}"
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
 
 
 def _filler(count: int) -> list[TextDelta]:

@@ -10,3 +10,8 @@ from functools import cache
 
 def lazily(pattern: str, flags: int = 0) -> Callable[[], re.Pattern[str]]:
     return cache(lambda: re.compile(pattern, flags))
+
+
+def phrase(pattern: str) -> Callable[[], re.Pattern[str]]:
+    """In capitals or not, and over several lines."""
+    return lazily(pattern, re.IGNORECASE | re.DOTALL)

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.llm.base import ToolSchema
 from holdfast.llm.offline.arguments import QUOTED, mask_quotes, name_words, stem
-from holdfast.llm.offline.patterns import lazily
+from holdfast.llm.offline.patterns import lazily, phrase
 
 # Which tools are asked for in words of their own (see `remembering`), or not by people at all.
 _SET_APART = lazily(r"send_message\w*|(?:core_|archival_)?memory(?:_\w+)?|conversation_search", re.IGNORECASE)
@@ -65,10 +65,9 @@ _CALLED_THAT = lazily(
     r"(?:the\s+)?(?:following\s+)?(?:message|text|query|input|argument|parameter|word|string|value|phrase)s?\b\s*(?::|=|of|is|as)?\s*",
     re.IGNORECASE,
 )
-_AFTERTHOUGHT = lazily(
+_AFTERTHOUGHT = phrase(
     r"\b(?:(?:and|then|so)\s+(?:then\s+)?(?:reply|tell|report|show|give|let|return|say|answer|send|print|call|run|use|"
-    r"explain|what)\b.*|(?:please|thanks|thank you|for me|right now|now|again|immediately|once|twice))$",
-    re.IGNORECASE | re.DOTALL,
+    r"explain|what)\b.*|(?:please|thanks|thank you|for me|right now|now|again|immediately|once|twice))$"
 )
 _EDGES: Final = " \t\r\n,;:()"
 _NEAR_CHARS: Final = 80  # before a name, in which it is told what is done with it
@@ -197,7 +196,7 @@ def _words_of(tool: ToolSchema) -> list[str]:
 def _tool_in_words(sentence: Sentence, tools: Sequence[ToolSchema]) -> ToolSchema | None:
     """The one most of whose words are said, if all are; what only says that something is fetched may be left out by
     who says "give me"."""
-    said = [stem(word) for word in _WORD().findall(_DICE().sub(r"\1 dice \2", _ARTICLE().sub(" ", sentence.masked)))]
+    words = [stem(word) for word in _WORD().findall(_DICE().sub(r"\1 dice \2", _ARTICLE().sub(" ", sentence.masked)))]
     best: tuple[int, ToolSchema] | None = None
     for tool in tools:
         wanted = {stem(word) for word in _words_of(tool)}
@@ -205,7 +204,7 @@ def _tool_in_words(sentence: Sentence, tools: Sequence[ToolSchema]) -> ToolSchem
             wanted -= _GETTING
         elif len(wanted) < 2:
             continue
-        complete = said[:1] and said[0] in wanted and wanted <= set(said)
+        complete = words[:1] and words[0] in wanted and wanted <= set(words)
         if complete and not _SET_APART().fullmatch(tool.name) and len(wanted) > (best[0] if best else 0):
             best = len(wanted), tool
     return best[1] if best else None

@@ -17,7 +17,7 @@ from holdfast.llm.base import ToolSchema
 from holdfast.llm.offline.arguments import QUOTED, Hints, fill, quoted_value
 from holdfast.llm.offline.instructions import PlannedCall
 from holdfast.llm.offline.loose_schema import properties_of
-from holdfast.llm.offline.patterns import lazily
+from holdfast.llm.offline.patterns import lazily, phrase
 from holdfast.llm.offline.phrasings import is_filler, sentences
 
 _READ_CHARS: Final = 4_000
@@ -46,56 +46,48 @@ _PLACE: Final = (
     r"(?:memory|memories|archive|notes|(?:memory )?block\s+\w+|\w+\s+(?:memory )?block|later|me)"
 )
 # "remember that …", "note in your memory: …"
-_SAID_AFTER = lazily(
-    rf"(?:{_KEEP})(?:\s+(?:this|the following|it|down|{_PLACE}))*\s*(?:[:,–—-]|\bthat\b)\s*(?P<fact>\S.*)",
-    re.IGNORECASE | re.DOTALL,
+_SAID_AFTER = phrase(
+    rf"(?:{_KEEP})(?:\s+(?:this|the following|it|down|{_PLACE}))*\s*(?:[:,–—-]|\bthat\b)\s*(?P<fact>\S.*)"
 )
 # "remember I like tea", "remember my name is Ada", "remember to water the plants"
-_SAID_AT_ONCE = lazily(
+_SAID_AT_ONCE = phrase(
     rf"(?:{_KEEP})\s+(?P<fact>[\"'`“‘].+|(?:i(?:['’]\w+)?|we|he|she|they|it|to|the user|user)\s+\S.*|"
-    r"(?:my|our|his|her|their|the)\s+.*\b(?:is|are|was|were|has|have|likes?|lives?|wants?|=)\s+\S.*)",
-    re.IGNORECASE | re.DOTALL,
+    r"(?:my|our|his|her|their|the)\s+.*\b(?:is|are|was|were|has|have|likes?|lives?|wants?|=)\s+\S.*)"
 )
 # "add 'likes tea' to your memory", "save I like tea in the human block"
-_SAID_BETWEEN = lazily(
+_SAID_BETWEEN = phrase(
     r"(?:remember|save|store|record|add|put|write|append|insert|keep)\s+(?P<fact>\S.*?)\s+"
     r"(?:to|in|into)\s+(?:your|the|my|our)?\s*(?:(?:core|archival|long[- ]?term|own)\s+)?"
-    r"(?:memory|memories|archive|notes|memory block\b.*|\w+\s+(?:memory )?block)",
-    re.IGNORECASE | re.DOTALL,
+    r"(?:memory|memories|archive|notes|memory block\b.*|\w+\s+(?:memory )?block)"
 )
 # "I like tea. Remember that!"
-_SAID_BEFORE = lazily(
+_SAID_BEFORE = phrase(
     r"(?P<fact>\S.*?)[\s.,;!–—-]++(?:(?:please|and|so)[\s,]++)*+(?:remember|note|memori[sz]e|keep|save|store)\s+(?:that|this|it)"
-    rf"(?:\s+(?:down|please|in mind|{_PLACE}))*\W*",
-    re.IGNORECASE | re.DOTALL,
+    rf"(?:\s+(?:down|please|in mind|{_PLACE}))*\W*"
 )
 _ARCHIVAL = lazily(r"\b(?:archiv\w+|long[- ]?term)\b", re.IGNORECASE)
 _BLOCK = lazily(r"\bblock\s+[\"'`]?(\w+)|[\"'`]?(\w+)[\"'`]?\s+(?:memory )?block\b", re.IGNORECASE)
 
 _LOOK: Final = r"(?:search|look|check|browse|query|recall|find)"
-_SEARCHED = lazily(
+_SEARCHED = phrase(
     rf"{_LOOK}\s+(?:up\s+|in\s+|through\s+|into\s+)?(?:your\s+|the\s+|our\s+|my\s+)?(?P<where>[\w\s-]*?)\s*"
-    r"\b(?:for|about)\s+(?P<query>\S.*)",
-    re.IGNORECASE | re.DOTALL,
+    r"\b(?:for|about)\s+(?P<query>\S.*)"
 )
-_RECALLED = lazily(
-    r"(?:recall|do you (?:remember|recall)|what do you (?:remember|recall) (?:about|of))\s+(?P<query>\S.*)",
-    re.IGNORECASE | re.DOTALL,
+_RECALLED = phrase(
+    r"(?:recall|do you (?:remember|recall)|what do you (?:remember|recall) (?:about|of))\s+(?P<query>\S.*)"
 )
-_SAID_EARLIER = lazily(
+_SAID_EARLIER = phrase(
     r"(?:what|when) did (?:i|we|you) (?:say|tell you|talk|speak|discuss|mention)(?:\s+(?:about|of|on))?\s+"
-    r"(?P<query>\S.*)",
-    re.IGNORECASE | re.DOTALL,
+    r"(?P<query>\S.*)"
 )
 _CONVERSATION = lazily(r"\b(?:conversations?|history|messages?|chats?|talks?)\b", re.IGNORECASE)
 _MEMORY = lazily(r"\b(?:memory|memories|archive|archival|notes|passages?)\b", re.IGNORECASE)
-_ABOUT_MEMORY = lazily(
+_ABOUT_MEMORY = phrase(
     r"(?:what|which)\b.*\byou (?:still )?(?:remember|know|recall)\b|do you (?:still )?(?:remember|know|recall)\b|"
     r"(?:(?:what|show|read|tell me|list|print)\b.*\b)?your (?:core )?(?:memory|memories|memory blocks?)\W*$|"
     r"what(?:['’]s| is| are)\b.*\byour (?:core )?(?:memory|memories)\b|"
     r"(?:what|who|where)(?:['’]s| is| are| was) my\b|(?:who|what|where|how old) am i\b|"
-    r"(?:what|who|where|which)\b.*\bdo i\b|(?:tell me|what)\b.*\babout me\b",
-    re.IGNORECASE | re.DOTALL,
+    r"(?:what|who|where|which)\b.*\bdo i\b|(?:tell me|what)\b.*\babout me\b"
 )
 _OF_THE_PERSON = lazily(r"\b(?:i|me|my|mine)\b", re.IGNORECASE)
 _SHOWN_BLOCKS = lazily(r"<memory_blocks>\n(.*?)\n</memory_blocks>", re.DOTALL)
@@ -144,10 +136,10 @@ def memory_calls(text: str, system: str, tools: Sequence[ToolSchema]) -> tuple[P
     return ()
 
 
-def told_from_memory(text: str, system: str) -> str | None:
+def answer_from_memory(text: str, system: str) -> str | None:
     """The answer to a question about what is remembered; None if it is none, or nothing is."""
-    asked = any(_ABOUT_MEMORY().match(sentence.text) for sentence in sentences(text[:_READ_CHARS]))
-    known = [block for block in shown_blocks(system) if block.value] if asked else []
+    is_question = any(_ABOUT_MEMORY().match(sentence.text) for sentence in sentences(text[:_READ_CHARS]))
+    known = [block for block in shown_blocks(system) if block.value] if is_question else []
     if not known:
         return None
     return "My memory says: " + " ".join(f"{block.label}: {_ended(block.value)}" for block in known)

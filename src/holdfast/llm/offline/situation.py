@@ -11,7 +11,7 @@ import msgspec
 from holdfast.core.context import EARLIER_NOT_SHOWN
 from holdfast.core.messages import Text, ToolCall, ToolReturn, Turn, content_text
 from holdfast.llm.base import ToolSchema
-from holdfast.llm.call_arguments import NOT_JSON
+from holdfast.llm.broken_json import NOT_JSON
 from holdfast.llm.offline import directives, instructions
 
 _ALERT_OPENINGS: Final = ("<system-alert>", "ToolRuleViolated:", EARLIER_NOT_SHOWN)
@@ -25,7 +25,7 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 class Situation(msgspec.Struct, frozen=True):
-    asked: directives.ParsedText  # the last text that a person wrote
+    last_text: directives.ParsedText  # the last text that a person wrote
     model_call: int  # 1 for the first model call after it
     called: dict[str, int]  # how often each tool was called since
     returns: tuple[ToolReturn, ...]
@@ -34,7 +34,7 @@ class Situation(msgspec.Struct, frozen=True):
     @property
     def directives(self) -> directives.Directives:
         """Those that act now."""
-        return self.asked.directives.on(self.model_call)
+        return self.last_text.directives.on(self.model_call)
 
     def demanded(self, tools: Sequence[ToolSchema]) -> tuple[str, ...]:
         wanted = (
@@ -72,11 +72,11 @@ def result_text(returned: ToolReturn) -> str:
     return message if isinstance(message, str) else msgspec.json.encode(message).decode()
 
 
-def _since(turns: Sequence[Turn], asked: directives.ParsedText, alerts: list[Alert]) -> Situation:
+def _since(turns: Sequence[Turn], last_text: directives.ParsedText, alerts: list[Alert]) -> Situation:
     model_call = 1 + sum(turn.role == "assistant" for turn in turns)
     returns = tuple(part for turn in turns for part in turn.parts if isinstance(part, ToolReturn))
     called = dict(Counter(call.name for call in _calls(turns)))
-    return Situation(asked, model_call, called, returns, tuple(alerts))
+    return Situation(last_text, model_call, called, returns, tuple(alerts))
 
 
 def _calls(turns: Sequence[Turn]) -> list[ToolCall]:

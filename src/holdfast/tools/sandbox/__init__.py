@@ -1,1 +1,1 @@
-"""Where custom tools run: a warm process that forks a walled-off child for every call."""
+"""Where custom tools run: a fork server that forks an isolated child for every call."""

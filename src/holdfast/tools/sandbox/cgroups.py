@@ -21,9 +21,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from holdfast.tools.sandbox import limiting, watching
-from holdfast.tools.sandbox.contract import CallsCgroup, How, Limits
-from holdfast.tools.sandbox.hiding import lies_in
+from holdfast.tools.sandbox import call_limits, process_usage
+from holdfast.tools.sandbox.contract import CallsCgroup, EndReason, Limits
+from holdfast.tools.sandbox.hidden_paths import lies_in
 
 _log = logging.getLogger(__name__)
 LEAF: Final = "holdfast-server"
@@ -49,7 +49,7 @@ class AllCalls:
         return CallsCgroup(str(self._path), self._handed)
 
     def limit(self, limits: Limits) -> None:
-        _limit_memory(self._lock, limiting.most_of_all_calls(limits))
+        _limit_memory(self._lock, call_limits.most_of_all_calls(limits))
         _write(self._lock, "cgroup.subtree_control", _ENABLE)
 
     def sweep(self) -> None:
@@ -134,7 +134,7 @@ class Cgroup:
     def was_refused_a_process(self) -> bool:
         return _events(self._directory, "pids.events").get("max", 0) > 0
 
-    def killed_for(self) -> How | None:
+    def killed_for(self) -> EndReason | None:
         """Which limit on memory the kernel ended the call for. None also if the machine had no memory left."""
         events = _events(self._directory, "memory.events")
         if not events.get("oom_kill"):
@@ -293,7 +293,7 @@ def _pids(base: Path) -> set[int]:
 
 def _family() -> set[int]:
     me = os.getpid()
-    return set(watching.usage_below([me])[me].pids)
+    return set(process_usage.usage_below([me])[me].pids)
 
 
 def _events(directory: int, name: str) -> dict[str, int]:

@@ -1,6 +1,6 @@
-"""What the server and the fork server agree on: the frames between them, the limits, and which walls to build.
+"""What the server and the fork server agree on: the messages between them, the limits, and the isolation layers.
 
-A frame is four bytes of length and a MessagePack array. Every call has a number; a number is used once.
+A message is four bytes of length and a MessagePack array. Every call has a number; a number is used once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from holdfast.core.egress import Egress
 from holdfast.core.messages import Content, Status
 
 CALL: Final = "call"  # the directory in the scratch directory over which each call's own is mounted
-AT_REST: Final = b"\n"  # after the answer of a child that does no more, and has left nobody behind who could
+IDLE_MARK: Final = b"\n"  # after the answer of a child that does no more, and has left no process that could
 MOST_EGRESS_ENTRIES: Final = 200  # of a tool's own policy: the guard looks up every name that is listed
 _LENGTH: Final = struct.Struct("!I")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """For one call each, but for the last."""
+    """For one call each. The last is for all calls."""
 
     memory_bytes: int = 2 << 30  # of each process, and of all together
     file_bytes: int = 256 << 20
@@ -34,8 +34,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     all_calls_bytes: int = 0  # of memory, for all calls together; 0 means half of the machine's
 
 
-class Walls(msgspec.Struct, frozen=True, kw_only=True):
-    """Which protections to try. One that this machine cannot build is left out and missing from `Ready.isolation`."""
+class IsolationLayers(msgspec.Struct, frozen=True, kw_only=True):
+    """Which layers of isolation to try. One that does not work on this machine is missing from `Ready.isolation`."""
 
     bubblewrap: bool = True
     namespaces: bool = True
@@ -62,9 +62,9 @@ class EgressConfig(msgspec.Struct, frozen=True, kw_only=True):
     has_key: bool = False  # whether the server asks every caller for a key
 
 
-class ZygoteConfig(msgspec.Struct, frozen=True, kw_only=True):
+class ForkServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
-    walls: Walls
+    layers: IsolationLayers
     readable: tuple[str, ...]  # the only paths a tool may read, besides its scratch directory
     hidden: tuple[str, ...]  # real paths which no tool may read although they may lie in a readable one
     scratch: str
@@ -75,7 +75,7 @@ class ZygoteConfig(msgspec.Struct, frozen=True, kw_only=True):
     cgroup: CallsCgroup | None = None
 
 
-How = Literal[
+EndReason = Literal[
     "exited", "killed", "timeout", "overflow", "unstarted", "memory", "all_memory", "processes", "disk", "files"
 ]
 
@@ -92,14 +92,14 @@ class Kill(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     isolation: str
-    refusal: str = ""  # what is missing, if tools should not be run behind such walls
+    refusal: str = ""  # what is missing, if tools should not be run with so few layers
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
-    """Sent when every process of the call is gone, or the only one is at rest and about to be."""
+    """Sent when every process of the call has ended, or the only one left is idle and about to be killed."""
 
     number: int
-    how: How
+    reason: EndReason
     code: int  # as os.waitstatus_to_exitcode gives it: negative for a signal
     answer: bytes  # an Answer as JSON, or empty
     stdout: bytes
@@ -111,17 +111,17 @@ class Answer(msgspec.Struct, frozen=True):
     content: Content
 
 
-ToZygote = Run | Kill
+ToForkServer = Run | Kill
 ToServer = Ready | Ended
 
 
-def pack(message: ToZygote | ToServer) -> bytes:
+def pack(message: ToForkServer | ToServer) -> bytes:
     body = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 class Unpacker:
-    """Splits a byte stream back into the bodies of frames."""
+    """Splits a byte stream back into the bodies of messages."""
 
     def __init__(self) -> None:
         self._held = bytearray()

@@ -15,9 +15,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.core.egress import DNS_PORT, Address, Egress, plain
+from holdfast.core.egress import DNS_PORT, Address, Egress, unwrap_ipv4
 from holdfast.netguard import is_public, may_be_of_this_machine
-from holdfast.tools.sandbox import foreign
+from holdfast.tools.sandbox import other_process
 from holdfast.tools.sandbox.contract import EgressConfig
 
 _FAMILY: Final = struct.Struct("=H")
@@ -73,10 +73,10 @@ def _path(body: bytes) -> str:
 
 def unix_destination(pid: int, path: str, scratch: str) -> int:
     """A handle of a socket file, if it lies in the directory that belongs to tools. Others, such as the database's or
-    another service's, are none of a tool's business under any policy."""
+    another service's, are refused under every policy."""
     if not path.startswith("/"):
         path = os.path.join(os.readlink(f"/proc/{pid}/cwd"), path)
-    handle = foreign.open_beneath_root(pid, path)
+    handle = other_process.open_beneath_root(pid, path)
     try:
         found, ours = os.fstat(handle), os.stat(f"/proc/{pid}/root{scratch}")
         if not stat.S_ISSOCK(found.st_mode):
@@ -115,7 +115,7 @@ class Judge:
         return port == self._port and port != 0
 
     async def allows(self, policies: Iterable[Egress], address: Address, port: int) -> bool:
-        judged = plain(address)
+        judged = unwrap_ipv4(address)
         local = is_own(judged)
         if self.is_own_port(port) and local:
             return False
@@ -169,12 +169,12 @@ class Judge:
         now = time.monotonic()
         kept = {address: until for address, until in self._known.get(name, {}).items() if until > now}
         for entry in found:
-            kept[plain(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]))] = now + _REMEMBER_S
+            kept[unwrap_ipv4(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]))] = now + _REMEMBER_S
         self._known[name] = kept
 
 
 def is_own(address: Address) -> bool:
-    """Whether the address is one of this machine's. If that cannot be told, it counts as one."""
+    """Whether the address is one of this machine's. If that is not known, it counts as one."""
     return address.is_loopback or address.is_unspecified or may_be_of_this_machine(str(address))
 
 
@@ -189,7 +189,7 @@ def _resolvers() -> frozenset[Address]:
     for word in words:
         if len(word) >= 2 and word[0] == "nameserver":
             try:
-                found.add(plain(ipaddress.ip_address(word[1].partition("%")[0])))
+                found.add(unwrap_ipv4(ipaddress.ip_address(word[1].partition("%")[0])))
             except ValueError:
                 continue  # not an address: the C library skips it too
     return frozenset(found)

@@ -1,8 +1,8 @@
-"""The egress wall: every connection that a tool's process begins is handed to a guard outside, which decides.
+"""The egress filter: every connection that a tool's process begins is handed to a guard outside, which decides.
 
 A seccomp filter, inherited by all processes below the fork server, stops each system call that can name a destination
 and notifies the guard (see `guard`). Other calls are not slowed. The filter is installed once, when the fork server
-starts, so a call that uses no network pays nothing.
+starts, so a call that uses no network pays nothing (decision 17).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, Literal, NoReturn
 import msgspec
 
 from holdfast.core.egress import Egress
-from holdfast.tools.sandbox import bpf, foreign, guard, landlock, linux, seccomp, sending
+from holdfast.tools.sandbox import bpf, guard, guarded_send, landlock, linux, other_process, seccomp
 from holdfast.tools.sandbox.bpf import (
     ALLOW,
     AND,
@@ -31,9 +31,9 @@ from holdfast.tools.sandbox.bpf import (
     RETURN,
     Step,
 )
-from holdfast.tools.sandbox.contract import EgressConfig, ZygoteConfig
+from holdfast.tools.sandbox.contract import EgressConfig, ForkServerConfig
 
-Standing = Literal["egress", "egress-none", "egress-port", ""]
+EgressLayer = Literal["egress", "egress-none", "egress-port", ""]
 
 _SET_MODE_FILTER: Final = 1
 _NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
@@ -42,33 +42,33 @@ _IO_URING: Final = (425, 426, 427)  # its operations pass no filter; the same nu
 _NARROW_FD: Final = -0x4846  # no file descriptor: tells the guard that the "address" is a policy
 
 
-def enclose(config: ZygoteConfig) -> Standing:
-    """Go on in a child process behind the egress wall; the caller becomes the guard and ends with that process.
+def enclose(config: ForkServerConfig) -> EgressLayer:
+    """Go on in a child process behind the egress filter; the caller becomes the guard and ends with that process.
 
-    Where the guard cannot work the caller goes on itself, behind the strongest weaker wall that this machine has.
+    Where the guard cannot work the caller goes on itself, behind the strongest weaker filter that works here.
     """
-    if config.walls.egress and _try_guard(config.egress):
+    if config.layers.egress and _try_guard(config.egress):
         _fork_behind_guard(config.egress, config.scratch)
         return "egress"
     if config.egress.policy.mode == "none" and bpf.machine() is not None and linux.works(_filter_all):
         _filter_all()
         return "egress-none"
     port = config.egress.port
-    if config.walls.landlock and port and landlock.version() >= landlock.NETWORK_ABI and linux.works(_filter_detours):
+    if config.layers.landlock and port and landlock.version() >= landlock.NETWORK_ABI and linux.works(_filter_detours):
         _filter_detours()
         landlock.forbid_port(port)
         return "egress-port"
     return ""
 
 
-def narrow(policy: Egress, standing: Standing) -> None:
+def narrow(policy: Egress, layer: EgressLayer) -> None:
     """Called in the child of one call, before the tool's code: only stricter, and for all of the call's processes."""
-    if standing == "egress":
+    if layer == "egress":
         text = msgspec.json.encode(policy)
         linux.call("connect", ctypes.c_int(_NARROW_FD), text, ctypes.c_uint(len(text)))
     elif policy.mode == "none":
         _filter_all()
-    elif standing != "egress-none":
+    elif layer != "egress-none":
         raise OSError(errno.EACCES, f"the tool asks for the egress policy {policy.mode}, which cannot be enforced here")
 
 
@@ -87,7 +87,7 @@ def _filter_detours() -> None:
         steps += [
             (JUMP_EQUAL, 0, 4, number),
             (LOAD, 0, 0, ARGUMENTS_AT + flags * 8),
-            (JUMP_ANY_BIT, 0, 1, sending.FASTOPEN),
+            (JUMP_ANY_BIT, 0, 1, guarded_send.FASTOPEN),
             (RETURN, 0, 0, FAIL | errno.EOPNOTSUPP),
             (RETURN, 0, 0, ALLOW),
         ]
@@ -129,7 +129,7 @@ def _become_guard(sock: socket.socket, pid: int, config: EgressConfig, scratch: 
     try:
         with sock:
             _, handles, _, _ = socket.recv_fds(sock, 1, 1)
-        code = guard.watch(handles[0], pid, config, scratch) if handles else foreign.exit_code(pid)
+        code = guard.watch(handles[0], pid, config, scratch) if handles else other_process.exit_code(pid)
     finally:
         os._exit(code)
 
@@ -185,7 +185,7 @@ def _guarded(known: bpf.Machine) -> list[Step]:
         (LOAD, 0, 0, address_at + 4),
         (JUMP_EQUAL, 0, 2, 0),
         (LOAD, 0, 0, flags_at),
-        (JUMP_ANY_BIT, 0, 1, sending.FASTOPEN),
+        (JUMP_ANY_BIT, 0, 1, guarded_send.FASTOPEN),
         notify,
         (RETURN, 0, 0, ALLOW),
     ]

@@ -1,4 +1,4 @@
-"""The guard: a process outside the tools' walls that carries out what the egress filter stopped.
+"""The guard: a process outside the sandbox that carries out what the egress filter stopped.
 
 The filter (see `egress`) suspends a tool's connect, sendto, sendmsg, sendmmsg or listen and notifies the guard. It
 copies the arguments, judges the address it copied, and performs the operation itself on the tool's own socket. A tool
@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.egress import Egress
-from holdfast.tools.sandbox import bpf, foreign, linux, sending
+from holdfast.tools.sandbox import bpf, guarded_send, linux, other_process
 from holdfast.tools.sandbox.contract import MOST_EGRESS_ENTRIES, EgressConfig
 from holdfast.tools.sandbox.destinations import Destination, Judge, parse, unix_destination
 
@@ -32,8 +32,8 @@ _MOST_POLICY_BYTES: Final = 64 << 10
 _RECEIVE, _ANSWER, _IS_VALID = 0xC050_2100, 0xC018_2101, 0x4008_2102
 _NOTICE: Final = struct.Struct("=QIIiIQ6Q")
 _REPLY: Final = struct.Struct("=QqiI")
-_LOOK_S: Final = 1.0  # how often a waiting operation looks whether its tool still lives
-_BACKLOG_PAUSE_S: Final = 0.01  # a full unix listener gives no sign when it has room again
+_ALIVE_CHECK_S: Final = 1.0  # how often a waiting operation checks that its tool still lives
+_BACKLOG_PAUSE_S: Final = 0.01  # no event says when a full unix listener accepts again
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -75,11 +75,11 @@ class _Guard:
     async def watch(self) -> int:
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        handle = foreign.open_process(self._child, thread=False)
+        handle = other_process.open_process(self._child, thread=False)
         loop.add_reader(handle, ended.set)
         loop.add_reader(self._listener, self._receive)
         await ended.wait()
-        return foreign.exit_code(self._child)
+        return other_process.exit_code(self._child)
 
     def _receive(self) -> None:
         ready = select.poll()
@@ -101,7 +101,7 @@ class _Guard:
     async def _carry_out(self, notice: Notice) -> None:
         try:
             result, problem = await self._perform[notice.call](notice), 0
-        except OSError as error:  # what the tool is told
+        except OSError as error:  # the errno that the tool gets
             result, problem = 0, -(error.errno or errno.EACCES)
         reply = bytearray(_REPLY.pack(notice.number, result, problem, 0))
         with contextlib.suppress(FileNotFoundError):  # its process was killed meanwhile
@@ -131,7 +131,7 @@ class _Guard:
         size = notice.arguments[2] & 0xFFFF_FFFF
         if not 0 < size <= _MOST_POLICY_BYTES:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        text = foreign.read(notice.pid, notice.arguments[1], size)
+        text = other_process.read(notice.pid, notice.arguments[1], size)
         root = self._root(notice.pid)
         self._check_alive(notice)
         try:
@@ -146,7 +146,7 @@ class _Guard:
 
     def _forget_when_ended(self, root: int) -> None:
         loop = asyncio.get_running_loop()
-        handle = foreign.open_process(root, thread=False)
+        handle = other_process.open_process(root, thread=False)
 
         def forget() -> None:
             loop.remove_reader(handle)
@@ -156,8 +156,8 @@ class _Guard:
         loop.add_reader(handle, forget)
 
     def _root(self, pid: int) -> int:
-        """The first process of a call: of its own pid namespace, or else the keeper, the fork server's own child."""
-        ancestors = foreign.ancestors(pid, self._child)
+        """The first process of a call: of its own pid namespace, or else the reaper, the fork server's own child."""
+        ancestors = other_process.ancestors(pid, self._child)
         namespace = os.stat(f"/proc/{ancestors[0]}/ns/pid").st_ino
         root = ancestors[0]
         for parent in ancestors[1:]:
@@ -168,15 +168,15 @@ class _Guard:
 
     async def _sendto(self, notice: Notice) -> int:
         with self._socket(notice) as sock:
-            size = sending.copied_bytes(sock, notice.arguments[2])
-            data = foreign.read(notice.pid, notice.arguments[1], size)
+            size = guarded_send.copied_bytes(sock, notice.arguments[2])
+            data = other_process.read(notice.pid, notice.arguments[1], size)
             where = self._address(notice, notice.arguments[4], notice.arguments[5])
             self._check_alive(notice)
-            return await self._send(notice, sock, sending.Message(data, where), notice.signed(3))
+            return await self._send(notice, sock, guarded_send.Message(data, where), notice.signed(3))
 
     async def _sendmsg(self, notice: Notice) -> int:
         with self._socket(notice) as sock, contextlib.ExitStack() as after:
-            message = sending.read_message(sock, notice.pid, notice.arguments[1], after)
+            message = guarded_send.read_message(sock, notice.pid, notice.arguments[1], after)
             self._check_alive(notice)
             return await self._send(notice, sock, message, notice.signed(2))
 
@@ -184,14 +184,14 @@ class _Guard:
         """Sends what can be sent at once; like the kernel, reports a failure only if nothing was sent."""
         sent = 0
         with self._socket(notice) as sock:
-            for at in range(min(notice.arguments[2] & 0xFFFF_FFFF, sending.MOST_MESSAGES)):
-                place = notice.arguments[1] + at * sending.MULTIPLE_BYTES
+            for at in range(min(notice.arguments[2] & 0xFFFF_FFFF, guarded_send.MOST_MESSAGES)):
+                place = notice.arguments[1] + at * guarded_send.MULTIPLE_BYTES
                 try:
                     with contextlib.ExitStack() as after:
-                        message = sending.read_message(sock, notice.pid, place, after)
+                        message = guarded_send.read_message(sock, notice.pid, place, after)
                         self._check_alive(notice)
                         size = await self._send(notice, sock, message, notice.signed(3))
-                    foreign.write(notice.pid, place + sending.SIZE_AT, struct.pack("=I", size))
+                    other_process.write(notice.pid, place + guarded_send.SIZE_AT, struct.pack("=I", size))
                 except OSError:
                     if not sent:
                         raise
@@ -211,8 +211,8 @@ class _Guard:
             sock.listen(max(0, notice.signed(1)))
         return 0
 
-    async def _send(self, notice: Notice, sock: socket.socket, message: sending.Message, flags: int) -> int:
-        if flags & sending.FASTOPEN:
+    async def _send(self, notice: Notice, sock: socket.socket, message: guarded_send.Message, flags: int) -> int:
+        if flags & guarded_send.FASTOPEN:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         unix = sock.family == socket.AF_UNIX
         if message.ancillary and not unix:
@@ -226,7 +226,7 @@ class _Guard:
             target = _target(notice, where, self._scratch, after)
             while True:
                 try:
-                    return sending.send(sock, message, flags, target)
+                    return guarded_send.send(sock, message, flags, target)
                 except BlockingIOError:
                     if flags & socket.MSG_DONTWAIT or not os.get_blocking(sock.fileno()):
                         raise
@@ -260,7 +260,7 @@ class _Guard:
             try:
                 while not ready.is_set():
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK_S):
+                        async with asyncio.timeout(_ALIVE_CHECK_S):
                             await ready.wait()
                     self._check_alive(notice)
             finally:
@@ -282,7 +282,7 @@ class _Guard:
         return (self._judge.policy,) if own is None else (self._judge.policy, own)
 
     def _socket(self, notice: Notice) -> socket.socket:
-        sock = foreign.share_socket(notice.pid, notice.signed(0))
+        sock = other_process.share_socket(notice.pid, notice.signed(0))
         if sock.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
             sock.close()
             raise _refusal()
@@ -292,9 +292,9 @@ class _Guard:
         size &= 0xFFFF_FFFF
         if at == 0 or size == 0:
             return None
-        if size > sending.MOST_ADDRESS_BYTES:
+        if size > guarded_send.MOST_ADDRESS_BYTES:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        return parse(foreign.read(notice.pid, at, size))
+        return parse(other_process.read(notice.pid, at, size))
 
 
 def _target(notice: Notice, where: Destination | None, scratch: str, after: contextlib.ExitStack) -> Any:

@@ -25,19 +25,19 @@ from holdfast.tools.sandbox.models import ArgumentModels
 _PLAIN: Final = (str, int, float, bool, list, dict)
 _MODULE: Final = "tool"
 _TYPING: Final[dict[str, Any]] = {name: getattr(typing, name) for name in cast("Any", typing).__all__}
-_REHEARSAL: Final = msgspec.json.encode(
+_WARM_UP_JOB: Final = msgspec.json.encode(
     Job(
         call_id="",
-        tool_name="rehearsal",
-        source_code="def rehearsal(number: int, words: list[str]) -> dict:\n    return {'both': [number, words]}\n",
+        tool_name="warm_up",
+        source_code="def warm_up(number: int, words: list[str]) -> dict:\n    return {'both': [number, words]}\n",
         arguments={"number": "1", "words": ["a"]},
     )
 )
 
 
-def rehearse(jobs: msgspec.json.Decoder[Job]) -> None:
-    """Walk the whole path once with nothing at stake: the pages it touches are then this child's own."""
-    msgspec.json.encode(invoke(jobs.decode(_REHEARSAL)))
+def warm_up(jobs: msgspec.json.Decoder[Job]) -> None:
+    """Run a small job before the real one: the pages that it writes to are then copied already (copy on write)."""
+    msgspec.json.encode(invoke(jobs.decode(_WARM_UP_JOB)))
 
 
 def invoke(job: Job, explain: Callable[[BaseException], str] = str) -> Answer:
@@ -202,15 +202,15 @@ def _part(item: Any) -> Text | Image | None:
             return None
 
 
-def _from_plain(wanted: Any, value: Any) -> Any:
-    """Pydantic is recognised by its manners, so that only tools that use it depend on it."""
-    if isinstance(value, wanted):
+def _from_plain(annotation: Any, value: Any) -> Any:
+    """Pydantic is recognised by its methods and not imported, so that only tools that use it depend on it."""
+    if isinstance(value, annotation):
         return value
-    if hasattr(wanted, "model_validate"):
-        return wanted.model_validate(value)
-    raise TypeError(f"{wanted!r} cannot be made from plain data")
+    if hasattr(annotation, "model_validate"):
+        return annotation.model_validate(value)
+    raise TypeError(f"{annotation!r} cannot be made from plain data")
 
 
 def _to_plain(value: Any) -> Any:
-    """For what JSON has no word for."""
+    """For values that JSON has no type for."""
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else str(value)

@@ -53,7 +53,7 @@ def open_paths(paths: Iterable[str]) -> list[int]:
 
 
 def restrict(abi: int, readable: Iterable[int], writable: Iterable[int]) -> None:
-    """From here on, for this process and all it starts, for ever. Needs no_new_privs."""
+    """Applies to this process and all that it starts, and cannot be undone. Needs no_new_privs."""
     handled = _handled(abi)
     # The kernel takes a prefix of the structure: file rights, network rights (left alone), scopes.
     scopes = (_SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS) if abi >= SCOPES_SINCE else 0

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import SandboxLost
-from holdfast.tools.sandbox import hiding
-from holdfast.tools.sandbox.contract import CALL, CallsCgroup, EgressConfig, Limits, Walls, ZygoteConfig
-from holdfast.tools.sandbox.hiding import lies_in
+from holdfast.tools.sandbox import hidden_paths
+from holdfast.tools.sandbox.contract import CALL, CallsCgroup, EgressConfig, ForkServerConfig, IsolationLayers, Limits
+from holdfast.tools.sandbox.hidden_paths import lies_in
 
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC_NAMES: Final = """
@@ -26,28 +26,28 @@ _SCRATCH: Final = "/scratch"
 _INHERITED: Final = ("LANG", "LC_ALL", "TZ")
 _PACKAGE: Final = Path(__file__).resolve().parents[2]
 _ENTRY: Final = (
-    "import sys; sys.path.append(sys.argv[1]); from holdfast.tools.sandbox.zygote import main; main(sys.argv[2])"
+    "import sys; sys.path.append(sys.argv[1]); from holdfast.tools.sandbox.fork_server import main; main(sys.argv[2])"
 )
 
 
 def configure(
     limits: Limits,
-    walls: Walls,
+    layers: IsolationLayers,
     environment: Mapping[str, str],
     scratch: Path | None,
     hidden: Iterable[Path],
     egress: EgressConfig,
     cgroup: CallsCgroup | None = None,
-) -> ZygoteConfig:
+) -> ForkServerConfig:
     """Without a scratch directory: for bubblewrap, which has one of its own."""
     kept = {name: environment[name] for name in _INHERITED if name in environment}
     readable = (*_SYSTEM, *_ETC, *_interpreter_paths())
     needed = readable if scratch is None else (*readable, str(scratch))
-    return ZygoteConfig(
+    return ForkServerConfig(
         limits=limits,
-        walls=walls,
+        layers=layers,
         readable=readable,
-        hidden=hiding.resolve(hidden, needed),
+        hidden=hidden_paths.resolve(hidden, needed),
         scratch=_SCRATCH if scratch is None else str(scratch),
         environment={"LANG": "C.UTF-8", **kept, "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"},
         spares=_SPARES,
@@ -57,12 +57,12 @@ def configure(
     )
 
 
-def python_command(config: ZygoteConfig) -> list[str]:
+def python_command(config: ForkServerConfig) -> list[str]:
     return [sys.executable, "-I", "-c", _ENTRY, str(_PACKAGE.parent), msgspec.json.encode(config).decode()]
 
 
-def bubblewrap_command(bwrap: str, config: ZygoteConfig) -> list[str]:
-    problem = hiding.too_full(hiding.seen_at(config.hidden, config.readable))
+def bubblewrap_command(bwrap: str, config: ForkServerConfig) -> list[str]:
+    problem = hidden_paths.too_full(hidden_paths.seen_at(config.hidden, config.readable))
     if problem:
         raise SandboxLost(f"custom tools are refused on this server: {problem}")
     isolated = "--unshare-user --unshare-ipc --unshare-pid --unshare-uts --die-with-parent --new-session --clearenv"
@@ -77,8 +77,8 @@ def bubblewrap_command(bwrap: str, config: ZygoteConfig) -> list[str]:
     command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", config.scratch, "--dir", call_directory]
     for path in config.readable:
         command += _shown(path)
-    seen = hiding.seen_at(config.hidden, config.readable)
-    for directory in hiding.mixed(seen):
+    seen = hidden_paths.seen_at(config.hidden, config.readable)
+    for directory in hidden_paths.mixed(seen):
         command += _emptied(directory, seen)
     for path in seen:
         command += ["--tmpfs", path, "--remount-ro", path] if os.path.isdir(path) else []
@@ -101,7 +101,7 @@ def _shown(path: str) -> list[str]:
 def _emptied(directory: str, hidden: Iterable[str]) -> list[str]:
     """Only what may be seen is in it, and nothing that is made in it later."""
     options = ["--tmpfs", directory]
-    for name in hiding.kept_in(directory, hidden):
+    for name in hidden_paths.kept_in(directory, hidden):
         path = os.path.join(directory, name)
         if os.path.islink(path):
             options += ["--symlink", os.readlink(path), path]
@@ -112,9 +112,9 @@ def _emptied(directory: str, hidden: Iterable[str]) -> list[str]:
 
 def _interpreter_paths() -> tuple[str, ...]:
     """The interpreter, the virtual environment and this package, but for what lies in the system directories."""
-    wanted = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, str(_PACKAGE))
+    prefixes = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, str(_PACKAGE))
     kept: list[str] = []
-    for path in sorted({os.path.abspath(path) for path in wanted}, key=len):
+    for path in sorted({os.path.abspath(path) for path in prefixes}, key=len):
         if not any(lies_in(path, other) for other in (*_SYSTEM, *kept)):
             kept.append(path)
     return tuple(kept)

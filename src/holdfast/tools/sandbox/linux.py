@@ -119,7 +119,7 @@ def make_all_read_only() -> None:
 
 
 def become_user(uid: int) -> None:
-    """For good, and with a group of the same number. What belongs to root is then out of reach, signals included."""
+    """Cannot be undone. The group gets the same number. Files of root, and signals to it, are then out of reach."""
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
@@ -135,7 +135,7 @@ def enter_pid_namespace(fd: int) -> None:
     call("setns", ctypes.c_int(fd), ctypes.c_int(CLONE_NEWPID))
 
 
-def found_namespaces() -> None:
+def create_namespaces() -> None:
     """Go on as process 1 of new user, pid and mount namespaces. The caller stays outside and ends with that process.
 
     To create a pid namespace for every call, and to come back from it, a process must own its pid namespace too; under

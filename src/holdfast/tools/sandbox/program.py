@@ -1,7 +1,7 @@
 """A program that may call tools, in a process of its own. The tools, and the agent's secrets, are in another.
 
 Between the two goes plain data, a line of JSON for each message: first what the program is, then its calls and their
-answers, last what came of it. The program stands behind a wall of its own.
+answers, last what came of it. The program has a landlock domain of its own (decision 20).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from holdfast.tools.sandbox.run_code import run_python
 
 
 def main(number: str) -> None:
-    with Wire(socket.socket(fileno=int(number))) as wire:
+    with JsonLines(socket.socket(fileno=int(number))) as wire:
         given = wire.receive()
         assert given is not None
         _confine()
-        far = _Far(wire)
-        names: dict[str, Any] = {name: far.tool(name, parameters) for name, parameters in given["tools"].items()}
+        remote = _RemoteTools(wire)
+        names: dict[str, Any] = {name: remote.tool(name, parameters) for name, parameters in given["tools"].items()}
         names |= {name: _refused(name, why) for name, why in given["refused"].items()}
         wire.send({"result": run_python(given["code"], names)})
 
@@ -38,7 +38,7 @@ def _confine() -> None:
         landlock.restrict(abi, landlock.open_paths(("/",)), landlock.open_paths((".", "/dev")))
 
 
-class Wire:
+class JsonLines:
     """One end of the connection. Closed with it."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -46,7 +46,7 @@ class Wire:
         self._reader = connection.makefile("r", encoding="utf-8")
         self._writer = connection.makefile("w", encoding="utf-8")
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> JsonLines:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,10 +63,10 @@ class Wire:
         return json.loads(line) if line else None
 
 
-class _Far:
+class _RemoteTools:
     """The tools in the other process."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: JsonLines) -> None:
         self._wire = wire
         self._turn = threading.Lock()  # programs may have threads
 

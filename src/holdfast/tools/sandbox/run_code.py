@@ -45,7 +45,7 @@ def run_python(code: str, known: Mapping[str, Any]) -> dict[str, Any]:
                 value = _evaluate(code, known)
                 values = [] if value is None else [repr(value)]
             except BaseException as problem:
-                error = _told(problem)
+                error = _error_of(problem)
         return _result(values, _read(out), _read(err), error)
 
 
@@ -87,7 +87,7 @@ def _evaluate(code: str, known: Mapping[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), _FILENAME, "eval", dont_inherit=True), names)
 
 
-def _told(problem: BaseException) -> dict[str, str]:
+def _error_of(problem: BaseException) -> dict[str, str]:
     """From the first line of the code on: our own frames would tell its author nothing."""
     frame = problem.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename != _FILENAME:
@@ -114,9 +114,9 @@ def _run_node(code: str) -> dict[str, Any]:
         return _result([value] if value else [], ended.stdout, ended.stderr, None)
     lines = ended.stderr.strip().splitlines()
     thrown = next((match for line in lines if (match := _THROWN.fullmatch(line))), None)
-    name, said = (thrown[1], thrown[2] or "") if thrown else ("Error", f"exit code {ended.returncode}")
+    name, message = (thrown[1], thrown[2] or "") if thrown else ("Error", f"exit code {ended.returncode}")
     trace = "\n".join(lines[-_TRACE_LINES:])
-    return _result([], ended.stdout, "", {"name": name, "value": said, "traceback": trace})
+    return _result([], ended.stdout, "", {"name": name, "value": message, "traceback": trace})
 
 
 def _result(values: list[str], out: str, err: str, error: dict[str, str] | None) -> dict[str, Any]:

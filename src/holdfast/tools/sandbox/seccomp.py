@@ -1,4 +1,4 @@
-"""A short list of system calls that no tool needs and that break walls. They fail with EPERM; all others pass."""
+"""A short list of system calls that no tool needs and that weaken isolation. They fail with EPERM; all others pass."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ _DENIED: Final = {
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
     "syslog": (103, 116),
-    # Memory that no process need have mapped, so that nobody could count it; System V's outlives the call as well.
+    # Memory that no process need map, so that the fork server could not count it. System V's also outlives the call.
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
     "msgget": (68, 186),
     "semget": (64, 190),
 }
-# Room on a disk that is taken without a byte being written. The C library writes zeros instead.
+# Space on a disk that is taken without a byte being written. The C library writes zeros instead.
 _FALLOCATE: Final = (285, 47)
 
 
@@ -99,7 +99,7 @@ def program(*, counts_writes: bool) -> bytes | None:
 
 
 def install(filter_program: bytes) -> None:
-    """From here on, for this process and all it starts, for ever. Needs no_new_privs."""
+    """Applies to this process and all that it starts, and cannot be undone. Needs no_new_privs."""
     described = bpf.described(filter_program)
     linux.call(
         "prctl",

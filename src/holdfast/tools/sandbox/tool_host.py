@@ -21,10 +21,10 @@ import msgspec
 
 from holdfast.tools.base import Job
 from holdfast.tools.sandbox import invoke, landlock
-from holdfast.tools.sandbox.program import Wire
+from holdfast.tools.sandbox.program import JsonLines
 
 _PACKAGE: Final = str(Path(__file__).resolve().parents[2])
-# Of what lies around our package the walls may show nothing, so that it could not be found there.
+# The directory that holds our package may be hidden from the sandbox, so the package is not importable by sys.path.
 _ENTRY: Final = """
 import sys, types
 package = sys.modules["holdfast"] = types.ModuleType("holdfast")
@@ -50,7 +50,7 @@ def run_code_with_tools(code: str, tools: list[Job], parameters: dict[str, list[
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=(far.fileno(),), cwd=directory, env=environment
         )
-    with Wire(near) as wire:
+    with JsonLines(near) as wire:
         try:
             wire.send({"code": code, "tools": parameters, "refused": refused})
             result = _serve(wire, {tool.tool_name: tool for tool in tools})
@@ -63,15 +63,15 @@ def run_code_with_tools(code: str, tools: list[Job], parameters: dict[str, list[
     return json.dumps(result, ensure_ascii=False)
 
 
-def _serve(wire: Wire, tools: dict[str, Job]) -> dict[str, Any] | None:
+def _serve(wire: JsonLines, tools: dict[str, Job]) -> dict[str, Any] | None:
     """Until the program has ended: what came of it, or nothing when its process is gone."""
     number = 0
-    while (asked := wire.receive()) is not None:
-        if "result" in asked:
-            return asked["result"]
-        tool, number = tools[asked["call"]], number + 1
+    while (message := wire.receive()) is not None:
+        if "result" in message:
+            return message["result"]
+        tool, number = tools[message["call"]], number + 1
         # The number sets the calls apart for a tool that goes by the id of its call.
-        job = msgspec.structs.replace(tool, call_id=f"{tool.call_id}.{number}", arguments=asked["arguments"])
+        job = msgspec.structs.replace(tool, call_id=f"{tool.call_id}.{number}", arguments=message["arguments"])
         wire.send(_answer(job))
     return None
 

@@ -46,14 +46,14 @@ def usage_below(tops: Collection[int]) -> dict[int, Usage]:
 
 
 def exact_memory(usage: Usage) -> int:
-    """Memory that processes share is counted once. Slow for large processes, so only asked when the sum is too high."""
+    """Memory that processes share is counted once. Slow for large processes, so only used when the sum is too high."""
     total, shared = 0, 0
     for pid in usage.pids:
         proportional = _kilobytes(f"/proc/{pid}/smaps_rollup", b"Pss:")
         if proportional is not None:
             total += proportional
             continue
-        # Not ours to look into. Its private memory is told to everybody, and what it shares is told once for all.
+        # Another user's process: `smaps_rollup` is not readable, `status` is. Of shared memory the maximum is counted.
         total += _kilobytes(f"/proc/{pid}/status", b"RssAnon:") or 0
         shared = max(shared, _kilobytes(f"/proc/{pid}/status", b"RssShmem:") or 0)
     return (total + shared) * _KILOBYTE
@@ -88,7 +88,7 @@ def files_in(directory: str) -> tuple[int, int]:
 
 
 def deleted_bytes(pids: Iterable[int], device: int) -> int:
-    """Files without a name take room for as long as somebody has them open."""
+    """Deleted files take space on the disk for as long as a process has them open."""
     found: dict[int, int] = {}
     for pid in pids:
         try:

@@ -43,7 +43,7 @@ class CodeTable:
     """Many codes of one length, ready to be compared. It is never changed: more of them make another."""
 
     def __init__(self, width: int, codes: bytes) -> None:
-        """`codes` stand end to end, each of `width` bytes."""
+        """`codes` is their concatenation, each of `width` bytes."""
         self._width = width
         self._count = len(codes) // width
         self._codes = codes
@@ -97,16 +97,16 @@ class CodeTable:
         return [place for _, place in heapq.nsmallest(most, differing)]
 
     def _differing_plain(self, code: bytes, among: Sequence[int]) -> Iterator[int]:
-        codes, width, wanted = self._codes, self._width, int.from_bytes(code)
-        return ((int.from_bytes(codes[at * width : at * width + width]) ^ wanted).bit_count() for at in among)
+        codes, width, target = self._codes, self._width, int.from_bytes(code)
+        return ((int.from_bytes(codes[at * width : at * width + width]) ^ target).bit_count() for at in among)
 
 
 def similarities(vectors: Sequence[bytes], vector: bytes) -> list[float]:
     """The cosine of each with the vector."""
     numpy = _numpy()
     if numpy is None:
-        wanted = array("f", vector)
-        return [sum(map(mul, array("f", other), wanted)) for other in vectors]
+        target = array("f", vector)
+        return [sum(map(mul, array("f", other), target)) for other in vectors]
     if not vectors:
         return []
     table = numpy.frombuffer(b"".join(vectors), dtype=numpy.float32).reshape(len(vectors), -1)

@@ -17,70 +17,70 @@ from typing import IO, Final, cast
 import msgspec
 
 from holdfast.errors import SandboxLost
-from holdfast.tools.base import Job, Outcome, Standing, cut_to_limit, failure_text
-from holdfast.tools.sandbox import cgroups, launch, limiting
-from holdfast.tools.sandbox.announcing import egress_words, require_egress, warn_of_egress
+from holdfast.tools.base import Job, Outcome, SandboxStatus, cut_to_limit, failure_text
+from holdfast.tools.sandbox import call_limits, cgroups, launch
 from holdfast.tools.sandbox.contract import (
     CALL,
     Answer,
     CallsCgroup,
     EgressConfig,
     Ended,
+    ForkServerConfig,
+    IsolationLayers,
     Kill,
     Limits,
     Ready,
     Run,
     ToServer,
     Unpacker,
-    Walls,
-    ZygoteConfig,
     pack,
 )
+from holdfast.tools.sandbox.egress_report import egress_words, require_egress, warn_of_egress
 
 _log = logging.getLogger(__name__)
 _START_S: Final = 30.0
-_GRACE_S: Final = 5.0  # for the fork server to do what it was told, before it is taken for hung
+_GRACE_S: Final = 5.0  # for the fork server to react, before it is considered hung
 
-_frames = msgspec.msgpack.Decoder(ToServer)
+_messages = msgspec.msgpack.Decoder(ToServer)
 _answers = msgspec.json.Decoder(Answer)
 
 
-class Link(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """The connection. Every call in flight is a future; losing the fork server fails them all."""
 
-    def __init__(self, process: asyncio.subprocess.Process, complaints: IO[bytes]) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, stderr_file: IO[bytes]) -> None:
         self._loop = asyncio.get_running_loop()
         self._process = process
-        self._complaints = complaints  # what bubblewrap or the fork server itself write, never a tool's output
+        self._stderr_file = stderr_file  # what bubblewrap or the fork server itself write, never a tool's output
         self._transport: asyncio.Transport | None = None
         self._unpacker = Unpacker()
         self._calls: dict[int, asyncio.Future[Ended]] = {}
         self._last_number = 0
-        self._burial: asyncio.Task[None] | None = None
+        self._exit_task: asyncio.Task[None] | None = None
         self._closing = False
         self.ready: asyncio.Future[Ready] = self._loop.create_future()
-        self.gone = asyncio.Event()
+        self.exited = asyncio.Event()
 
     @property
     def open(self) -> bool:
-        return self._burial is None
+        return self._exit_task is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         for body in self._unpacker.feed(data):
-            frame: ToServer = _frames.decode(body)
-            match frame:
+            message: ToServer = _messages.decode(body)
+            match message:
                 case Ready():
-                    self.ready.set_result(frame)
+                    self.ready.set_result(message)
                 case Ended(number):
                     call = self._calls.pop(number, None)
                     if call is not None and not call.done():
-                        call.set_result(frame)
+                        call.set_result(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._burial = self._loop.create_task(self._bury())
+        self._exit_task = self._loop.create_task(self._on_exit())
 
     def start(self, job: Job) -> tuple[int, asyncio.Future[Ended]]:
         if self._transport is None or not self.open:
@@ -108,12 +108,12 @@ class Link(asyncio.Protocol):
             self._transport.close()
         try:
             async with asyncio.timeout(_GRACE_S):
-                await self.gone.wait()
+                await self.exited.wait()
         except TimeoutError:
             self.end()
-            await self.gone.wait()
+            await self.exited.wait()
 
-    async def _bury(self) -> None:
+    async def _on_exit(self) -> None:
         """Callers learn of the loss only when the processes are really gone."""
         try:
             async with asyncio.timeout(_GRACE_S):
@@ -121,55 +121,55 @@ class Link(asyncio.Protocol):
         except TimeoutError:
             self.end()
             await self._process.wait()
-        words = _last_words(self._complaints)
+        stderr_tail = _stderr_tail(self._stderr_file)
         if not self._closing:
-            _log.error("the sandbox process ended: %s", words)
+            _log.error("the sandbox process ended: %s", stderr_tail)
         lost = SandboxLost("The sandbox process ended while the tool was running; what the tool had done is unknown.")
         for call in self._calls.values():
             if not call.done():
                 call.set_exception(lost)
         self._calls.clear()
         if not self.ready.done():
-            self.ready.set_exception(SandboxLost(words))
-        self.gone.set()
+            self.ready.set_exception(SandboxLost(stderr_tail))
+        self.exited.set()
 
 
 class ForkServerSandbox:
-    """Runs custom tools, each call in its own processes behind every wall this machine can build."""
+    """Runs custom tools, each call in its own processes behind every layer of isolation that this machine has."""
 
     def __init__(
         self,
         *,
         concurrency: int = 32,
         limits: Limits | None = None,
-        walls: Walls | None = None,
+        layers: IsolationLayers | None = None,
         hidden: Iterable[Path] = (),  # the data directory and the database, should they lie in something tools can see
         bubblewrap: str | None = None,
-        unsafe: bool = False,  # run tools also where the walls are too few
+        unsafe: bool = False,  # run tools also where too few layers work
         egress: EgressConfig | None = None,
     ) -> None:
-        self._turns = asyncio.Semaphore(concurrency)  # first come, first served
+        self._slots = asyncio.Semaphore(concurrency)  # first come, first served
         self._limits = limits or Limits()
-        self._walls = walls or Walls()
+        self._layers = layers or IsolationLayers()
         self._hidden = tuple(hidden)
         self._bubblewrap = bubblewrap or shutil.which("bwrap")
         self._egress = egress or EgressConfig()
-        self._link: Link | None = None
+        self._connection: Connection | None = None
         self._unsafe = unsafe
         self._isolation: str | None = None
         self._refusal = ""
         self._missing = ""  # why bubblewrap is not in use
-        self._starting: asyncio.Task[Link] | None = None
+        self._starting: asyncio.Task[Connection] | None = None
         self._scratch: Path | None = None
         self._cgroup: cgroups.AllCalls | None = None
         self._warned = False
         self._closed = False
 
-    async def standing(self) -> Standing:
+    async def status(self) -> SandboxStatus:
         isolation = await self.warm()
         if isolation == "none":
-            return Standing("do not work: the log says why", "no custom tool runs")
-        return Standing(self._isolation_words(isolation), egress_words(self._egress, isolation))
+            return SandboxStatus("do not work: the log says why", "no custom tool runs")
+        return SandboxStatus(self._isolation_text(isolation), egress_words(self._egress, isolation))
 
     async def warm(self) -> str:
         """Start the fork server if it does not run. Returns which isolation is in force, "none" when it cannot start.
@@ -184,13 +184,13 @@ class ForkServerSandbox:
         return self._isolation or "none"
 
     async def run(self, job: Job) -> Outcome:
-        async with self._turns:
+        async with self._slots:
             try:
-                link = await self._connected()
+                connection = await self._connected()
                 if self._refusal and not self._unsafe:
                     raise SandboxLost(f"custom tools are refused on this server: {self._refusal}")
                 require_egress(self._egress, self._isolation)
-                ended = await _call(link, job)
+                ended = await _call(connection, job)
             except SandboxLost as lost:
                 text = failure_text(job.tool_name, "SandboxLost", lost.message)
                 return Outcome(status="error", content=text, stdout=(), stderr=(), isolation=self._isolation)
@@ -200,56 +200,56 @@ class ForkServerSandbox:
         self._closed = True
         if self._starting is not None:
             await asyncio.wait([self._starting])
-        if self._link is not None:
-            await self._link.close()
+        if self._connection is not None:
+            await self._connection.close()
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
         if self._cgroup is not None:
             await asyncio.to_thread(self._cgroup.close)
 
-    def _isolation_words(self, isolation: str) -> str:
-        walls = isolation.replace("+", ", ")
+    def _isolation_text(self, isolation: str) -> str:
+        layers = isolation.replace("+", ", ")
         if self._refusal and not self._unsafe:
             return f"REFUSED: {self._refusal}"
         if self._refusal:
-            return f"NOT SAFE (HOLDFAST_UNSAFE_TOOLS is set): {self._refusal}; behind {walls}"
-        return f"isolated by {walls}" + (f"; {self._missing}" if self._missing else "")
+            return f"NOT SAFE (HOLDFAST_UNSAFE_TOOLS is set): {self._refusal}; behind {layers}"
+        return f"isolated by {layers}" + (f"; {self._missing}" if self._missing else "")
 
-    async def _connected(self) -> Link:
-        if self._link is not None and self._link.open:
-            return self._link
+    async def _connected(self) -> Connection:
+        if self._connection is not None and self._connection.open:
+            return self._connection
         if self._closed:
             raise SandboxLost("The server is shutting down.")
         if self._starting is None or self._starting.done():
             self._starting = asyncio.create_task(self._started())
-        # Shielded: the start is shared, and one impatient caller must not spoil it for the others.
+        # Shielded: the start is shared, and one caller that is cancelled must not end it for the others.
         return await asyncio.shield(self._starting)
 
-    async def _started(self) -> Link:
+    async def _started(self) -> Connection:
         try:
             return await self._start()
-        except OSError as problem:  # no room for its directory, no process or file left
+        except OSError as problem:  # disk full, or no process or file descriptor left
             raise SandboxLost(f"The sandbox process could not be started: {problem}") from problem
 
-    async def _start(self) -> Link:
+    async def _start(self) -> Connection:
         if sys.platform != "linux":
             raise SandboxLost("Custom tools run only on Linux.")
-        cgroup = await self._prepare_cgroup() if self._walls.cgroups else None
-        if self._walls.bubblewrap and self._bubblewrap is not None:
-            config = launch.configure(self._limits, self._walls, os.environ, None, self._hidden, self._egress, cgroup)
+        cgroup = await self._prepare_cgroup() if self._layers.cgroups else None
+        if self._layers.bubblewrap and self._bubblewrap is not None:
+            config = launch.configure(self._limits, self._layers, os.environ, None, self._hidden, self._egress, cgroup)
             command = launch.bubblewrap_command(self._bubblewrap, config)
             try:
                 return await self._open(command, config)
             except SandboxLost as lost:
                 self._warn(f"bubblewrap does not work here ({lost.message})")
         else:
-            self._warn("bubblewrap is not installed" if self._walls.bubblewrap else "bubblewrap is switched off")
+            self._warn("bubblewrap is not installed" if self._layers.bubblewrap else "bubblewrap is switched off")
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="holdfast-tools-"))
             self._scratch.chmod(0o711)  # a call's own user has to pass through
             (self._scratch / CALL).mkdir()
         config = launch.configure(
-            self._limits, self._walls, os.environ, self._scratch, self._hidden, self._egress, cgroup
+            self._limits, self._layers, os.environ, self._scratch, self._hidden, self._egress, cgroup
         )
         return await self._open(launch.python_command(config), config)
 
@@ -260,30 +260,30 @@ class ForkServerSandbox:
             await asyncio.to_thread(self._cgroup.sweep)
         return self._cgroup.config if self._cgroup is not None else None
 
-    async def _open(self, command: list[str], config: ZygoteConfig) -> Link:
+    async def _open(self, command: list[str], config: ForkServerConfig) -> Connection:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        complaints = tempfile.TemporaryFile()  # noqa: SIM115 (the link reads and closes it when the process has ended)
-        with theirs:  # kept open here, its end would never be seen
+        stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 (the connection reads and closes it when the process has ended)
+        with theirs:  # kept open here, the fork server would never see that the server has closed its end
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=theirs.fileno(),
-                stdout=complaints,
-                stderr=complaints,
+                stdout=stderr_file,
+                stderr=stderr_file,
                 env=config.environment,
                 pass_fds=(config.cgroup.directory,) if config.cgroup is not None else (),
                 start_new_session=True,
             )
         loop = asyncio.get_running_loop()
-        _, link = await loop.create_unix_connection(lambda: Link(process, complaints), sock=ours)
+        _, connection = await loop.create_unix_connection(lambda: Connection(process, stderr_file), sock=ours)
         try:
             async with asyncio.timeout(_START_S):
-                ready = await asyncio.shield(link.ready)
+                ready = await asyncio.shield(connection.ready)
         except TimeoutError:
-            link.end()
-            await link.gone.wait()
+            connection.end()
+            await connection.exited.wait()
             raise SandboxLost(f"it was not ready after {_START_S:g} seconds") from None
-        self._link = link
+        self._connection = connection
         self._isolation, self._refusal = ready.isolation, ready.refusal
         if self._refusal and not self._unsafe:
             _log.error("CUSTOM TOOLS ARE REFUSED: %s. HOLDFAST_UNSAFE_TOOLS=1 runs them nevertheless.", self._refusal)
@@ -291,7 +291,7 @@ class ForkServerSandbox:
             _log.warning("CUSTOM TOOLS ARE NOT SAFE, and HOLDFAST_UNSAFE_TOOLS runs them: %s.", self._refusal)
         _log.info("custom tools run in a sandbox: %s", self._isolation)
         warn_of_egress(self._egress, self._isolation)
-        return link
+        return connection
 
     def _warn(self, why: str) -> None:
         self._missing = why
@@ -304,24 +304,24 @@ class ForkServerSandbox:
             )
 
 
-async def _call(link: Link, job: Job) -> Ended:
-    number, ended = link.start(job)
+async def _call(connection: Connection, job: Job) -> Ended:
+    number, ended = connection.start(job)
     try:
         async with asyncio.timeout(job.timeout_s + _GRACE_S):
             return await asyncio.shield(ended)
     except TimeoutError:
-        link.end()  # the fork server keeps the time itself; if it did not, it hangs
+        connection.end()  # the fork server keeps the time itself; if it did not, it hangs
         await asyncio.wait([ended])
         return ended.result()
     except asyncio.CancelledError:
-        link.kill(number)
-        await _settled(link, ended)
+        connection.kill(number)
+        await _settled(connection, ended)
         raise
 
 
-async def _settled(link: Link, ended: asyncio.Future[Ended]) -> None:
-    """Return only when every process of the call is dead, however often we are cancelled meanwhile."""
-    deadline = asyncio.get_running_loop().call_later(_GRACE_S, link.end)
+async def _settled(connection: Connection, ended: asyncio.Future[Ended]) -> None:
+    """Returns only when every process of the call has ended, however often the caller is cancelled meanwhile."""
+    deadline = asyncio.get_running_loop().call_later(_GRACE_S, connection.end)
     try:
         while not ended.done():
             try:
@@ -348,7 +348,7 @@ def _answer(job: Job, ended: Ended, limits: Limits) -> Answer:
     def failed(kind: str, message: str) -> Answer:
         return Answer("error", failure_text(job.tool_name, kind, message))
 
-    match ended.how:
+    match ended.reason:
         case "timeout":
             return failed("TimeoutError", f"the tool did not finish within {job.timeout_s:g} seconds and was stopped")
         case "overflow":
@@ -358,15 +358,15 @@ def _answer(job: Job, ended: Ended, limits: Limits) -> Answer:
         case "unstarted":
             return failed("OSError", f"no process could be started: {ended.stderr.decode(errors='replace')}")
         case "memory" | "all_memory" | "processes" | "disk" | "files":
-            return failed("LimitExceeded", f"{limiting.reason(ended.how, limits)}, and the tool was stopped")
+            return failed("LimitExceeded", f"{call_limits.limit_text(ended.reason, limits)}, and the tool was stopped")
         case "exited":
             try:
                 return _answers.decode(ended.answer)
             except msgspec.DecodeError:
-                return failed("ProcessDied", f"the tool's process {_death(ended.code)} before it returned")
+                return failed("ProcessDied", f"the tool's process {_exit_text(ended.code)} before it returned")
 
 
-def _death(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -379,8 +379,8 @@ def _output(data: bytes) -> tuple[str, ...]:
     return (data.decode(errors="replace"),) if data else ()
 
 
-def _last_words(complaints: IO[bytes]) -> str:
-    with complaints:
-        complaints.seek(0)
-        text = complaints.read().decode(errors="replace").strip()
-    return text if text else "it ended without a word"
+def _stderr_tail(stderr_file: IO[bytes]) -> str:
+    with stderr_file:
+        stderr_file.seek(0)
+        text = stderr_file.read().decode(errors="replace").strip()
+    return text if text else "it wrote nothing to stderr"

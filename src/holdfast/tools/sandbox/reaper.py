@@ -1,7 +1,7 @@
-"""Where no pid namespace can be had: a process between the fork server and the tool that no descendant can escape.
+"""The reaper: a process between the fork server and the tool, used where there is no pid namespace.
 
-It adopts every orphan below it, so that a tool that forks twice and calls setsid is still its child in the end. It also
-watches the call's directory, which lies on a disk that others need.
+It is a child subreaper (prctl): every orphan below it becomes its child, also one that forked twice and called setsid.
+So it can kill all that a call has started. It also checks the size of the call's directory, which is on a shared disk.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.tools.sandbox import cgroups, landlock, limiting, linux, watching
+from holdfast.tools.sandbox import call_limits, cgroups, landlock, linux, process_usage
 from holdfast.tools.sandbox.contract import Limits
 
 _WAITED_FOR: Final = (signal.SIGCHLD, signal.SIGTERM)
-# What was written and deleted again is no longer on the disk, but may still be in files that nobody can find.
+# Deleted files are not found in the directory but may still take space, so the bytes written in all are limited too.
 _WRITTEN_SHARE: Final = 8
 
 
-class Charge(msgspec.Struct, frozen=True, kw_only=True):
-    """What a keeper keeps."""
+class ReaperConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The call that a reaper runs and ends."""
 
     fork_server: int  # its process id
     scratch: str  # the call's own directory
     user: int | None  # the call's own user
     limits: Limits
     confines_signals: bool
-    verdict: int  # where to write which limit the call was ended for
+    limit_pipe: int  # where to write which limit the call was ended for
     cgroup: cgroups.Cgroup | None  # the call's own
 
 
-def keep(charge: Charge, work: Callable[[], None]) -> int:
+def run_call(config: ReaperConfig, work: Callable[[], None]) -> int:
     """Run `work` in a child; return its exit code once all it started is dead and its directory is gone.
 
     SIGTERM, from the fork server or by its death, ends the call.
@@ -47,12 +47,12 @@ def keep(charge: Charge, work: Callable[[], None]) -> int:
     signal.signal(signal.SIGCHLD, _pending)
     linux.adopt_orphans()
     linux.die_with_parent(signal.SIGTERM)
-    if os.getppid() != charge.fork_server:
+    if os.getppid() != config.fork_server:
         return -signal.SIGKILL  # it ended before that, so no signal comes
-    os.mkdir(charge.scratch, 0o700)
-    if charge.user is not None:
-        os.chown(charge.scratch, charge.user, charge.user)
-    if charge.confines_signals:
+    os.mkdir(config.scratch, 0o700)
+    if config.user is not None:
+        os.chown(config.scratch, config.user, config.user)
+    if config.confines_signals:
         linux.forbid_new_privileges()
         landlock.confine_signals()
     tool = os.fork()
@@ -62,9 +62,9 @@ def keep(charge: Charge, work: Callable[[], None]) -> int:
             work()
         finally:
             os._exit(1)
-    code = _wait(charge, tool)
-    end_children(charge=charge)
-    remove(charge.scratch)
+    code = _wait(config, tool)
+    kill_children(config=config)
+    remove_directory(config.scratch)
     return code
 
 
@@ -81,11 +81,11 @@ def reap() -> dict[int, int]:
         ended[pid] = os.waitstatus_to_exitcode(status)
 
 
-def end_children(spare: Collection[int] = (), charge: Charge | None = None) -> None:
+def kill_children(spare: Collection[int] = (), config: ReaperConfig | None = None) -> None:
     """Kill until none is left. Each round makes the last one's orphans our children, so all have their turn."""
     while has_children():
-        if charge is not None:
-            _kill_all_below(charge)
+        if config is not None:
+            _kill_all_below(config)
         targets = [pid for pid in _children() if pid not in spare]
         if not targets:
             return
@@ -96,7 +96,7 @@ def end_children(spare: Collection[int] = (), charge: Charge | None = None) -> N
 
 
 def has_children() -> bool:
-    """The usual case, a tool that leaves nothing behind, is told by one call instead of a walk through /proc."""
+    """The usual case, a tool that leaves nothing behind, needs one system call instead of a walk through /proc."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -104,8 +104,8 @@ def has_children() -> bool:
     return True
 
 
-def remove(directory: str) -> None:
-    """A tool may have closed directories to hinder us."""
+def remove_directory(directory: str) -> None:
+    """Also directories whose permissions a tool has taken away."""
 
     def reopen(function: Callable[..., Any], path: str, _: object) -> None:
         try:
@@ -121,15 +121,15 @@ def remove(directory: str) -> None:
             return
 
 
-def _wait(charge: Charge, tool: int) -> int:
-    """The tool's exit code. Its directory is looked at now and then, but never in a short call."""
-    pause = limiting.LOOK_S
+def _wait(config: ReaperConfig, tool: int) -> int:
+    """The tool's exit code. The call's directory is checked once in a period, and never in a call shorter than that."""
+    pause = call_limits.CHECK_S
     while True:
         received = signal.sigtimedwait(_WAITED_FOR, pause)
         if received is None:
-            excess, pause = _look(charge)
+            excess, pause = _exceeded_limit(config)
             if excess:
-                os.write(charge.verdict, excess.encode())
+                os.write(config.limit_pipe, excess.encode())
                 return -signal.SIGKILL
         elif received.si_signo == signal.SIGTERM:
             return -signal.SIGKILL
@@ -137,37 +137,37 @@ def _wait(charge: Charge, tool: int) -> int:
             return ended
 
 
-def _look(charge: Charge) -> tuple[str, float]:
-    """Which limit on files is exceeded, if any, and how long to wait before the next look."""
+def _exceeded_limit(config: ReaperConfig) -> tuple[str, float]:
+    """Which limit on files is exceeded, if any, and how long to wait before the next check."""
     begun = time.process_time()
-    limits, me = charge.limits, os.getpid()
-    entries, size = watching.files_in(charge.scratch)
-    pids = watching.usage_below([me])[me].pids
-    size += watching.deleted_bytes(pids, os.stat(charge.scratch).st_dev)
-    written = watching.bytes_written(pids)
-    pause = limiting.pause_after(time.process_time() - begun, share=5)
+    limits, me = config.limits, os.getpid()
+    entries, size = process_usage.files_in(config.scratch)
+    pids = process_usage.usage_below([me])[me].pids
+    size += process_usage.deleted_bytes(pids, os.stat(config.scratch).st_dev)
+    written = process_usage.bytes_written(pids)
+    pause = call_limits.pause_after(time.process_time() - begun, share=5)
     if size > limits.scratch_bytes or written > _WRITTEN_SHARE * limits.scratch_bytes:
         return "disk", pause
     return "files" if entries > limits.scratch_files else "", pause
 
 
-def _kill_all_below(charge: Charge) -> None:
+def _kill_all_below(config: ReaperConfig) -> None:
     """All at once, where that can be done: processes that fork faster than they are found would not be caught singly.
 
     A signal to "everybody" reaches whom the sender may signal. It is sent only where that is the call and nobody else.
     """
-    if charge.cgroup is not None:
-        charge.cgroup.kill()
-    if charge.user is not None:
+    if config.cgroup is not None:
+        config.cgroup.kill()
+    if config.user is not None:
         killer = os.fork()
         if killer == 0:
             try:
-                linux.become_user(charge.user)
+                linux.become_user(config.user)
                 os.kill(-1, signal.SIGKILL)
             finally:
                 os._exit(0)
         os.waitpid(killer, 0)
-    elif charge.confines_signals and _cannot_reach_above():
+    elif config.confines_signals and _cannot_reach_above():
         try:
             os.kill(-1, signal.SIGKILL)
         except ProcessLookupError:

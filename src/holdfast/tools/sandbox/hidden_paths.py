@@ -17,9 +17,9 @@ def resolve(hidden: Iterable[Path], shown: Iterable[str]) -> tuple[str, ...]:
     shown, its private files have to be named one by one.
     """
     needed = [os.path.realpath(path) for path in shown]
-    wanted = sorted({os.path.realpath(path) for path in hidden}, key=len)
+    paths = sorted({os.path.realpath(path) for path in hidden}, key=len)
     kept: list[str] = []
-    for path in wanted:
+    for path in paths:
         if any(lies_in(other, path) for other in needed) or any(lies_in(path, other) for other in kept):
             continue
         kept.append(path)

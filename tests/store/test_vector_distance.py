@@ -8,18 +8,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.store import nearness
-from holdfast.store.nearness import CodeTable, code_of, normalised, similarities
+from holdfast.store import vector_distance
+from holdfast.store.vector_distance import CodeTable, code_of, normalised, similarities
 
 
 @pytest.fixture(params=["numpy", "plain"])
 def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whether numpy is there."""
     if request.param == "plain":
-        monkeypatch.setattr(nearness, "find_spec", _nothing)
-    nearness._numpy.cache_clear()
+        monkeypatch.setattr(vector_distance, "find_spec", _nothing)
+    vector_distance._numpy.cache_clear()
     yield
-    nearness._numpy.cache_clear()
+    vector_distance._numpy.cache_clear()
 
 
 def _nothing(_: str) -> None:

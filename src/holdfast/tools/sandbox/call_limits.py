@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, cast
 
 from holdfast.core.egress import Egress, Mode
-from holdfast.tools.sandbox import watching
-from holdfast.tools.sandbox.contract import How, Limits, ZygoteConfig
+from holdfast.tools.sandbox import process_usage
+from holdfast.tools.sandbox.contract import EndReason, ForkServerConfig, Limits
 
-LOOK_S: Final = 0.05
+CHECK_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 _MEGABYTE: Final = 1 << 20
 _MOST_CAUSES: Final = 100  # of one error; a tool may make as many as it likes
@@ -25,8 +25,8 @@ _POLICIES: Final[dict[Mode, str]] = {
 }
 
 
-class Watch:
-    """Looks at running calls now and then. Calls that take less than one period are never looked at."""
+class UsageMonitor:
+    """Checks what running calls use, once in a period. A call that takes less than one period is never checked."""
 
     def __init__(self, limits: Limits, was_refused_a_process: Callable[[int], bool]) -> None:
         self._limits = limits
@@ -37,20 +37,20 @@ class Watch:
     def due(self, watched_from: float) -> float:
         return max(self._next, watched_from)
 
-    def excesses(self, tops: Collection[int], now: float) -> list[tuple[int, How]]:
+    def excesses(self, tops: Collection[int], now: float) -> list[tuple[int, EndReason]]:
         """The calls to end, and for what."""
         if not tops or now < self._next:
             return []
         begun = time.process_time()
-        usages = watching.usage_below(tops)
-        found: list[tuple[int, How]] = []
+        usages = process_usage.usage_below(tops)
+        found: list[tuple[int, EndReason]] = []
         for top, usage in usages.items():
             if usage.tasks > self._limits.processes or self._was_refused_a_process(top):
                 found.append((top, "processes"))
             elif _exceeds(usage, self._limits.memory_bytes):
                 found.append((top, "memory"))
         if not found and sum(usage.resident for usage in usages.values()) > self._all_calls:
-            exact = {top: watching.exact_memory(usage) for top, usage in usages.items()}
+            exact = {top: process_usage.exact_memory(usage) for top, usage in usages.items()}
             if sum(exact.values()) > self._all_calls:
                 found.append((max(exact, key=lambda top: exact[top]), "all_memory"))
         self._next = time.monotonic() + pause_after(time.process_time() - begun, share=10)
@@ -58,12 +58,12 @@ class Watch:
 
 
 def pause_after(cost_s: float, share: int) -> float:
-    """So that looking takes no more than one part in `share` of a processor.
+    """So that checks take no more than one part in `share` of a processor.
 
-    The cost is processor time. By the clock, a look that busy processes of a call held up would be followed by a long
-    pause, just when the next look is needed most.
+    The cost is processor time. By the clock, a check that busy processes of a call held up would be followed by a long
+    pause, just when the next check is needed most.
     """
-    return min(max(LOOK_S, share * cost_s), LONGEST_PAUSE_S)
+    return min(max(CHECK_S, share * cost_s), LONGEST_PAUSE_S)
 
 
 def most_of_all_calls(limits: Limits) -> int:
@@ -74,9 +74,9 @@ def _memory_of_the_machine() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def reason(how: How, limits: Limits) -> str:
+def limit_text(reason: EndReason, limits: Limits) -> str:
     """What the model is told about a call that was ended for one of these."""
-    match how:
+    match reason:
         case "memory":
             return f"the processes of the call used more than {_megabytes(limits.memory_bytes)} of memory together"
         case "all_memory":
@@ -92,7 +92,7 @@ def reason(how: How, limits: Limits) -> str:
             return ""
 
 
-def explain(config: ZygoteConfig, own_policy: Egress | None) -> Callable[[BaseException], str]:
+def explain(config: ForkServerConfig, own_policy: Egress | None) -> Callable[[BaseException], str]:
     """Names the limit or the egress policy behind an error that the kernel gave a tool, as far as the error tells.
 
     `own_policy` is the one that the tool's tags ask for.
@@ -153,8 +153,8 @@ def _causes(problem: BaseException) -> Iterator[BaseException]:
         pending += [one for one in inner if isinstance(one, BaseException)]
 
 
-def _exceeds(usage: watching.Usage, most: int) -> bool:
-    return usage.resident > most and watching.exact_memory(usage) > most
+def _exceeds(usage: process_usage.Usage, most: int) -> bool:
+    return usage.resident > most and process_usage.exact_memory(usage) > most
 
 
 def _megabytes(size: int) -> str:

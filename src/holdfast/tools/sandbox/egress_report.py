@@ -1,4 +1,4 @@
-"""What the operator is told about the network of tools, and what happens where the egress policy cannot be enforced."""
+"""Text for the operator about the egress policy, and the refusal of tools where it cannot be enforced."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def warn_of_egress(config: EgressConfig, isolation: str | None) -> None:
 
 def require_egress(config: EgressConfig, isolation: str | None) -> None:
     """Raises where a tool could drive the server that runs it, or reach what the operator did not list."""
-    walls = _walls(isolation)
+    layers = _layers(isolation)
     mode = config.policy.mode
-    if mode == "all" or "egress" in walls or (mode == "none" and "egress-none" in walls):
+    if mode == "all" or "egress" in layers or (mode == "none" and "egress-none" in layers):
         return
-    protected = "egress-port" in walls or config.has_key or not config.port
+    protected = "egress-port" in layers or config.has_key or not config.port
     if mode == "public" and protected:
         return
     raise SandboxLost(
@@ -57,11 +57,11 @@ def require_egress(config: EgressConfig, isolation: str | None) -> None:
 
 def _missing(config: EgressConfig, isolation: str) -> str | None:
     """What is left of the policy when it does not stand, or None when it stands."""
-    walls = _walls(isolation)
+    layers = _layers(isolation)
     mode = config.policy.mode
-    if "egress" in walls or (mode == "none" and "egress-none" in walls):
+    if "egress" in layers or (mode == "none" and "egress-none" in layers):
         return None
-    if "egress-port" in walls and mode in ("public", "all"):
+    if "egress-port" in layers and mode in ("public", "all"):
         return f"tools reach everything but port {config.port} of any machine"
     if mode == "all":
         return "tools reach this server too"
@@ -70,5 +70,5 @@ def _missing(config: EgressConfig, isolation: str) -> str | None:
     return "so no custom tool is run"
 
 
-def _walls(isolation: str | None) -> list[str]:
+def _layers(isolation: str | None) -> list[str]:
     return (isolation or "").split("+")

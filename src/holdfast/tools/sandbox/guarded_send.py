@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.tools.sandbox import foreign
+from holdfast.tools.sandbox import other_process
 from holdfast.tools.sandbox.destinations import Destination, parse
 
 # Of one message. A call may have hundreds of them waiting, and the guard's memory is outside its limits.
@@ -48,22 +48,22 @@ def copied_bytes(sock: socket.socket, size: int) -> int:
 
 def read_message(sock: socket.socket, pid: int, at: int, after: contextlib.ExitStack) -> Message:
     """A struct msghdr. Files that it passes on are opened here and closed by `after`."""
-    name, name_size, pieces, count, control, control_size, _ = _HEADER.unpack(foreign.read(pid, at, _HEADER.size))
+    name, name_size, pieces, count, control, control_size, _ = _HEADER.unpack(other_process.read(pid, at, _HEADER.size))
     if count > _MOST_PIECES:
         raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
     where = None
     if name and name_size:
-        where = parse(foreign.read(pid, name, min(name_size, MOST_ADDRESS_BYTES)))
+        where = parse(other_process.read(pid, name, min(name_size, MOST_ADDRESS_BYTES)))
     data = bytearray()
-    table = list(_PIECE.iter_unpack(foreign.read(pid, pieces, count * _PIECE.size)))
+    table = list(_PIECE.iter_unpack(other_process.read(pid, pieces, count * _PIECE.size)))
     most = copied_bytes(sock, sum(size for _, size in table))
     for start, size in table:
-        data += foreign.read(pid, start, min(size, most - len(data)))
+        data += other_process.read(pid, start, min(size, most - len(data)))
     if not (control and control_size):
         return Message(bytes(data), where)
     if control_size > _MOST_CONTROL_BYTES:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    numbers = _passed(foreign.read(pid, control, control_size))
+    numbers = _passed(other_process.read(pid, control, control_size))
     return Message(bytes(data), where, ancillary=True, files=_shared(pid, numbers, after))
 
 
@@ -94,10 +94,10 @@ def _passed(control: bytes) -> tuple[int, ...]:
 
 def _shared(pid: int, numbers: tuple[int, ...], after: contextlib.ExitStack) -> tuple[int, ...]:
     handles: list[int] = []
-    process = foreign.open_process(pid)
+    process = other_process.open_process(pid)
     try:
         for number in numbers:
-            handles.append(foreign.share_file(process, number))
+            handles.append(other_process.share_file(process, number))
             after.callback(os.close, handles[-1])
     finally:
         os.close(process)

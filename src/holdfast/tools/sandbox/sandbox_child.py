@@ -1,0 +1,161 @@
+"""What a forked child does to itself before it runs a tool's code: the sandbox of one call.
+
+Order matters. Mounts need capabilities, so they come before those are dropped. Seccomp forbids mounting and landlock
+forbids reaching out, so both come last. A step that fails ends the call: a layer that was announced is never left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import time
+from typing import Final
+
+import msgspec
+
+from holdfast.tools.base import Job
+from holdfast.tools.sandbox import cgroups, egress, isolation, linux
+from holdfast.tools.sandbox.contract import ForkServerConfig, Limits
+from holdfast.tools.sandbox.isolation import ANSWER_FD, JOB_FD, START_FD, ActiveIsolation
+
+_SHARED_MEMORY: Final = "/dev/shm"
+_CPU_GRACE_S: Final = 5
+_FIXED: Final = {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "TERM": "dumb"}
+_OWN_PID_MAX_SINCE: Final = (6, 14)
+_PIDS_FLOOR: Final = 301  # the kernel accepts no smaller pid_max
+# The kernel stops a call a little above the limit, so that the fork server finds it above and can say why it ended it.
+_HEADROOM: Final = 64
+_CALLS_SHARE: Final = 4  # how many calls at their limit the one count for all calls has room for
+_OOM_SCORE: Final = "500"  # should the machine run out of memory, tools go first
+
+
+class Pipes(msgspec.Struct, frozen=True):
+    """The child's ends of its pipes, and its job."""
+
+    start_pipe: int
+    job_fd: int
+    stdout: int
+    stderr: int
+    answer: int
+
+
+class CallPlace(msgspec.Struct, frozen=True):
+    """What belongs to one call alone."""
+
+    scratch: str
+    user: int | None = None
+    cgroup: cgroups.Cgroup | None = None
+
+
+def enter(active: ActiveIsolation, pipes: Pipes, place: CallPlace) -> None:
+    _set_file_descriptors(pipes)
+    if place.cgroup is not None:
+        place.cgroup.join()
+    if active.namespaces:
+        _mount_private(active.config, place.scratch)
+    os.chdir(place.scratch)
+    _limit(active.config.limits)
+    _limit_tasks(active)
+    isolation.apply(active, place.scratch, place.user)
+    _lower(resource.RLIMIT_NOFILE, active.config.limits.open_files)  # now: rules may have taken more
+    os.environ.clear()
+    os.environ.update(active.config.environment)
+    os.environ.update({"HOME": place.scratch, "TMPDIR": place.scratch, **_FIXED})
+
+
+def wait_for_job() -> bytes:
+    """The job. Empty when the fork server has ended instead."""
+    if not os.read(START_FD, 1):
+        return b""
+    size, pieces = os.fstat(JOB_FD).st_size, bytearray()
+    while len(pieces) < size:
+        pieces += os.pread(JOB_FD, size - len(pieces), len(pieces))
+    os.close(START_FD)
+    os.close(JOB_FD)
+    return bytes(pieces)
+
+
+def apply_job(job: Job, active: ActiveIsolation) -> None:
+    """What depends on the job: its network, its time and its environment."""
+    if job.egress is not None:
+        egress.narrow(job.egress, active.egress)
+    _lower(resource.RLIMIT_CPU, int(job.timeout_s) + _CPU_GRACE_S)
+    os.environ.update(job.environment)
+    os.environ.update(
+        {
+            "HOLDFAST_CALL_ID": job.call_id,
+            "LETTA_AGENT_ID": job.agent_id or "",
+            "LETTA_TOOL_ID": job.tool_id or "",
+            **_FIXED,
+        }
+    )
+    if "TZ" in job.environment:
+        time.tzset()
+
+
+def _set_file_descriptors(pipes: Pipes) -> None:
+    """Only stdin (empty), stdout, stderr and the answer stay open: no other call's pipes, no control socket."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for have, want in ((nothing, 0), (pipes.stdout, 1), (pipes.stderr, 2)):
+        os.dup2(have, want)
+    for have, want in ((pipes.answer, ANSWER_FD), (pipes.start_pipe, START_FD), (pipes.job_fd, JOB_FD)):
+        os.dup2(have, want, inheritable=False)
+
+
+def _mount_private(config: ForkServerConfig, scratch: str) -> None:
+    """The file system of this call alone; it vanishes with the call's last process."""
+    linux.unshare(linux.CLONE_NEWNS)
+    linux.mount_proc()
+    size = f"size={config.limits.scratch_bytes},nr_inodes={config.limits.scratch_files}"
+    linux.mount("tmpfs", scratch, linux.MS_NOSUID | linux.MS_NODEV, f"{size},mode=0700")
+    if config.shell == "bubblewrap" and os.path.isdir(_SHARED_MEMORY):
+        linux.mount("tmpfs", _SHARED_MEMORY, linux.MS_NOSUID | linux.MS_NODEV, f"{size},mode=1777")
+    _limit_pids(config.limits.processes + _HEADROOM)
+
+
+def _limit_pids(processes: int) -> None:
+    """Kernels before 6.14 have one pid_max for the machine, which root would lower for everybody."""
+    if linux.release() < _OWN_PID_MAX_SINCE:
+        return  # there RLIMIT_NPROC has to do
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/pid_max", "w") as setting:
+        setting.write(str(max(processes, _PIDS_FLOOR)))
+
+
+def _limit(limits: Limits) -> None:
+    _lower(resource.RLIMIT_AS, limits.memory_bytes)
+    _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_MSGQUEUE, 0)  # queues outlive the call
+    with open("/proc/self/oom_score_adj", "w") as setting:
+        setting.write(_OOM_SCORE)
+
+
+def _limit_tasks(active: ActiveIsolation) -> None:
+    """The kernel counts the tasks of a user, in his user namespace: those of this call, of all calls, or of many more.
+
+    Where others count too there has to be room for them, or a call would be refused a process that is its due, and one
+    that makes too many would never be found to have too many.
+    """
+    most = active.config.limits.processes + _HEADROOM
+    if not active.own_users:
+        most *= _CALLS_SHARE
+    if not (active.namespaces or active.own_users):
+        most += _tasks_of_the_machine()  # of which this user's are a part
+    _lower(resource.RLIMIT_NPROC, most)
+
+
+def _tasks_of_the_machine() -> int:
+    with open("/proc/loadavg") as load:
+        return int(load.read().split()[3].partition("/")[2])
+
+
+def _lower(kind: int, most: int) -> None:
+    allowed = resource.getrlimit(kind)[1]
+    limit = most if allowed == resource.RLIM_INFINITY else min(most, allowed)
+    resource.setrlimit(kind, (limit, limit))
