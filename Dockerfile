@@ -1,6 +1,6 @@
 FROM python:3.13-slim-bookworm
 
-# The walls around custom tools: see docs/tools-and-sandbox.md.
+# Isolates custom tools: see docs/tools-and-sandbox.md.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends bubblewrap \
     && rm -rf /var/lib/apt/lists/*
