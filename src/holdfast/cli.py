@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "serve": ("serving", "run"),
     "worker": ("worker", "run"),
     "migrate": ("migrate", "run"),
+    "move": ("move", "run"),
     "reseal": ("reseal", "run"),
     "doctor": ("doctor", "run"),
     "why": ("remote", "why"),
@@ -114,6 +115,11 @@ def build_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     doctor.add_argument("--data-dir", help="where the database and the key file live (HOLDFAST_DATA_DIR)")
     doctor.add_argument("--online", action="store_true", help="also ask every provider for its models")
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+    move = commands.add_parser("move", help="copy a database into an empty one, SQLite or PostgreSQL, and verify it")
+    move.add_argument("source", metavar="SOURCE", help="sqlite:///path/to/file.db or postgresql://…; no server uses it")
+    move.add_argument("target", metavar="TARGET", help="the same; empty, or what an interrupted move has begun")
+    move.add_argument("--json", action="store_true", help="print counts and hashes as JSON")
 
     why = commands.add_parser("why", help="say what a run is doing or waiting for, and why it ended")
     why.add_argument("run", metavar="RUN", help="the id of the run")

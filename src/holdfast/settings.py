@@ -121,10 +121,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     processes: int = 1
     database_timeout_s: float = 10.0
     frame_retention_s: float = 3 * 3600.0
+    frame_retention_bytes: int = 0
     run_retention_s: float = 0.0
+    run_retention_bytes: int = 0
     trace_provider: bool = False
     trace_max_bytes: int = 256 * 1024
     trace_retention_s: float = 86_400.0
+    trace_retention_bytes: int = 0
     otlp_endpoint: str | None = None
     tool_timeout_s: float = 180.0
     tool_memory_bytes: int = 2 << 30

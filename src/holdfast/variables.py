@@ -376,10 +376,22 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "How long a finished stream can be replayed.",
     ),
     Variable(
+        "frame_retention_bytes",
+        ("HOLDFAST_FRAME_RETENTION_BYTES",),
+        _whole(0, 2**50),
+        "How much of finished streams is kept in all; beyond it, those of the runs that ended first go. 0: any amount.",
+    ),
+    Variable(
         "run_retention_s",
         ("HOLDFAST_RUN_RETENTION_S",),
         _seconds(0, 3650 * _DAY),
         "How long the journal of an ended run is kept; 0 keeps it for ever. The run, its messages and steps stay.",
+    ),
+    Variable(
+        "run_retention_bytes",
+        ("HOLDFAST_RUN_RETENTION_BYTES",),
+        _whole(0, 2**50),
+        "How much of the journals of ended runs is kept in all, in the same way. 0: any amount.",
     ),
     Variable(
         "trace_provider",
@@ -398,6 +410,12 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("HOLDFAST_TRACE_RETENTION_S",),
         _seconds(60, 365 * _DAY),
         "How long it is kept.",
+    ),
+    Variable(
+        "trace_retention_bytes",
+        ("HOLDFAST_TRACE_RETENTION_BYTES",),
+        _whole(0, 2**50),
+        "How much of it is kept in all of ended runs, in the same way. 0: any amount.",
     ),
     Variable(
         "otlp_endpoint",

@@ -46,6 +46,7 @@ from holdfast.private_files import LOCK_FILE, private_paths
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.ssrf_guard import Guard
+from holdfast.store import move_record
 from holdfast.store.database import only_server, open_database, sqlite_path
 from holdfast.store.signals import open_signals
 from holdfast.store.transaction import Database
@@ -70,6 +71,7 @@ async def build(settings: Settings, *, warm_tools: bool = True) -> AsyncGenerato
         async with AsyncExitStack() as open_things:
             database = await open_database(settings.database_address, timeout_s=settings.database_timeout_s)
             open_things.push_async_callback(database.aclose)
+            await database.read(move_record.require_whole)
             open_things.push_async_callback(sandbox.aclose)
             box = open_secretbox(settings)
             catalog = _catalog(settings, endpoints, database, box)
@@ -167,7 +169,14 @@ def assemble(
 
 def _retention_policy(settings: Settings) -> RetentionPolicy:
     return RetentionPolicy(
-        frames_s=settings.frame_retention_s, traces_s=settings.trace_retention_s, runs_s=settings.run_retention_s
+        frames_s=settings.frame_retention_s,
+        traces_s=settings.trace_retention_s,
+        runs_s=settings.run_retention_s,
+        most_bytes={
+            "frames": settings.frame_retention_bytes,
+            "journals": settings.run_retention_bytes,
+            "traces": settings.trace_retention_bytes,
+        },
     )
 
 

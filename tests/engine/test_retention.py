@@ -5,10 +5,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from sqlalchemy import update
 
+from holdfast.engine.clock import SystemClock
+from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.store import archives, frames, journal, passages, tombstones
+from holdfast.store import retention as stored
+from holdfast.store.database import Database, Transaction
+from holdfast.store.retention import Place, Remains, Sizes
 from holdfast.store.tables import tombstones as tombstone_table
 
 from ..served import ServedClient, served
@@ -96,3 +102,90 @@ async def test_a_list_goes_on_from_a_deleted_item_for_a_day(tmp_path: Path, monk
         await client.deps.retention.forget_old_tombstones()
         for block_id in made[:2]:
             assert block_id in await client.refusal(404, "GET", "/v1/blocks/", after=block_id)
+
+
+async def test_what_is_too_much_goes_oldest_first_and_the_rest_can_still_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.engine.retention.SETTLED_S", 0)
+    async with served(tmp_path, frame_retention_bytes=2**40) as client:
+        made = [await stream_in_background(client) for _ in range(4)]
+        database = client.deps.database
+        before = [await _frames_of(database, run_id) for run_id in made]
+        room = RetentionPolicy(most_bytes={"frames": before[2] + before[3]}, settled_s=0)
+        retention = Retention(database, client.deps.clock, room)
+
+        await retention.make_room()
+
+        assert [await _frames_of(database, run_id) for run_id in made] == [0, 0, *before[2:]]
+        assert "EXPIRED" in await client.refusal(410, "POST", f"/v1/runs/{made[0]}/stream")
+        assert (await client.events(f"/v1/runs/{made[3]}/stream"))[-1] == "[DONE]"
+
+        made.append(await stream_in_background(client))
+        await retention.make_room()
+        assert await _frames_of(database, made[2]) == 0
+        assert await _frames_of(database, made[4]) > 0
+
+
+async def test_a_stream_that_is_being_removed_is_gone_not_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.engine.retention.SETTLED_S", 0)
+    monkeypatch.setattr(stored, "ROWS_AT_ONCE", 1)
+    async with served(tmp_path, frame_retention_bytes=2**40) as client:
+        run_id = await stream_in_background(client)
+        database = client.deps.database
+        [(first, last, blob)] = await database.read(lambda tx: frames.load(tx, run_id, 0))
+        *begin, end = msgspec.msgpack.decode(blob)
+        encode = msgspec.msgpack.encode
+        await database.write(lambda tx: frames.append(tx, run_id, first, last - 1, encode(begin)))
+        await database.write(lambda tx: frames.append(tx, run_id, last, last, encode([end])))
+        assert (await client.events(f"/v1/runs/{run_id}/stream"))[-1] == "[DONE]"
+
+        swept = await database.write(lambda tx: stored.sweep_for_room(tx, "frames", 2**62, Place()))
+        assert swept.rows == 1
+        assert await _frames_of(database, run_id) > 0
+        assert "make room" in await client.refusal(410, "POST", f"/v1/runs/{run_id}/stream")
+
+
+async def test_a_run_is_measured_once_and_again_only_before_something_goes_on_an_old_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+    sizes = stored.sizes
+
+    async def counting(tx: Transaction, remains: Remains, before_us: int, place: Place) -> Sizes:
+        found = await sizes(tx, remains, before_us, place)
+        measured.append(len(found.runs))
+        return found
+
+    monkeypatch.setattr(stored, "sizes", counting)
+    async with served(tmp_path) as client:
+        made = [await stream_in_background(client) for _ in range(3)]
+        database, clock = client.deps.database, FakeClock(client.deps.clock.now_us())
+        each = await _frames_of(database, made[0])
+        retention = Retention(database, clock, RetentionPolicy(most_bytes={"frames": 4 * each}, settled_s=-3_600))
+        for _ in range(2):
+            await retention.make_room()
+        assert measured == [3, 0]
+
+        agent_id = (await client.ask("GET", f"/v1/runs/{made[0]}"))["agent_id"]
+        await client.agents.delete(agent_id)
+        made += [await stream_in_background(client) for _ in range(2)]
+        clock.us += 2 * 3_600_000_000
+        await retention.make_room()
+
+        assert measured == [3, 0, 2, 4], "there seemed to be five, and four are left"
+        assert all([await _frames_of(database, run_id) for run_id in made[1:]])
+
+
+async def _frames_of(database: Database, run_id: str) -> int:
+    return sum(len(blob) for _, _, blob in await database.read(lambda tx: frames.load(tx, run_id, 0)))
+
+
+class FakeClock(SystemClock):
+    def __init__(self, us: int) -> None:
+        self.us = us
+
+    def now_us(self) -> int:
+        return self.us

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import pytest
 
 from holdfast.core.hold import Hold
-from holdfast.store import frames, holds, journal, retention, runs
+from holdfast.core.records import Run
+from holdfast.store import frames, holds, journal, retention, runs, traces
 from holdfast.store.database import Database
 from holdfast.store.retention import Place, Swept
 
-from .world import NOW, add_agent, add_conversation, add_run, call, end_run, look
+from .test_traces import a_trace
+from .world import NOW, add_agent, add_conversation, add_run, add_step, call, end_run, look
 
 BEGIN = Place()
 
@@ -98,3 +103,51 @@ async def test_the_otids_of_a_run_go_with_its_journal_and_those_of_a_young_run_s
     assert await look(database, runs.by_otid, old.thread_id, "two") is None
     found = await look(database, runs.by_otid, young.thread_id, "two")
     assert found.id == young.id
+
+
+async def test_what_each_run_has_left_behind_is_measured_in_bytes(database: Database) -> None:
+    agent_id = await add_agent(database)
+    first, second, active = [
+        await add_run(database, agent_id, await add_conversation(database, agent_id)) for _ in "abc"
+    ]
+    for run in (first, active):
+        await call(database, frames.append, run.id, 1, 1, b"12345")
+        await call(database, frames.append, run.id, 2, 2, b"678")
+        await call(database, journal.append, run.id, 1, ["é", "b"], NOW)
+        step = await add_step(database, run)
+        await call(database, traces.save, a_trace(step, request={"a": "é"}, response={}))
+    await end_run(database, first, completed_us=NOW)
+    await end_run(database, second, completed_us=NOW + 1)
+
+    for remains, size in (("frames", 8), ("journals", 3), ("traces", len('{"a":"é"}'.encode()) + 2)):
+        found = await look(database, retention.sizes, remains, NOW + 10, BEGIN)
+        assert found.runs == [(Place(NOW, first.id), size), (Place(NOW + 1, second.id), 0)]
+        assert found.done
+    later = await look(database, retention.sizes, "frames", NOW + 10, Place(NOW, first.id))
+    assert [place.run_id for place, _ in later.runs] == [second.id]
+
+
+@pytest.mark.parametrize("remains", ["frames", "journals", "traces"])
+async def test_only_what_ended_and_waits_for_nobody_makes_room(database: Database, remains: str) -> None:
+    agent_id = await add_agent(database)
+    ended, parked, active = [
+        await add_run(database, agent_id, await add_conversation(database, agent_id)) for _ in "abc"
+    ]
+    for run in (ended, parked, active):
+        await call(database, frames.append, run.id, 1, 1, b"x")
+        await call(database, journal.append, run.id, 1, ["a"], NOW)
+        await call(database, traces.save, a_trace(await add_step(database, run)))
+    assert await call(database, holds.insert, parked, Hold("message-1", "step-1", ()), NOW)
+    await end_run(database, parked, stop_reason="requires_approval", completed_us=NOW)
+    await end_run(database, ended, completed_us=NOW)
+
+    swept = await call(database, retention.sweep_for_room, remains, NOW + 1, BEGIN)
+
+    assert swept.rows == 1
+    kept: dict[str, Callable[[Run], Awaitable[Any]]] = {
+        "frames": lambda run: look(database, frames.load, run.id, 0),
+        "journals": lambda run: look(database, journal.load, run.id),
+        "traces": lambda run: look(database, traces.list_of_run, run.id),
+    }
+    for kind, load in kept.items():
+        assert [len(await load(run)) for run in (ended, parked, active)] == [kind != remains, 1, 1]

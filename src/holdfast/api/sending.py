@@ -116,8 +116,10 @@ def event_stream(
     return EventStream(batches, encoder, keepalive_s=deps.settings.keepalive_s, include_pings=include_pings)
 
 
-def resumed_stream(deps: Holdfast, run: Run, request: RetrieveStreamRequest) -> EventStream:
+async def resumed_stream(deps: Holdfast, run: Run, request: RetrieveStreamRequest) -> EventStream:
     require_replayable(run, deps.clock.now_us(), deps.settings.frame_retention_s)
+    if deps.settings.frame_retention_bytes:
+        await deps.reader.require_stored(run, deps.clock.now_us())
     batches = deps.reader.resume(run, request.starting_after)
     return event_stream(deps, run, batches, None, include_pings=request.include_pings is not False)
 

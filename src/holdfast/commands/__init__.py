@@ -1,8 +1,8 @@
 """What the `holdfast` program can do; `cli` parses, and loads only the module that it needs.
 
 `serving` runs the server on `connections`, `processes` runs several of it, `worker` drives runs without serving.
-`migrate` prepares the database, `reseal` rewrites its secrets, `doctor` checks whether a server can run, and `remote`
-asks a running one.
+`migrate` prepares the database, `move` copies it into another one, `reseal` rewrites its secrets, `doctor` checks
+whether a server can run, and `remote` asks a running one.
 """
 
 from __future__ import annotations

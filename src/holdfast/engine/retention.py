@@ -1,4 +1,5 @@
-"""Deletes what is kept for a while only: frames, journals, traces, unused specs, deleted archives, tombstones.
+"""Deletes what is kept for a while only, or up to a size: frames, journals, traces, unused specs, deleted archives,
+tombstones.
 
 A short transaction at a time, so that whatever else is to be written goes between them.
 """
@@ -6,22 +7,27 @@ A short transaction at a time, so that whatever else is to be written goes betwe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.engine.clock import Clock
+from holdfast.engine.room import Room
 from holdfast.engine.waiting import repeat
 from holdfast.store import archives, retention, specs, tombstones, traces
-from holdfast.store.retention import Place, Swept
+from holdfast.store.retention import Place, Remains, Sizes, Swept
 from holdfast.store.transaction import Database, Job, Transaction
 
 _BETWEEN_PARTS_S: Final = 0.01
 _SWEPT_AGAIN_US: Final = 600_000_000
 _SPECS_AT_ONCE: Final = 50
 _SPEC_UNUSED_US: Final = 3_600_000_000
+# By size only what ended some time ago is counted and deleted: by then it is stored, whatever server ended it and
+# however wrong its clock is, and whoever followed a stream has had time to read its end.
+SETTLED_S: Final = 60.0
+_COUNT_HOLDS_US: Final = 3_600_000_000  # what was deleted with its agent is still in it
 _Sweep = Callable[[Transaction, int, Place], Coroutine[Any, Any, Swept]]
 
 
@@ -29,6 +35,8 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     frames_s: float = 3 * 3600.0
     traces_s: float = 86_400.0
     runs_s: float = 0.0  # 0: journals are kept for ever
+    most_bytes: Mapping[Remains, int] = {}  # 0, or not there: any number
+    settled_s: float = SETTLED_S
     period_s: float = 60.0
 
 
@@ -39,6 +47,8 @@ class Retention:
         self._policy = policy
         self._frames_swept = Place()
         self._journals_swept = Place()
+        self._rooms: dict[Remains, Room] = {kind: Room(most) for kind, most in policy.most_bytes.items() if most > 0}
+        self._counted_us = dict.fromkeys(self._rooms, clock.now_us())
 
     async def run_forever(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -49,6 +59,7 @@ class Retention:
                 self.forget_unused_specs,
                 self.clear_deleted_archives,
                 self.forget_old_tombstones,
+                self.make_room,
             ):
                 group.create_task(repeat(work, self._policy.period_s))
 
@@ -67,12 +78,35 @@ class Retention:
 
     async def _sweep_runs(self, sweep: _Sweep, before_us: int, place: Place) -> Place:
         """Clocks may have been set back, or differ: it begins a little before where the last one ended."""
-        place = Place(max(0, place.us - _SWEPT_AGAIN_US))
+        return await self._walk(sweep, before_us, Place(max(0, place.us - _SWEPT_AGAIN_US)))
+
+    async def _walk(self, sweep: _Sweep, before_us: int, place: Place) -> Place:
         while True:
             swept = await self._database.write(partial(_step, sweep, before_us, place))
             place = swept.place
             if swept.done:
                 return place
+            await asyncio.sleep(_BETWEEN_PARTS_S)
+
+    async def make_room(self) -> None:
+        """Where there is more than may be kept, what the runs that ended first have left behind goes."""
+        for remains in self._rooms:
+            await self._count_and_sweep(remains)
+
+    async def _count_and_sweep(self, remains: Remains) -> None:
+        room, before_us = self._rooms[remains], self._before_us(self._policy.settled_s)
+        while True:
+            sizes = await self._database.read_long(partial(_sizes, remains, before_us, room.counted))
+            room.add(sizes.runs)
+            if room.total > room.most_bytes and self._clock.now_us() - self._counted_us[remains] > _COUNT_HOLDS_US:
+                self._counted_us[remains] = self._clock.now_us()
+                room.recount()
+                continue
+            if (upto := room.excess()) is not None:
+                sweep = partial(_sweep_for_room, remains)
+                room.swept = await self._walk(sweep, upto.us + 1, room.swept)
+            if sizes.done:
+                return
             await asyncio.sleep(_BETWEEN_PARTS_S)
 
     async def forget_old_traces(self) -> None:
@@ -118,3 +152,11 @@ async def _delete_specs(before_us: int, hashes: list[str], tx: Transaction) -> i
 
 async def _step(sweep: _Sweep, before_us: int, place: Place, tx: Transaction) -> Swept:
     return await sweep(tx, before_us, place)
+
+
+async def _sizes(remains: Remains, before_us: int, place: Place, tx: Transaction) -> Sizes:
+    return await retention.sizes(tx, remains, before_us, place)
+
+
+async def _sweep_for_room(remains: Remains, tx: Transaction, before_us: int, place: Place) -> Swept:
+    return await retention.sweep_for_room(tx, remains, before_us, place)

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from holdfast.core.frames import TERMINAL, Frame, closing_frames, message_frames
 from holdfast.core.heartbeats import AGENT_TYPES, speaking_in
 from holdfast.core.records import Run
+from holdfast.engine import retention
 from holdfast.engine.streams import PACKET_GAP_S, Numbered, Streams
 from holdfast.engine.worker import Worker
 from holdfast.errors import Gone, HandedOver, Invalid
@@ -79,12 +80,28 @@ class RunReader:
 
     async def _missing_end(self, run_id: str) -> list[Numbered]:
         """A run that was given up after a crash has an end on its row, and none in its log."""
-        last = await self._database.read(lambda tx: frames.last_seq(tx, run_id))
-        newest = await self._streams.replay(run_id, last - 1)
-        if newest and isinstance(newest[-1][1], TERMINAL):
+        last, is_whole = await self._last_stored(run_id)
+        if is_whole:
             return []
         run = await self._database.read(lambda tx: runs.get(tx, run_id))
         return list(enumerate(await self._database.read(lambda tx: _closing_frames(tx, run)), last + 1))
+
+    async def require_stored(self, run: Run, now_us: int) -> None:
+        """For a server that keeps streams up to a size: the end of a stream is the first to go. One that a crash left
+        without an end cannot be told from it later."""
+        if run.completed_us is None or now_us - run.completed_us <= retention.SETTLED_S * 1_000_000:
+            return
+        if not (await self._last_stored(run.id))[1]:
+            raise Gone(
+                f"EXPIRED: The stream of run {run.id} had to make room and is gone. Its messages are not: "
+                f"GET /v1/runs/{run.id}/messages."
+            )
+
+    async def _last_stored(self, run_id: str) -> tuple[int, bool]:
+        """The number of the last frame, and whether it is the end of the stream."""
+        last = await self._database.read(lambda tx: frames.last_seq(tx, run_id))
+        newest = await self._streams.replay(run_id, last - 1)
+        return last, bool(newest) and isinstance(newest[-1][1], TERMINAL)
 
 
 def require_replayable(run: Run, now_us: int, retention_s: float) -> None:

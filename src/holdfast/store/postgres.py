@@ -38,6 +38,7 @@ RECONNECT_S: Final = 5.0  # how long a job waits for a database that restarts
 CLOSE_S: Final = 1.0
 CUT_S: Final = 1.0  # how long a job has to notice that its connection was cut
 LEASE_CONNECTIONS: Final = 2
+SERVER_NAME: Final = "holdfast"  # what the sessions of servers and workers are called in PostgreSQL
 _CLOCK = select(database_now_us().label("now_us"))
 # asyncpg ships no types for its functions.
 _driver: Any = asyncpg
@@ -335,11 +336,11 @@ def _report_unseen(task: asyncio.Task[Any]) -> None:
         _log.warning("a database job failed after its caller had left", exc_info=error)
 
 
-async def connect(dsn: str, *, pool_size: int, timeout_s: float) -> PostgresDatabase:
+async def connect(dsn: str, *, pool_size: int, timeout_s: float, name: str = SERVER_NAME) -> PostgresDatabase:
     """The server ends what a client that was cut off has left behind, so that its locks do not outlive it for long."""
     left_behind_ms = str(int(timeout_s * 2_000))
     settings = {
-        "application_name": "holdfast",
+        "application_name": name,
         # Compiling a plan costs more than it saves on statements as short as ours.
         "jit": "off",
         "statement_timeout": left_behind_ms,
@@ -360,6 +361,7 @@ async def connect(dsn: str, *, pool_size: int, timeout_s: float) -> PostgresData
     return PostgresDatabase(*pools, timeout_s=timeout_s)
 
 
+_HAS_TABLES: Final = "SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = current_schema())"
 # Any number will do, as long as every Holdfast process takes the same one.
 _MIGRATION_LOCK: Final = 0x686F6C6466617374
 
@@ -378,6 +380,16 @@ async def migrate(dsn: str) -> None:
             await connection.execute(upgrade.postgres_script(current))
     finally:
         # Closing the session gives the advisory lock back.
+        await connection.close()
+
+
+async def inspect(dsn: str) -> tuple[str | None, bool]:
+    """The schema's revision, and whether there are any tables, of Holdfast or not. Changes nothing."""
+    connection: Any = await _driver.connect(dsn)
+    try:
+        found = await read_revision(connection)
+        return found, await connection.fetchval(_HAS_TABLES)
+    finally:
         await connection.close()
 
 

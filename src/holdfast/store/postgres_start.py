@@ -17,11 +17,13 @@ from holdfast.store.transaction import DatabaseError
 _errors: Any = asyncpg
 
 
-async def open_postgres(dsn: str, *, pool_size: int, timeout_s: float) -> PostgresDatabase:
+async def open_postgres(
+    dsn: str, *, pool_size: int, timeout_s: float, name: str = postgres.SERVER_NAME
+) -> PostgresDatabase:
     """Migrated to the newest schema."""
     with explained(dsn):
         await postgres.migrate(dsn)
-        return await postgres.connect(dsn, pool_size=pool_size, timeout_s=timeout_s)
+        return await postgres.connect(dsn, pool_size=pool_size, timeout_s=timeout_s, name=name)
 
 
 @contextmanager

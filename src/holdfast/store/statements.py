@@ -99,6 +99,24 @@ def _now_postgresql(element: database_now_us, compiler: SQLCompiler, **options: 
     return "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
 
 
+class byte_length(FunctionElement[int]):
+    """How many bytes a text or a blob has."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(byte_length, "sqlite")
+def _byte_length_sqlite(element: byte_length, compiler: SQLCompiler, **options: Any) -> str:
+    # `length` alone counts the characters of a text; `octet_length` is newer than the SQLite of some Pythons.
+    return f"length(CAST({compiler.process(element.clauses, **options)} AS BLOB))"
+
+
+@compiles(byte_length, "postgresql")
+def _byte_length_postgresql(element: byte_length, compiler: SQLCompiler, **options: Any) -> str:
+    return f"octet_length({compiler.process(element.clauses, **options)})"
+
+
 def insert_into(table: Table) -> Insert:
     """Insert the columns that the parameters name; `inline` because nobody reads a generated key back."""
     return insert(table).inline()

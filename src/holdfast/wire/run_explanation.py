@@ -116,7 +116,9 @@ def why_view(details: RunDetails) -> Why:
 def _activity(details: RunDetails) -> _Activity:
     run, state = details.run, details.state
     if details.journal_removed and not run.is_active:
-        return _Activity(f"{_end(run)} Its journal was removed after the retention time.", run.completed_us or 0)
+        return _Activity(
+            f"{_end(run)} Its journal was removed after the retention time, or to make room.", run.completed_us or 0
+        )
     if state is None:
         return _Activity(f"Its journal cannot be read. {_end(run)}", run.completed_us or run.created_us)
     intent = plan(state)

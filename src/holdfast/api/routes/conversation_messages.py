@@ -83,7 +83,7 @@ async def stream(deps: Deps, conversation_id: ConversationId, request: RetrieveS
     wanted = request or RetrieveStreamRequest()
     thread_id = thread_of(conversation_id, wanted.agent_id)
     run = await find_streamed_run(deps.database, thread_id, wanted.run_id, wanted.otid)
-    return resumed_stream(deps, run, wanted)
+    return await resumed_stream(deps, run, wanted)
 
 
 @router.post("/compact", responses={200: {"model": CompactionView}}, response_model=None)
