@@ -126,6 +126,8 @@ def fact_to_keep(text: str) -> str | None:
 
 def memory_calls(text: str, system: str, tools: Sequence[ToolSchema]) -> tuple[PlannedCall, ...]:
     """The call that keeps or looks for what the text speaks of; none if no tool can."""
+    if not tools:
+        return ()
     offered = {tool.name: tool for tool in tools}
     fact = fact_to_keep(text)
     ways = _ways_to_search(text[:_READ_CHARS]) if fact is None else _ways_to_keep(fact, text, shown_blocks(system))
@@ -138,9 +140,8 @@ def memory_calls(text: str, system: str, tools: Sequence[ToolSchema]) -> tuple[P
 
 def answer_from_memory(text: str, system: str) -> str | None:
     """The answer to a question about what is remembered; None if it is none, or nothing is."""
-    is_question = any(_ABOUT_MEMORY().match(sentence.text) for sentence in sentences(text[:_READ_CHARS]))
-    known = [block for block in shown_blocks(system) if block.value] if is_question else []
-    if not known:
+    known = [block for block in shown_blocks(system) if block.value]
+    if not known or not any(_ABOUT_MEMORY().match(sentence.text) for sentence in sentences(text[:_READ_CHARS])):
         return None
     return "My memory says: " + " ".join(f"{block.label}: {_ended(block.value)}" for block in known)
 
