@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.engine.clock import Clock
-from holdfast.engine.room import Room
+from holdfast.engine.size_limit import SizeLimit
 from holdfast.engine.waiting import repeat
 from holdfast.store import archives, retention, specs, tombstones, traces
 from holdfast.store.retention import Place, Remains, Sizes, Swept
@@ -47,8 +47,10 @@ class Retention:
         self._policy = policy
         self._frames_swept = Place()
         self._journals_swept = Place()
-        self._rooms: dict[Remains, Room] = {kind: Room(most) for kind, most in policy.most_bytes.items() if most > 0}
-        self._counted_us = dict.fromkeys(self._rooms, clock.now_us())
+        self._limits: dict[Remains, SizeLimit] = {
+            kind: SizeLimit(most) for kind, most in policy.most_bytes.items() if most > 0
+        }
+        self._counted_us = dict.fromkeys(self._limits, clock.now_us())
 
     async def run_forever(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -90,21 +92,21 @@ class Retention:
 
     async def make_room(self) -> None:
         """Where there is more than may be kept, what the runs that ended first have left behind goes."""
-        for remains in self._rooms:
+        for remains in self._limits:
             await self._count_and_sweep(remains)
 
     async def _count_and_sweep(self, remains: Remains) -> None:
-        room, before_us = self._rooms[remains], self._before_us(self._policy.settled_s)
+        limit, before_us = self._limits[remains], self._before_us(self._policy.settled_s)
         while True:
-            sizes = await self._database.read_long(partial(_sizes, remains, before_us, room.counted))
-            room.add(sizes.runs)
-            if room.total > room.most_bytes and self._clock.now_us() - self._counted_us[remains] > _COUNT_HOLDS_US:
+            sizes = await self._database.read_long(partial(_sizes, remains, before_us, limit.counted))
+            limit.add(sizes.runs)
+            if limit.total > limit.most_bytes and self._clock.now_us() - self._counted_us[remains] > _COUNT_HOLDS_US:
                 self._counted_us[remains] = self._clock.now_us()
-                room.recount()
+                limit.recount()
                 continue
-            if (upto := room.excess()) is not None:
+            if (upto := limit.excess()) is not None:
                 sweep = partial(_sweep_for_room, remains)
-                room.swept = await self._walk(sweep, upto.us + 1, room.swept)
+                limit.swept = await self._walk(sweep, upto.us + 1, limit.swept)
             if sizes.done:
                 return
             await asyncio.sleep(_BETWEEN_PARTS_S)

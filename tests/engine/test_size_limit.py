@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engine.room import Room
+from holdfast.engine.size_limit import SizeLimit
 from holdfast.store.retention import Place
 
 
@@ -14,49 +14,49 @@ def ended(*sizes: int, after: int = 0) -> list[tuple[Place, int]]:
 
 
 def test_nothing_goes_while_there_is_room() -> None:
-    room = Room(100)
-    room.add(ended(50, 50))
-    assert room.excess() is None
-    assert room.total == 100
-    assert room.counted.us == 2
+    limit = SizeLimit(100)
+    limit.add(ended(50, 50))
+    assert limit.excess() is None
+    assert limit.total == 100
+    assert limit.counted.us == 2
 
 
 def test_the_oldest_go_first_and_no_more_than_necessary() -> None:
-    room = Room(100)
-    room.add(ended(50, 40, 30, 20))
-    assert room.excess() == Place(1, "run-1")
-    assert room.total == 90
-    room.add(ended(60, after=4))
-    assert room.excess() == Place(3, "run-3")
-    assert room.total == 80
+    limit = SizeLimit(100)
+    limit.add(ended(50, 40, 30, 20))
+    assert limit.excess() == Place(1, "run-1")
+    assert limit.total == 90
+    limit.add(ended(60, after=4))
+    assert limit.excess() == Place(3, "run-3")
+    assert limit.total == 80
 
 
 def test_a_count_can_begin_anew_from_what_is_left() -> None:
-    room = Room(100)
-    room.add(ended(90, 90))
-    assert room.excess() == Place(1, "run-1")
-    room.swept = Place(1, "run-1")
-    room.recount()
-    assert (room.total, room.counted) == (0, Place(1, "run-1"))
+    limit = SizeLimit(100)
+    limit.add(ended(90, 90))
+    assert limit.excess() == Place(1, "run-1")
+    limit.swept = Place(1, "run-1")
+    limit.recount()
+    assert (limit.total, limit.counted) == (0, Place(1, "run-1"))
 
 
 @given(st.lists(st.lists(st.integers(0, 300)), max_size=20), st.integers(64, 10_000))
 def test_what_is_kept_fits_and_is_nearly_as_much_as_could_be(parts: list[list[int]], most: int) -> None:
-    room, sizes, cut = Room(most), list[int](), 0
+    limit, sizes, cut = SizeLimit(most), list[int](), 0
     for part in parts:
-        room.add(ended(*part, after=len(sizes)))
+        limit.add(ended(*part, after=len(sizes)))
         sizes += part
-        gone = room.excess()
+        gone = limit.excess()
         cut = gone.us if gone else cut
-        assert room.total == sum(sizes[cut:]) <= most
+        assert limit.total == sum(sizes[cut:]) <= most
         if gone:
             assert sum(sizes[cut - 1 :]) + most // 64 >= most - 300
-        assert len(room._sums) <= 2 * 64 + 2 + len(sizes[cut:])
+        assert len(limit._sums) <= 2 * 64 + 2 + len(sizes[cut:])
 
 
 def test_the_memory_does_not_grow_with_the_number_of_runs() -> None:
-    room = Room(64_000)
+    limit = SizeLimit(64_000)
     for start in range(0, 100_000, 1_000):
-        room.add(ended(*[10] * 1_000, after=start))
-        room.excess()
-    assert len(room._sums) <= 2 * 64
+        limit.add(ended(*[10] * 1_000, after=start))
+        limit.excess()
+    assert len(limit._sums) <= 2 * 64

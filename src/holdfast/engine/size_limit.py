@@ -15,13 +15,13 @@ from holdfast.store.retention import Place
 _PARTS: Final = 64  # the limit is kept to one in so many
 
 
-class Room:
+class SizeLimit:
     """For one kind of remains."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.counted = Place()  # all runs up to here
-        self.swept = Place()  # those up to here have made room
+        self.swept = Place()  # those up to here were removed
         self._sums: deque[tuple[Place, int]] = deque()  # each up to its place
         self._total = 0
 
@@ -40,7 +40,7 @@ class Room:
                 self._sums.append((place, size))
 
     def excess(self) -> Place | None:
-        """Up to where runs have to make room."""
+        """Up to where runs have to be removed."""
         last: Place | None = None
         while self._total > self.most_bytes:
             last, size = self._sums.popleft()
