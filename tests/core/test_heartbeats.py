@@ -352,3 +352,16 @@ def test_thoughts_beside_arguments_that_nobody_can_read_are_text() -> None:
     with pytest.raises(ToolFailed):
         heartbeats.arguments_with_thoughts(broken.arguments, "hm")
     assert told(broken, thinking=True) == (Text("hm"), broken)
+
+
+@pytest.mark.parametrize(
+    ("config", "speaking"),
+    [
+        ({}, Speaking("send_message", "message")),
+        ({"assistant_message_tool_name": None, "assistant_message_tool_kwarg": None}, Speaking()),
+        ({"assistant_message_tool_name": "say", "assistant_message_tool_kwarg": "words"}, Speaking("say", "words")),
+        ({"use_assistant_message": False, "assistant_message_tool_name": "say"}, None),
+    ],
+)
+def test_a_request_may_name_the_tool_that_speaks(config: dict[str, Any], speaking: Speaking | None) -> None:
+    assert heartbeats.speaking_in(config) == speaking
