@@ -129,8 +129,10 @@ def judge_schema(found: Found) -> Finding:
     if found.is_newer_than_ours:
         advice = "Install that release or a newer one, or restore a backup."
         return failed("migrations", f"A newer release has changed the schema, to {found.revision}.", advice)
-    detail = "The database has no schema yet." if found.revision is None else f"The schema is old, {found.revision}."
-    return warning("migrations", detail, "Back it up, then `holdfast migrate`; `holdfast serve` does the same.")
+    if found.revision is None:
+        return ok("migrations", "The database has no schema yet; the first start makes it.")
+    advice = "Back it up, then `holdfast migrate`; `holdfast serve` does the same."
+    return warning("migrations", f"The schema is old, {found.revision}.", advice)
 
 
 def judge_clock(ahead_s: float) -> Finding:

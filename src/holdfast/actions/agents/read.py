@@ -43,8 +43,7 @@ async def list_agents_of_block(
 ) -> list[AgentState]:
     async def read(tx: Transaction) -> list[AgentState]:
         await block_rows.get(tx, block_id)
-        filters = AgentFilter(block_id=block_id, show_hidden=True)
-        return await agent_states(tx, await agent_rows.list_agents(tx, filters, page), include, reveal)
+        return await _states_of(tx, AgentFilter(block_id=block_id, show_hidden=True), page, include, reveal)
 
     return await database.read(read)
 
@@ -54,10 +53,15 @@ async def list_agents_of_archive(
 ) -> list[AgentState]:
     async def read(tx: Transaction) -> list[AgentState]:
         await archive_rows.get(tx, archive_id)
-        filters = AgentFilter(archive_id=archive_id, show_hidden=True)
-        return await agent_states(tx, await agent_rows.list_agents(tx, filters, page), include, reveal)
+        return await _states_of(tx, AgentFilter(archive_id=archive_id, show_hidden=True), page, include, reveal)
 
     return await database.read(read)
+
+
+async def _states_of(
+    tx: Transaction, filters: AgentFilter, page: Page, include: frozenset[str], reveal: SecretBox | None
+) -> list[AgentState]:
+    return await agent_states(tx, await agent_rows.list_agents(tx, filters, page), include, reveal)
 
 
 async def count_agents(database: Database, filters: AgentFilter) -> int:
