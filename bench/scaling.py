@@ -2,8 +2,8 @@
 
 python -m bench.scaling [--only turns,accepting,streams,readers,bytes] [--seconds 5] [--streams 500]
 
-It takes some minutes and prints one table, whose rows go into docs/scaling.md. PostgreSQL is started for the purpose. It
-does not wait for the disk, and SQLite does: compare rows of one database with each other.
+It takes some minutes and prints one table, whose rows go into docs/scaling.md. PostgreSQL is started for the purpose.
+It does not wait for the disk, and SQLite does: compare rows of one database with each other.
 
 The load is made by this process, on the same machine: with two cores, it takes about a quarter of them.
 """
