@@ -12,22 +12,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import uvloop
+from tests.postgres import running_server
 
 from bench.client import Client
-from bench.postgres import Kind, databases
+from bench.postgres import Kind
 from bench.process import Server
-from bench.stored_bytes import stored_bytes
+from bench.stored_bytes import new_database, stored_bytes
 
 CLIENTS: Final = 32
+MOST_ACCEPTED_PER_S: Final = 2_000
 TOKENS_PER_S: Final = 20
 GOAL_DELAY_MS: Final = 250
 _FRAME: Final = b'"assistant_message"'
@@ -57,29 +58,30 @@ class Line(NamedTuple):
 class Chosen(NamedTuple):
     seconds: float
     streams: int
+    postgres: str  # the address of a PostgreSQL in which databases can be made
 
 
-@contextmanager
-def serving(setup: Setup, **environment: str) -> Generator[Server]:
-    limits = {"HOLDFAST_MAX_CONNECTIONS_PER_PEER": "0", "HOLDFAST_PROCESSES": str(setup.processes)}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        databases(setup.kind, 1) as [database],
-        Server(Path(folder), **limits | database | environment) as server,
-    ):
+@asynccontextmanager
+async def serving(setup: Setup, chosen: Chosen, **environment: str) -> AsyncGenerator[Server]:
+    limits = {
+        "HOLDFAST_MAX_CONNECTIONS_PER_PEER": "0",
+        "HOLDFAST_PROCESSES": str(setup.processes),
+        "HOLDFAST_DRAIN_S": "0.1",  # some runs never end
+    }
+    database = await new_database(setup.kind, chosen.postgres)
+    with tempfile.TemporaryDirectory() as folder, Server(Path(folder), **limits | database | environment) as server:
         yield server
 
 
 async def turns(setup: Setup, chosen: Chosen) -> list[Line]:
     """Blocking turns without a tool, and what each costs all our processes."""
-    with serving(setup) as server:
-        async with Client(server.url) as client:
-            agents = itertools.cycle([await client.agent() for _ in range(CLIENTS)])
-            await _at_once(CLIENTS, 1.0, lambda: client.turn(next(agents)))
-            before = server.family_cpu_s()
-            done, took_s = await _at_once(CLIENTS, chosen.seconds, lambda: client.turn(next(agents)))
-            cpu_ms = (server.family_cpu_s() - before) / done * 1e3
-            memory = server.memory_mb()
+    async with serving(setup, chosen) as server, Client(server.url) as client:
+        agents = await _agents(client, CLIENTS)
+        await _at_once(1.0, lambda number: client.turn(agents[number]))
+        before = server.family_cpu_s()
+        done, took_s = await _at_once(chosen.seconds, lambda number: client.turn(agents[number]))
+        cpu_ms = (server.family_cpu_s() - before) / done * 1e3
+        memory = server.memory_mb()
     return [
         Line(f"turns, {CLIENTS} clients", setup, done / took_s, "/s"),
         Line("CPU of a turn, all processes of ours", setup, cpu_ms, "ms"),
@@ -89,20 +91,17 @@ async def turns(setup: Setup, chosen: Chosen) -> list[Line]:
 
 async def accepting(setup: Setup, chosen: Chosen) -> list[Line]:
     """Background runs that are stored and then wait for a slot, so that the acceptance alone is measured."""
-    with serving(setup, HOLDFAST_MAX_RUNS="1") as server:
-        async with Client(server.url) as client:
-            agents = [await client.agent() for _ in range(round(chosen.seconds * 1_500))]
-            waiting = iter(agents)
+    async with serving(setup, chosen, HOLDFAST_MAX_RUNS="1") as server, Client(server.url) as client:
+        agents = await _agents(client, round(chosen.seconds * MOST_ACCEPTED_PER_S))
 
-            async def accept() -> None:
-                agent = next(waiting, None)
-                if agent is None:
-                    raise StopAsyncIteration
-                await client.call("POST", f"/agents/{agent}/messages/async", {"input": "[[stall]]"})
+        async def accept(_: int) -> None:
+            if not agents:
+                raise RuntimeError("there are too few agents for this pace: raise MOST_ACCEPTED_PER_S")
+            await client.call("POST", f"/agents/{agents.pop()}/messages/async", {"input": "[[stall]]"})
 
-            before = server.family_cpu_s()
-            done, took_s = await _at_once(CLIENTS, chosen.seconds, accept)
-            cpu_ms = (server.family_cpu_s() - before) / done * 1e3
+        before = server.family_cpu_s()
+        done, took_s = await _at_once(chosen.seconds, accept)
+        cpu_ms = (server.family_cpu_s() - before) / done * 1e3
     return [
         Line(f"background runs accepted, {CLIENTS} clients", setup, done / took_s, "/s", "≥ 1,000"),
         Line("CPU of an acceptance, all processes of ours", setup, cpu_ms, "ms"),
@@ -126,18 +125,17 @@ async def streams(setup: Setup, chosen: Chosen) -> list[Line]:
                 late_ms.extend([max(0.0, now - last - pause_s) * 1e3] * frames)
             last = now if frames else last
 
-    with serving(setup) as server:
-        async with Client(server.url) as client:
-            agents = [await client.agent() for _ in range(count)]
-            readers = [asyncio.create_task(read(client, agent)) for agent in agents]
-            await asyncio.sleep(3)  # all of them are under way
-            counting, before, began = True, server.family_cpu_s(), time.perf_counter()
-            await asyncio.sleep(chosen.seconds)
-            counting, took_s = False, time.perf_counter() - began
-            cpu_s = server.family_cpu_s() - before
-            for reader in readers:
-                reader.cancel()
-            await asyncio.wait(readers)
+    async with serving(setup, chosen) as server, Client(server.url) as client:
+        agents = await _agents(client, count)
+        readers = [asyncio.create_task(read(client, agent)) for agent in agents]
+        await asyncio.sleep(3)  # all of them are under way
+        counting, before, began = True, server.family_cpu_s(), time.perf_counter()
+        await asyncio.sleep(chosen.seconds)
+        counting, took_s = False, time.perf_counter() - began
+        cpu_s = server.family_cpu_s() - before
+        for reader in readers:
+            reader.cancel()
+        await asyncio.wait(readers)
     wanted = 0.95 * count * TOKENS_PER_S
     name = f"{count} background runs at {TOKENS_PER_S} tokens/s"
     return [
@@ -149,19 +147,18 @@ async def streams(setup: Setup, chosen: Chosen) -> list[Line]:
 
 async def readers(setup: Setup, chosen: Chosen) -> list[Line]:
     """Readers of a run that says nothing."""
-    with serving(setup) as server:
-        async with Client(server.url) as client:
-            agent = await client.agent()
-            first = client.stream(agent, "[[stall]]", stream_tokens=True, background=True, include_pings=True)
-            await anext(first)
-            run = (await client.run_of(agent))["id"]
-            few = [await _attached(server, run) for _ in range(20)]  # what the first ones bring with them
-            before = server.memory_mb()
-            many = [await _attached(server, run) for _ in range(chosen.streams)]
-            each_kb = (server.memory_mb() - before) * 1024 / len(many)
-            for writer in (*few, *many):
-                writer.close()
-            await first.aclose()
+    async with serving(setup, chosen) as server, Client(server.url) as client:
+        agent = await client.agent()
+        first = client.stream(agent, "[[stall]]", stream_tokens=True, background=True, include_pings=True)
+        await anext(first)
+        run = (await client.run_of(agent))["id"]
+        few = [await _attached(server, run) for _ in range(20)]  # what the first ones bring with them
+        before = server.memory_mb()
+        many = [await _attached(server, run) for _ in range(chosen.streams)]
+        each_kb = (server.memory_mb() - before) * 1024 / len(many)
+        for writer in (*few, *many):
+            writer.close()
+        await first.aclose()
     return [Line("memory of an idle attached stream", setup, each_kb, "kB")]
 
 
@@ -174,21 +171,27 @@ async def _attached(server: Server, run: str) -> asyncio.StreamWriter:
 
 async def stored(setup: Setup, chosen: Chosen) -> list[Line]:
     """What turns leave in the database. It depends on neither the machine nor its load."""
-    return [Line(what, setup, value, unit) for what, value, unit in await stored_bytes(setup.kind)]
+    return [Line(what, setup, value, unit) for what, value, unit in await stored_bytes(setup.kind, chosen.postgres)]
 
 
-async def _at_once(clients: int, seconds: float, work: Callable[[], Awaitable[Any]]) -> tuple[int, float]:
-    """How often it was done by so many clients, and how long that took."""
+async def _agents(client: Client, count: int) -> list[str]:
+    made: list[str] = []
+    while len(made) < count:
+        made += await asyncio.gather(*(client.agent() for _ in range(CLIENTS)))
+    return made[:count]
+
+
+async def _at_once(seconds: float, work: Callable[[int], Awaitable[Any]]) -> tuple[int, float]:
+    """How often it was done by all clients, each of which is told its number, and how long that took."""
     began, done = time.perf_counter(), 0
 
-    async def repeat() -> None:
+    async def repeat(number: int) -> None:
         nonlocal done
-        with suppress(StopAsyncIteration):
-            while time.perf_counter() - began < seconds:
-                await work()
-                done += 1
+        while time.perf_counter() - began < seconds:
+            await work(number)
+            done += 1
 
-    await asyncio.gather(*(repeat() for _ in range(clients)))
+    await asyncio.gather(*(repeat(number) for number in range(CLIENTS)))
     return done, time.perf_counter() - began
 
 
@@ -229,8 +232,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--streams", type=int, default=500, help="at once")
     given = parser.parse_args()
-    chosen = Chosen(given.seconds, given.streams)
-    print(table(uvloop.run(measure({name for name in given.only.split(",") if name}, chosen))))
+    with running_server() as postgres:
+        chosen = Chosen(given.seconds, given.streams, postgres.uri)
+        print(table(uvloop.run(measure({name for name in given.only.split(",") if name}, chosen))))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 import asyncpg
+from tests.postgres import create_database
 
 from bench.client import ECHO_TOOL, Client
-from bench.postgres import Kind, databases
+from bench.postgres import Kind
 from bench.process import Server
 
-TURNS: Final = 400
+TURNS: Final = 200
 AGENTS: Final = 10
 KINDS: Final = {
     "no-tool turn": "hello",
@@ -83,14 +84,19 @@ class PostgresSource:
         return Reading(rows, sum(sizes), int(log))
 
 
-async def stored_bytes(kind: Kind) -> list[Figure]:
+async def new_database(kind: Kind, postgres: str) -> dict[str, str]:
+    """What to tell a server of it. A SQLite database it makes itself."""
+    return {} if kind == "sqlite" else {"HOLDFAST_DATABASE_URL": await create_database(postgres)}
+
+
+async def stored_bytes(kind: Kind, postgres: str) -> list[Figure]:
     figures: list[Figure] = []
     for name in KINDS:
-        with tempfile.TemporaryDirectory() as folder, databases(kind, 1) as [environment]:
-            path = Path(folder)
-            source = SQLiteSource(path) if kind == "sqlite" else PostgresSource(environment["HOLDFAST_DATABASE_URL"])
-            with Server(path, **environment) as server:
-                figures += await _measured(server, name, source)
+        environment = await new_database(kind, postgres)
+        with tempfile.TemporaryDirectory() as folder, Server(Path(folder), **environment) as server:
+            url = environment.get("HOLDFAST_DATABASE_URL")
+            source = SQLiteSource(Path(folder)) if url is None else PostgresSource(url)
+            figures += await _measured(server, name, source)
     return figures
 
 

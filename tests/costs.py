@@ -19,6 +19,7 @@ from unittest import mock
 
 import asyncpg
 import msgspec
+import uvloop
 
 from holdfast import wiring
 from holdfast.api.server import create_app
@@ -29,8 +30,8 @@ from tests.sqlite import new_database
 What = Literal["create an agent", "no-tool turn", "one-tool turn"]
 SAMPLES: Final = 9
 WARM_UP: Final = 5
-_AGENT: Final = {"model": "holdfast/offline", "include_base_tools": False}
-_TOOL: Final = '''def echo(text: str) -> str:
+AGENT: Final = {"model": "holdfast/offline", "include_base_tools": False}
+TOOL: Final = '''def echo(text: str) -> str:
     """Give the text back.
 
     Args:
@@ -47,7 +48,7 @@ class Cost(NamedTuple):
 
 
 class Counter:
-    """Counts while it is on. What runs beside requests now and then is left out: the least of several samples counts."""
+    """Counts while it is on. What runs beside requests is left out, because the least of several samples counts."""
 
     def __init__(self) -> None:
         self.on = False
@@ -106,14 +107,14 @@ def counting() -> Generator[Counter]:
 
 
 @asynccontextmanager
-async def _application(directory: Path, database_url: str | None) -> AsyncGenerator[Any]:
+async def application(directory: Path, database_url: str | None) -> AsyncGenerator[Any]:
     settings = Settings(data_dir=directory, database_url=database_url, default_model="holdfast/offline", drain_s=0.1)
     async with wiring.build(settings) as deps:
         await deps.sandbox.status()
         yield create_app(deps)
 
 
-async def _ask(app: Any, method: str, path: str, body: Any) -> Any:
+async def ask(app: Any, method: str, path: str, body: Any) -> Any:
     """Straight to the application: neither a socket nor a client is measured with it."""
     encoded = msgspec.json.encode(body)
     asked = [{"type": "http.request", "body": encoded, "more_body": False}]
@@ -151,25 +152,34 @@ async def _ask(app: Any, method: str, path: str, body: Any) -> Any:
     return answer
 
 
-async def measure(directory: Path, database_url: str | None) -> dict[What, Cost]:
+def measure(directory: Path, database_url: str | None) -> dict[What, Cost]:
+    """With the loop that servers have, which is not written in Python and so adds no calls of its own."""
     with counting() as counter:
-        async with _application(directory, database_url) as app:
-            tool = await _ask(app, "PUT", "/tools/", {"source_code": _TOOL})
-            agent = await _ask(app, "POST", "/agents/", _AGENT)
-            with_tool = await _ask(app, "POST", "/agents/", _AGENT | {"tool_ids": [tool["id"]]})
-            requests: dict[What, tuple[str, Any]] = {
-                "create an agent": ("/agents/", _AGENT),
-                "no-tool turn": (f"/agents/{agent['id']}/messages", {"input": "hello"}),
-                "one-tool turn": (f"/agents/{with_tool['id']}/messages", {"input": "Call echo with 'hi'"}),
-            }
-            return {what: await _cost(counter, app, *request) for what, request in requests.items()}
+        return uvloop.run(_costs(counter, directory, database_url))
+
+
+async def requests(app: Any) -> dict[What, tuple[str, Any]]:
+    """The path and the body of each, once the agents and the tool are there."""
+    tool = await ask(app, "PUT", "/tools/", {"source_code": TOOL})
+    agent = await ask(app, "POST", "/agents/", AGENT)
+    with_tool = await ask(app, "POST", "/agents/", AGENT | {"tool_ids": [tool["id"]]})
+    return {
+        "create an agent": ("/agents/", AGENT),
+        "no-tool turn": (f"/agents/{agent['id']}/messages", {"input": "hello"}),
+        "one-tool turn": (f"/agents/{with_tool['id']}/messages", {"input": "Call echo with 'hi'"}),
+    }
+
+
+async def _costs(counter: Counter, directory: Path, database_url: str | None) -> dict[What, Cost]:
+    async with application(directory, database_url) as app:
+        return {what: await _cost(counter, app, *request) for what, request in (await requests(app)).items()}
 
 
 async def _cost(counter: Counter, app: Any, path: str, body: Any) -> Cost:
     samples: list[Cost] = []
     for number in range(WARM_UP + SAMPLES):
         counter.begin()
-        await _ask(app, "POST", path, body)
+        await ask(app, "POST", path, body)
         cost = counter.end()
         if number >= WARM_UP:
             samples.append(cost)
@@ -182,7 +192,7 @@ def main() -> None:
         new_database(Path(folder))
         url = asyncio.run(postgres.create_database(server.uri))
         for name, address in (("sqlite", None), ("postgres", url)):
-            for what, cost in asyncio.run(measure(Path(folder), address)).items():
+            for what, cost in measure(Path(folder), address).items():
                 print(f'    ("{name}", "{what}"): {cost!r},')
 
 

@@ -18,13 +18,20 @@ pytestmark = pytest.mark.slow
 MARGIN: Final = (
     1.04  # versions of Python and of libraries differ by less, a needless pass over a request's data by more
 )
-BUDGETS: Final[dict[tuple[str, What], Cost]] = {}
+BUDGETS: Final[dict[tuple[str, What], Cost]] = {
+    ("sqlite", "create an agent"): Cost(calls=680, statements=6),
+    ("sqlite", "no-tool turn"): Cost(calls=2156, statements=24),
+    ("sqlite", "one-tool turn"): Cost(calls=5243, statements=49),
+    ("postgres", "create an agent"): Cost(calls=807, statements=3),
+    ("postgres", "no-tool turn"): Cost(calls=2988, statements=17),
+    ("postgres", "one-tool turn"): Cost(calls=6892, statements=34),
+}
 
 
 @pytest.mark.skipif(sys.gettrace() is not None, reason="a debugger or a coverage run has calls of its own")
-async def test_a_request_costs_no_more_calls_and_statements_than_its_budget(tmp_path: Path, database_url: str) -> None:
+def test_a_request_costs_no_more_calls_and_statements_than_its_budget(tmp_path: Path, database_url: str) -> None:
     name = "sqlite" if database_url.startswith("sqlite") else "postgres"
-    costs = await measure(tmp_path, None if name == "sqlite" else database_url)
+    costs = measure(tmp_path, None if name == "sqlite" else database_url)
     above = [
         f"{what}: {cost.calls} calls (budget {budget.calls}), {cost.statements} statements (budget {budget.statements})"
         for what, cost in costs.items()
