@@ -1,8 +1,8 @@
 """What a fleet carries: several processes on one PostgreSQL, next to one process on SQLite, in one run.
 
-python -m bench.scaling [--only turns,accepting,streams,readers,bytes] [--seconds 5] [--streams 500]
+python -m bench.scaling [--only turns,accepting,streams,readers,bytes] [--seconds 5] [--streams 500] [--docs]
 
-It takes some minutes and prints one table, whose rows go into docs/scaling.md. PostgreSQL is started for the purpose.
+It takes some minutes and prints one table; --docs puts it into docs/scaling.md. PostgreSQL is started for the purpose.
 It does not wait for the disk, and SQLite does: compare rows of one database with each other.
 
 The load is made by this process, on the same machine: with two cores, it takes about a quarter of them.
@@ -152,7 +152,8 @@ async def readers(setup: Setup, chosen: Chosen) -> list[Line]:
         first = client.stream(agent, "[[stall]]", stream_tokens=True, background=True, include_pings=True)
         await anext(first)
         run = (await client.run_of(agent))["id"]
-        few = [await _attached(server, run) for _ in range(20)]  # what the first ones bring with them
+        few = [await _attached(server, run) for _ in range(100)]  # the first ones make room for others, too
+        await asyncio.sleep(2)  # the sandbox starts beside them
         before = server.memory_mb()
         many = [await _attached(server, run) for _ in range(chosen.streams)]
         each_kb = (server.memory_mb() - before) * 1024 / len(many)
@@ -199,6 +200,7 @@ def _percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else float("nan")
 
 
+MARKS: Final = "<!-- scaling:start -->", "<!-- scaling:end -->"
 POSTGRES: Final = Setup("postgresql", 1)
 SECTIONS: Final = {
     "turns": (turns, FLEETS),
@@ -231,10 +233,16 @@ def main() -> None:
     parser.add_argument("--only", default="", help=f"comma list of {', '.join(SECTIONS)}")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--streams", type=int, default=500, help="at once")
+    parser.add_argument("--docs", action="store_true", help="put the table into docs/scaling.md")
     given = parser.parse_args()
     with running_server() as postgres:
         chosen = Chosen(given.seconds, given.streams, postgres.uri)
-        print(table(uvloop.run(measure({name for name in given.only.split(",") if name}, chosen))))
+        made = table(uvloop.run(measure({name for name in given.only.split(",") if name}, chosen)))
+    print(made)
+    if given.docs:
+        page, (start, end) = Path("docs/scaling.md"), MARKS
+        before, rest = page.read_text().split(start)
+        page.write_text(f"{before}{start}\n{made}\n{end}{rest.split(end)[1]}")
 
 
 if __name__ == "__main__":
