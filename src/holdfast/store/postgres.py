@@ -272,6 +272,11 @@ class PostgresDatabase:
         connections = Connections(open=open_, used=used, most=self._pool.get_max_size())
         return DatabaseUsage(reads=self._reads, writes=self._written, connections=connections)
 
+    async def is_newest(self) -> bool:
+        """Whether its schema is the one that this program was written for."""
+        async with self._pool.acquire() as connection:
+            return await read_revision(connection) == revision.HEAD
+
     async def aclose(self) -> None:
         """What hangs is cut off: a stopping server does not wait for a database that does not answer."""
         if self._closed:

@@ -20,10 +20,16 @@ _errors: Any = asyncpg
 async def open_postgres(
     dsn: str, *, pool_size: int, timeout_s: float, name: str = postgres.SERVER_NAME
 ) -> PostgresDatabase:
-    """Migrated to the newest schema."""
+    """Migrated to the newest schema. One that is needs no connection for that: looking takes one of the pool's."""
     with explained(dsn):
-        await postgres.migrate(dsn)
-        return await postgres.connect(dsn, pool_size=pool_size, timeout_s=timeout_s, name=name)
+        database = await postgres.connect(dsn, pool_size=pool_size, timeout_s=timeout_s, name=name)
+        try:
+            if not await database.is_newest():
+                await postgres.migrate(dsn)
+        except BaseException:
+            await database.aclose()
+            raise
+        return database
 
 
 @contextmanager
