@@ -13,9 +13,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from holdfast.errors import WrongKey
+
 _KEY_BYTES: Final = 32
+_FERNET: Final = b"gAAAA"  # how every Fernet token begins: its version and the upper bytes of its time
+_AES_GCM: Final = b"\x01"
 _NONCE_BYTES: Final = 12
-_VERSION: Final = b"\x01"  # the first byte of what AES-GCM sealed
 
 
 class Ciphers:
@@ -29,18 +32,25 @@ class Ciphers:
     def seal(self, text: str) -> bytes:
         return self._newest.encrypt(text.encode())
 
-    def open_fernet(self, sealed: bytes) -> str | None:
+    def open(self, sealed: bytes) -> str | None:
         """None when it was sealed with another key."""
+        if sealed.startswith(_FERNET):
+            return self._open_fernet(sealed)
+        if sealed.startswith(_AES_GCM) and len(sealed) > len(_AES_GCM) + _NONCE_BYTES:
+            return self._open_aes_gcm(sealed)
+        raise WrongKey("A stored secret is damaged: it does not have the form that Holdfast writes.")
+
+    def _open_fernet(self, sealed: bytes) -> str | None:
         try:
             return self._all.decrypt(sealed).decode()
         except InvalidToken:
             return None
 
-    def open_aes_gcm(self, sealed: bytes) -> str | None:
-        start = len(_VERSION) + _NONCE_BYTES
+    def _open_aes_gcm(self, sealed: bytes) -> str | None:
+        start = len(_AES_GCM) + _NONCE_BYTES
         for cipher in self._aes_gcm:
             try:
-                return cipher.decrypt(sealed[len(_VERSION) : start], sealed[start:], _VERSION).decode()
+                return cipher.decrypt(sealed[len(_AES_GCM) : start], sealed[start:], _AES_GCM).decode()
             except InvalidTag:
                 continue
         return None

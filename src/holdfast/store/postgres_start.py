@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,12 +23,11 @@ async def open_postgres(
     """Migrated to the newest schema. One that is needs no connection for that: looking takes one of the pool's."""
     with explained(dsn):
         database = await postgres.connect(dsn, pool_size=pool_size, timeout_s=timeout_s, name=name)
-        try:
+        async with AsyncExitStack() as on_failure:
+            on_failure.push_async_callback(database.aclose)
             if not await database.is_newest():
                 await postgres.migrate(dsn)
-        except BaseException:
-            await database.aclose()
-            raise
+            on_failure.pop_all()
         return database
 
 

@@ -301,7 +301,9 @@ async def load_accept_context(
     """Raises _LongWindow when the window may have more than `longest` messages that are not in memory."""
     standing = await threads.head(tx, sending.thread_id)
     thread, parsed = standing.thread, sending.parsed
-    window = (windows.of(thread.id, standing.end) if windows else None) if claims else []
+    window: list[Message] | None = None if claims else []
+    if claims and windows:
+        window = windows.of(thread.id, standing.end)
     if window is None and longest is not None and standing.end > longest:
         raise _LongWindow("a long window is to be read")
     repeated = await runs.by_request_key(tx, thread.id, parsed.request_key) if parsed.request_key else None
