@@ -44,7 +44,6 @@ Entry = TypeVar("Entry")
 class FileAgent(AgentFields):
     """What a request may say of an agent, and what it refers to. Its messages are read apart, for there may be many."""
 
-    name: AgentName
     agent_type: AgentType = "letta_v1_agent"
     memory_blocks: Many[CreateBlock] | None = None
     tools: Many[Name] | None = None
@@ -232,10 +231,10 @@ class _Reading:
         return found
 
     def _agent(self, where: str, one: dict[str, Any], blocks: dict[str, BlockEntry]) -> AgentEntry:
-        messages, in_context = one.get("messages") or [], one.get("in_context_message_ids")
+        in_context = one.get("in_context_message_ids")
         fields = _valid(FileAgent, {name: value for name, value in one.items() if name != "messages"})
         read: list[FileMessage] = []
-        for index, message in enumerate(_as_list("messages", messages)):
+        for index, message in enumerate(_as_list("messages", one.get("messages"))):
             try:
                 read.append(read_message(message))
             except Invalid as error:
@@ -291,6 +290,8 @@ def _told(error: ValidationError) -> str:
 
 
 def _as_list(name: str, value: object) -> list[Any]:
+    if value is None:
+        return []
     if not isinstance(value, list):
         raise Invalid(f"{name}: must be a list")
     return cast("list[Any]", value)

@@ -53,7 +53,9 @@ def converted(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(told: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    value = told.get(name) or []
+    value: object = told.get(name)
+    if value is None:
+        return []
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in cast("list[Any]", value)):
         raise Invalid(f"{name}: must be a list of objects")
     return cast("list[dict[str, Any]]", value)

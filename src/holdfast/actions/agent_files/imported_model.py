@@ -78,10 +78,13 @@ def _said(fields: FileAgent) -> UpdateAgent:
 
 def _said_of_any_model(fields: FileAgent) -> UpdateAgent:
     """What is left of it when the agent is given another model."""
-    config = fields.model_settings or fields.llm_config
-    settings = {} if config is None else {"temperature": config.temperature}
     kept = _request(fields, ("parallel_tool_calls", "response_format"))
-    return kept.model_copy(update={"model_settings": ModelSettings(**settings)}) if settings else kept
+    config = fields.model_settings or fields.llm_config
+    if config is None:
+        return kept
+    names = ("temperature", "parallel_tool_calls", "response_format")
+    settings: dict[str, Any] = {name: value for name in names if (value := getattr(config, name)) is not None}
+    return kept.model_copy(update={"model_settings": ModelSettings(**settings)})
 
 
 def _request(fields: FileAgent, names: tuple[str, ...]) -> UpdateAgent:

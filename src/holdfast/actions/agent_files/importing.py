@@ -225,6 +225,8 @@ def _agent(fields: FileAgent, model: FileModel, embedding: Embedding, options: I
     system = DEFAULT_SYSTEM.get(fields.agent_type) if fields.system is None else fields.system
     if system is None:
         raise Invalid(f"an agent of type {fields.agent_type} needs its instructions in `system`")
+    if fields.name is None:
+        raise Invalid("it has no name")
     if len(fields.archive_ids or ()) > 1:
         raise Invalid("it names several archives; an agent has at most one")
     return Agent(
