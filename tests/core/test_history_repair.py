@@ -23,14 +23,13 @@ from holdfast.core.messages import (
     Reasoning,
     Summary,
     Text,
-    ToolCall,
     ToolReturn,
 )
 from holdfast.core.model_history import OUTCOME_UNKNOWN
 
 from ..effort import examples
 from .rows import MODEL, WINDOW, assert_well_formed, call, returned, row
-from .strategies import any_row
+from .strategies import any_row, orderly_histories
 
 
 def numbered(rows: Sequence[Message]) -> list[Message]:
@@ -183,37 +182,7 @@ def test_a_repaired_history_is_in_order(rows: list[Message]) -> None:
     assert repaired(once.rows) == Repaired(once.rows)
 
 
-@st.composite
-def turns_in_order(draw: st.DrawFn) -> list[Message]:
-    """As the server itself writes them: speech, calls with their returns, approvals that were decided."""
-    rows, number = [row("system", "rules")], 0
-    for _ in range(draw(st.integers(0, 5))):
-        kind = draw(st.sampled_from(["speech", "calls", "asked", "both", "summary", "image"]))
-        calls = [ToolCall(f"c{number + each}", "roll", "{}") for each in range(draw(st.integers(1, 3)))]
-        number += len(calls)
-        answers = tuple(returned(each.id, name="roll") for each in calls)
-        match kind:
-            case "speech":
-                rows += [row("user", "hi"), row("assistant", Reasoning("hm"), "hello")]
-            case "image":
-                rows.append(row("user", Image("image/png", "AA==")))
-            case "summary":
-                rows.append(row("summary", Summary("before")))
-            case "calls":
-                rows += [row("assistant", *calls), row("tool", *answers)]
-            case "asked":
-                decisions = [draw(st.sampled_from([Approve, Deny]))(each.id) for each in calls]
-                rows += [row("approval", *calls), row("approval", *decisions), row("tool", *answers)]
-            case _:
-                step = f"s{number}"
-                sibling = row("assistant", ToolCall(f"x{number}", "roll", "{}"), step=step)
-                asked = row("approval", *calls, step=step)
-                decided = row("approval", *(Approve(each.id) for each in calls))
-                rows += [sibling, asked, decided, row("tool", returned(f"x{number}", name="roll"), *answers)]
-    return numbered(rows)
-
-
 @examples(200)
-@given(rows=turns_in_order())
+@given(rows=orderly_histories())
 def test_a_history_that_is_in_order_is_left_alone(rows: list[Message]) -> None:
     assert repaired(rows) == Repaired(tuple(rows))

@@ -10,10 +10,9 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from holdfast.core.messages import Message
-from holdfast.core.records import Agent, Archive, Block, CompactionSettings, Passage, Tool
+from holdfast.core.records import Agent, Archive, Block, Passage, Tool
 from holdfast.wire.agent_file_messages import MessageWriter
 from holdfast.wire.agent_files import MADE_HERE
-from holdfast.wire.agents import compaction_view
 from holdfast.wire.blocks import block_view
 from holdfast.wire.bounds import MAX_ITEMS, Handle, Id, Many, Name, Source
 from holdfast.wire.model_settings import llm_config_view, settings_view
@@ -127,9 +126,8 @@ def _agent_view(contents: AgentContents) -> dict[str, Any]:
         "model_settings": settings_view(agent.model),
         "embedding_config": agent.embedding_config,
         "embedding": None if agent.embedding == config.get("handle") else agent.embedding,
-        "compaction_settings": None
-        if agent.compaction == CompactionSettings()
-        else compaction_view(agent.compaction, agent.model.handle),
+        # Only what was chosen: the rest follows from the agent's model, which may be another where it is imported.
+        "compaction_settings": msgspec.to_builtins(agent.compaction) or None,
         "tool_exec_environment_variables": secrets,
         "secrets": secrets,
         "message_buffer_autoclear": agent.message_buffer_autoclear,
