@@ -321,7 +321,7 @@ class MessageReader:
         for each in given.approvals or ():
             if each.approve is None:
                 returned = each.tool_return if each.func_response is None else each.func_response
-                content = self._content(given, returned)
+                content = self._content(given, returned, is_packed=not self._origin.is_ours)
                 yield ClientReturn(each.tool_call_id, content, each.status, _lines(each.stdout), _lines(each.stderr))
             else:
                 yield _verdict(each.tool_call_id, each.approve, each.reason)
@@ -330,9 +330,11 @@ class MessageReader:
             for call_id in self._requests.get(given.approval_request_id, [given.approval_request_id]):
                 yield _verdict(call_id, given.approve, given.denial_reason)
 
-    def _content(self, given: FileMessage, returned: str | Sequence[TextPart | ImagePart] | None) -> Content:
+    def _content(
+        self, given: FileMessage, returned: str | Sequence[TextPart | ImagePart] | None, *, is_packed: bool = True
+    ) -> Content:
         if returned is None or isinstance(returned, str):
-            return _unpacked_return(returned or "")
+            return _unpacked_return(returned or "") if is_packed else returned or ""
         return tuple(
             Text(part.text, part.signature) if isinstance(part, TextPart) else self._image(given, part)
             for part in returned
