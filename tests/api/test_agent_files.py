@@ -115,6 +115,8 @@ async def test_a_file_has_the_sections_of_the_format_and_ids_of_its_own(served: 
     assert [tool["name"] for tool in told["tools"]] == [each["name"] for each in agent["tools"]]
     assert [message["id"] for message in shown["messages"]] == shown["in_context_message_ids"]
     assert [message["role"] for message in shown["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    assert None not in shown["model_settings"].values(), "the old server refuses nulls here"
+    assert shown["model_settings"]["reasoning"] == {}
     assert re.search(f"(agent|tool|block|message|run|step)-{UUID4_PATTERN}", _without_prompt(told)) is None
 
 
@@ -298,6 +300,18 @@ async def test_the_older_format_is_read(served: Served) -> None:
     await assert_invariants(served.deps.database, idle=True)
 
 
+async def test_messages_that_had_left_the_window_stay_outside_of_it(served: Served) -> None:
+    said = [old.message("system", "prompt"), old.message("user", "long ago"), old.message("user", "now")]
+    for in_context, repairs in ((["message-0", "message-2"], 0), ([], 1)):
+        answer = await imported(served, old.file(old.agent(*said, in_context_message_ids=in_context)))
+        assert len(answer["repairs"]) == repairs, "without a window there is no system message in it"
+        made = await whole(served, answer["agent_ids"][0])
+        told = await listed(served, made["id"])
+        assert "long ago" in [each["content"] for each in told if each["id"] not in made["message_ids"]]
+        assert len(made["message_ids"]) == max(1, len(in_context))
+    await assert_invariants(served.deps.database, idle=True)
+
+
 async def test_options_of_an_import_are_followed_under_both_names(served: Served) -> None:
     told = old.harbour()
     ways: list[dict[str, Any]] = [
@@ -379,7 +393,7 @@ async def test_a_file_cannot_change_a_tool_of_the_server_nor_take_its_guard_away
 
 
 async def test_agents_of_one_file_share_its_blocks_and_tools(served: Served) -> None:
-    shared = {"tool_ids": ["tool-0"], "block_ids": ["block-0"]}
+    shared: dict[str, Any] = {"tool_ids": ["tool-0"], "block_ids": ["block-0"]}
     content = old.file(
         old.agent(name="one", **shared),
         old.agent(number=1, name="two", **shared),

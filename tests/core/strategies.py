@@ -20,6 +20,7 @@ from holdfast.core.messages import (
     Reasoning,
     RedactedReasoning,
     Role,
+    Status,
     Summary,
     Text,
     Thoughts,
@@ -81,7 +82,7 @@ SUMMARIES = st.builds(
     Summary, WORDS, st.none() | st.builds(CompactionStats, WORDS, *[st.integers(0, 9)] * 5), st.booleans()
 )
 MICROSECONDS = st.integers(1_000_000_000_000_000, 3_000_000_000_000_000)
-STATUSES = st.sampled_from(["success", "error"])
+STATUSES: st.SearchStrategy[Status] = st.sampled_from(("success", "error"))
 
 
 @st.composite

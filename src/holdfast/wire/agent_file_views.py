@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 from pydantic import BaseModel, Field
@@ -123,7 +123,8 @@ def _agent_view(contents: AgentContents) -> dict[str, Any]:
         "description": agent.description,
         "metadata": agent.metadata,
         "llm_config": llm_config_view(agent.model),
-        "model_settings": settings_view(agent.model),
+        # The old server refuses some of the nulls that it shows. Left out, they mean the same: the model's default.
+        "model_settings": _without_nulls(settings_view(agent.model)),
         "embedding_config": agent.embedding_config,
         "embedding": None if agent.embedding == config.get("handle") else agent.embedding,
         # Only what was chosen: the rest follows from the agent's model, which may be another where it is imported.
@@ -141,6 +142,14 @@ def _agent_view(contents: AgentContents) -> dict[str, Any]:
         "in_context_message_ids": [message["id"] for message in messages],
         "messages": messages,
         **({"archive_ids": ["archive-0"]} if contents.archive is not None else {}),
+    }
+
+
+def _without_nulls(settings: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_nulls(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+        for name, value in settings.items()
+        if value is not None
     }
 
 

@@ -31,7 +31,7 @@ def imported_history(
     entry: AgentEntry, agent: Agent, blocks: Sequence[Block], file_handle: str, *, is_ours: bool, now_us: int
 ) -> History:
     """`file_handle`: the model that the agent had in the file. Takes long for a long history: use a thread."""
-    if not entry.in_context:
+    if not entry.messages:
         return new_history(agent, blocks, now_us)
     config = entry.fields.llm_config
     origin = Origin(
@@ -47,7 +47,7 @@ def imported_history(
     in_context = set(entry.in_context)
     told = [f"{entry.where} messages[{places[local]}]: {what}" for local, what in reader.losses]
     window, repairs = _in_order(entry, [rows[local] for local in entry.in_context], places)
-    if window[0].role != "system":
+    if not window or window[0].role != "system":
         window = [_system(agent, blocks, now_us), *window]
         repairs.insert(0, f"{entry.where}: its history does not begin with a system message; one was put before it")
     return History(

@@ -11,8 +11,7 @@ from starlette.responses import Response
 
 from holdfast.actions.agent_files.export import ExportOptions, export_agent
 from holdfast.actions.agent_files.importing import ImportAgents
-from holdfast.actions.agents.model_choice import Defaults
-from holdfast.api.deps import Deps
+from holdfast.api.deps import Deps, defaults_of
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
 from holdfast.api.limits import check_json
@@ -82,9 +81,7 @@ async def import_file(
         strip_messages=strip_messages,
     )
     told = await asyncio.to_thread(_parsed, await file.read())
-    settings = deps.settings
-    defaults = Defaults(settings.default_model, settings.default_embedding, settings.max_context_window)
-    import_agents = ImportAgents(deps.database, deps.catalog, deps.secretbox, deps.archival, defaults)
+    import_agents = ImportAgents(deps.database, deps.catalog, deps.secretbox, deps.archival, defaults_of(deps))
     return json_response(await import_agents(told, options, deps.clock.now_us()))
 
 
