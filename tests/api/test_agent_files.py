@@ -207,6 +207,8 @@ async def test_archival_memory_comes_along_when_it_is_asked_for(served: Served) 
         await served.ok("POST", f"/v1/agents/{made['id']}/archival-memory", body)
     assert "archives" not in await exported(served, made["id"])
     told = await exported(served, made["id"], include_archives=True)
+    posted = await served.ok("POST", f"/v1/agents/{made['id']}/export", {"include_archives": True})
+    assert posted["archives"] == told["archives"]
     copy = (await imported(served, told))["agent_ids"][0]
     found = await served.ok("GET", f"/v1/agents/{copy}/archival-memory")
     assert [(each["text"], each["tags"]) for each in found] == [

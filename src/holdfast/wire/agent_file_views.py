@@ -62,6 +62,7 @@ class ExportAgentRequest(BaseModel):
     skills: Many[Skill] = []
     conversation_id: Id | None = None
     scrub_messages: bool = False
+    include_archives: bool = False
 
 
 class ImportedView(TypedDict):

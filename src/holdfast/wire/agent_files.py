@@ -23,17 +23,9 @@ from holdfast.wire.bounds import MAX_LINES, Handle, Id, JsonObject, Many, Name, 
 from holdfast.wire.tools import Requirement, ReturnLimit, ToolType
 
 MADE_HERE: Final = "holdfast-"  # how the revision of files begins that this server wrote
-SECTIONS: Final = ("agents", "blocks", "tools", "archives", "groups", "sources", "files", "mcp_servers")
-_LOCAL_IDS: Final = {
-    "agents": "agent",
-    "blocks": "block",
-    "tools": "tool",
-    "archives": "archive",
-    "groups": "group",
-    "sources": "source",
-    "files": "file",
-    "mcp_servers": "mcp_server",
-}
+# How ids begin in the sections that are read, and the sections that are not.
+_LOCAL_IDS: Final = {"agents": "agent", "blocks": "block", "tools": "tool", "archives": "archive"}
+_OTHERS: Final = ("groups", "sources", "files", "mcp_servers", "skills")
 _PROBLEMS_TOLD: Final = 10
 _MESSAGE_ID: Final = re.compile("message-[0-9]{1,9}")
 
@@ -184,7 +176,7 @@ class _Reading:
         tools = self._section("tools", _tool_entry)
         archives = self._section("archives", lambda where, one: ArchiveEntry(where, _valid(FileArchive, one)))
         agents = self._section("agents", lambda where, one: self._agent(where, one, blocks))
-        others = {name: self._records(name) for name in (*SECTIONS[4:], "skills")}
+        others = {name: self._records(name) for name in _OTHERS}
         for entry in agents.values():
             self._check_references(entry, {"tool": tools, "block": blocks, "archive": archives})
         if not agents and not self._problems:

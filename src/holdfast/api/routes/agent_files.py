@@ -47,7 +47,11 @@ async def export(
 @router.post("/{agent_id}/export", responses={200: {"model": dict[str, Any]}}, response_model=None)
 async def export_with_skills(deps: Deps, agent_id: AgentId, request: ExportAgentRequest | None = None) -> Response:
     asked = request or ExportAgentRequest()
-    options = ExportOptions(conversation_id=asked.conversation_id, scrub_messages=asked.scrub_messages)
+    options = ExportOptions(
+        conversation_id=asked.conversation_id,
+        scrub_messages=asked.scrub_messages,
+        include_archives=asked.include_archives,
+    )
     return _file_response(await export_agent(deps.database, agent_id, options, deps.clock.now_us(), asked.skills))
 
 
