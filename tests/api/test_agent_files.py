@@ -481,6 +481,15 @@ async def test_a_history_that_vendors_would_refuse_is_repaired_and_the_repairs_a
     await assert_invariants(served.deps.database, idle=True)
 
 
+async def test_a_long_history_comes_whole_and_in_its_order(served: Served) -> None:
+    said = [old.message("user" if number % 2 else "assistant", f"line {number}") for number in range(2_000)]
+    made = await imported_agent(served, old.file(old.agent(old.message("system", "prompt"), *said)))
+    [shown] = (await exported(served, made["id"]))["agents"]
+    texts = [message["content"][0]["text"] for message in shown["messages"]]
+    assert texts == ["prompt", *(f"line {number}" for number in range(2_000))]
+    await assert_invariants(served.deps.database, idle=True)
+
+
 async def test_the_text_of_a_file_may_be_encoded_once_more(served: Served) -> None:
     assert (await imported_agent(served, json.dumps(json.dumps(old.file())).encode()))["name"] == "harbour_copy"
 
