@@ -103,6 +103,13 @@ def test_calls_that_share_an_id_get_their_own_with_their_returns() -> None:
     assert len(result.repairs) == 1
 
 
+def test_calls_of_one_reply_that_share_an_id_get_their_returns_in_their_order() -> None:
+    result = repair(row("assistant", call("x"), call("x")), row("tool", returned("x", "1"), returned("x", "2")))
+    calls = [each.id for each in result.rows[0].calls]
+    assert [(part.call_id, part.content) for part in result.rows[1].returns] == [(calls[0], "1"), (calls[1], "2")]
+    assert len(result.repairs) == 1
+
+
 def test_an_approval_that_nobody_gave_counts_as_denied_with_the_calls_beside_it() -> None:
     result = repair(
         row("user", "go"),
