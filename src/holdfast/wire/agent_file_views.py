@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from holdfast.core.messages import Message
 from holdfast.core.records import Agent, Archive, Block, Passage, Tool
-from holdfast.wire.agent_file_messages import MessageWriter
+from holdfast.wire.agent_file_message_views import MessageWriter
 from holdfast.wire.agent_files import MADE_HERE
 from holdfast.wire.blocks import block_view
 from holdfast.wire.bounds import MAX_ITEMS, Handle, Id, Many, Name, Source
