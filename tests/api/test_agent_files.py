@@ -534,6 +534,7 @@ def spoilt_message(place: int, **fields: Any) -> dict[str, Any]:
         (spoilt("agents", 0, agent_type="robot"), "agents[0] 'harbour': agent_type:"),
         (spoilt("agents", 0, tool_rules=[{"type": "odd", "tool_name": "x"}]), "agents[0] 'harbour': tool_rules.0:"),
         (spoilt("agents", 0, name=""), "agents[0]: name: the name must not be empty"),
+        (spoilt("agents", 0, context_window_limit=9_000_000), "agents[0] 'harbour': context_window_limit is 9000000"),
         (spoilt("agents", 0, tools=["nowhere"]), "neither in the file nor on this server: nowhere"),
         (spoilt_message(3, role="prophet"), "agents[0] 'harbour' messages[3]: the role 'prophet' is unknown"),
         (spoilt_message(3, content=[{"type": "smell"}]), "agents[0] 'harbour' messages[3]: Invalid value 'smell'"),

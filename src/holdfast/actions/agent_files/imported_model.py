@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.actions.agent_files.errors import named
 from holdfast.actions.agents.create import compaction_of
 from holdfast.actions.agents.model_choice import Defaults, Embedding, asked_handle, chosen_embedding, revised_choice
 from holdfast.core import heartbeats
@@ -56,9 +57,9 @@ async def _model(
     info = await catalog.find(handle)
     in_words = fields.agent_type in heartbeats.AGENT_TYPES
     request = _said(fields) if handle == told else _said_of_any_model(fields)
-    choice = revised_choice(
-        preset(info, defaults.window, in_words=in_words), request, info, defaults.window, fields.agent_type
-    )
+    usual = preset(info, defaults.window, in_words=in_words)
+    with named(entry.where):
+        choice = revised_choice(usual, request, info, defaults.window, fields.agent_type)
     compaction = CompactionSettings()
     if fields.compaction_settings is not None:
         compaction = compaction_of(fields.compaction_settings, compaction, told or handle)
