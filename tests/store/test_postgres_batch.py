@@ -53,9 +53,18 @@ def test_many_rows_and_rows_that_are_not_plainly_inserted_are_sent_by_themselves
     assert not batch.add(row, [["x"]] * 9)
     assert not batch.add(change, [["x"]] * 2)
     assert not batch
-    assert batch.add(row, [["x"]] * 8) and batch.add(change, [["x"]])
+    assert batch.add(row, [["x"]] * 8) and batch.add(change.replace(" t ", " u "), [["x"]])
     assert len(batch.take()[1]) == 9
     assert not batch
+
+
+def test_a_table_occurs_twice_only_if_both_parts_insert() -> None:
+    row, change = "INSERT INTO t (a) VALUES ($1::VARCHAR)", "UPDATE t SET a=$1::VARCHAR"
+    save = "INSERT INTO t (a) VALUES ($1::VARCHAR) ON CONFLICT (a) DO UPDATE SET a = excluded.a"
+    for first, second, together in ((row, row, True), (row, change, False), (change, row, False), (save, save, False)):
+        batch = Batch()
+        assert batch.add(first, [["x"]])
+        assert batch.add(second, [["y"]]) is together
 
 
 async def test_inserts_upserts_and_updates_that_are_put_off_are_all_done(database: Database) -> None:

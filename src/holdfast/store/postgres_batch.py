@@ -1,7 +1,8 @@
 """Writes whose outcome nobody waits for, joined into one statement: `WITH` all but the last. One round trip for all.
 
 PostgreSQL runs the parts of such a statement in no particular order and on one view of the data. So no part may read
-what another one writes, nor change the same row. Foreign keys are checked at its end, when all rows are there.
+what another one writes, nor change the same row: a table occurs twice only if both parts plainly insert. Foreign keys
+are checked at its end, when all rows are there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 _PLACEHOLDER: Final = re.compile(r"\$(\d+)")
 _INSERT: Final = re.compile(r"(INSERT INTO \w+ \([\w, ]+\) VALUES )(\([$\w:, ]+\))( ON CONFLICT DO NOTHING)?")
+_TABLE: Final = re.compile(r"(?:INSERT INTO|UPDATE|DELETE FROM) (\w+)")
 _MOST_ROWS: Final = 8  # of one statement; many rows are sent more cheaply by the driver, which streams them
 _MOST_VALUES: Final = 1_000  # of all; PostgreSQL takes 65,535
 
@@ -22,16 +24,22 @@ class Batch:
     def __init__(self) -> None:
         self._parts: list[tuple[str, int]] = []
         self._values: list[Any] = []
+        self._plain: dict[str, bool] = {}  # of each table, whether it is only inserted into
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
     def add(self, sql: str, rows: list[list[Any]]) -> bool:
-        """False when it is to be sent by itself: many rows, or several that are not plainly inserted."""
-        if len(rows) > 1 and (len(rows) > _MOST_ROWS or not _INSERT.fullmatch(sql)):
+        """False when it is to be sent by itself: many rows, several that are not plainly inserted, or rows that another
+        part may change too."""
+        plain, table = _INSERT.fullmatch(sql) is not None, _table_of(sql)
+        if len(rows) > 1 and (len(rows) > _MOST_ROWS or not plain):
             return False
         if len(self._values) + len(rows) * len(rows[0]) > _MOST_VALUES:
             return False
+        if table is None or (table in self._plain and not (plain and self._plain[table])):
+            return False
+        self._plain[table] = plain
         self._parts.append((sql, len(rows)))
         for row in rows:
             self._values += row
@@ -40,8 +48,14 @@ class Batch:
     def take(self) -> tuple[str, list[Any]]:
         """The joined statement. The batch is empty then."""
         sql, values = joined(tuple(self._parts)), self._values
-        self._parts, self._values = [], []
+        self._parts, self._values, self._plain = [], [], {}
         return sql, values
+
+
+@lru_cache(maxsize=1_000)
+def _table_of(sql: str) -> str | None:
+    found = _TABLE.match(sql)
+    return None if found is None else found[1]
 
 
 @lru_cache(maxsize=1_000)
