@@ -25,6 +25,8 @@ from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
+from holdfast.engine.mcp_calls import McpExecutor
+from holdfast.engine.mcp_servers import OAUTH_CALLBACK, McpServers
 from holdfast.engine.model_call import Instrumentation
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.retention import Retention, RetentionPolicy
@@ -45,13 +47,14 @@ from holdfast.llm.offline import vectors
 from holdfast.private_files import LOCK_FILE, private_paths
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
-from holdfast.ssrf_guard import Guard
+from holdfast.ssrf_guard import METADATA, Guard
 from holdfast.store import move_record
 from holdfast.store.database import only_server, open_database, sqlite_path
 from holdfast.store.signals import open_signals
 from holdfast.store.transaction import Database
 from holdfast.tools import agents as talk
 from holdfast.tools.base import Sandbox
+from holdfast.tools.mcp.values import Limits as McpLimits
 from holdfast.tools.sandbox.contract import EgressConfig, Limits
 from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 
@@ -147,6 +150,8 @@ def assemble(
     reader = RunReader(database, worker, streams)
     others = AskAgents(database, send, worker, reader, settings.queue_wait_s)
     executors.own.update((shipped_id(name), others) for name in talk.NAMES)
+    mcp = _mcp_servers(settings, database, box, clock)
+    executors.mcp = McpExecutor(database, mcp)
     cancel = CancelRuns(database, worker, clock)
     return Holdfast(
         settings=settings,
@@ -161,10 +166,23 @@ def assemble(
         retention=Retention(database, clock, _retention_policy(settings)),
         compactor=compactor,
         archival=archival,
+        mcp=mcp,
         send=send,
         cancel=cancel,
         metrics=Metrics(database, worker, streams, cancel, settings.process),
     )
+
+
+def _mcp_servers(settings: Settings, database: Database, box: SecretBox, clock: Clock) -> McpServers:
+    limits = McpLimits(
+        connect_s=settings.mcp_connect_timeout_s,
+        list_s=settings.mcp_list_timeout_s,
+        call_s=settings.mcp_call_timeout_s,
+        answer_bytes=settings.mcp_answer_bytes,
+    )
+    redirect_uri = f"{settings.browser_url}{OAUTH_CALLBACK}"
+    guard = Guard(settings.reachable_hosts, denied=METADATA)
+    return McpServers(database, box, clock, guard, limits, stdio=settings.mcp_stdio, redirect_uri=redirect_uri)
 
 
 def _retention_policy(settings: Settings) -> RetentionPolicy:
