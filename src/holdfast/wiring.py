@@ -80,6 +80,7 @@ async def build(settings: Settings, *, warm_tools: bool = True) -> AsyncGenerato
             catalog = _catalog(settings, endpoints, database, box)
             open_things.push_async_callback(catalog.aclose)
             deps = assemble(settings, database, sandbox, catalog, box)
+            open_things.push_async_callback(deps.mcp.aclose)
             now_us = deps.clock.now_us()
             await database.write(lambda tx: sync_base_tools(tx, now_us))
             if not settings.is_shared:

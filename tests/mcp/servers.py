@@ -90,16 +90,24 @@ def server_of(tools: Tools, name: str = "harbour") -> MCPServer:
     return server
 
 
+class _Announced(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+
 @asynccontextmanager
 async def served_app(app: ASGIApp, host: str = "127.0.0.1") -> AsyncGenerator[str]:
     """On a free port of this machine. Its URL."""
     with socket.socket() as listener:
         listener.bind((host, 0))
-        config = uvicorn.Config(app, log_level="critical", lifespan="on", timeout_graceful_shutdown=0)
-        server = uvicorn.Server(config)
+        server = _Announced(uvicorn.Config(app, log_level="critical", lifespan="on", timeout_graceful_shutdown=0))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        while not server.started:
-            await asyncio.sleep(0.005)
+        await server.up.wait()
         try:
             yield f"http://{host}:{listener.getsockname()[1]}"
         finally:

@@ -117,6 +117,10 @@ class McpServers:
         require_web_url(url)
         return Destination(kind=server.kind, url=url, headers=headers)
 
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
     # Logins
 
     async def begin_login(self, reached: Reached) -> Authorization | None:

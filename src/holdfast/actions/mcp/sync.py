@@ -160,10 +160,10 @@ class _Sync:
         known = {tool.mcp_name: tool for tool in await tool_rows.of_mcp_server(self._tx, self._server.id)}
         left_out = dict(listing.left_out)
         changed: Changed = {"deleted": [], "updated": [], "added": []}
-        for tool in listing.tools:
+        for number, tool in enumerate(listing.tools):
             stored = known.get(tool.name)
             try:
-                put = await self.put(tool, stored)
+                put = await self.put(tool, stored, number)
             except Unusable as error:
                 left_out[tool.name] = str(error)
                 continue
@@ -181,14 +181,14 @@ class _Sync:
         await server_rows.update_server(self._tx, synced)
         return changed
 
-    async def put(self, tool: ListedTool, stored: Tool | None = None) -> Tool:
-        """Raises Unusable if no model can be told of it."""
+    async def put(self, tool: ListedTool, stored: Tool | None = None, number: int = 0) -> Tool:
+        """Raises Unusable if no model can be told of it. `number`: its place among those that are put together."""
         if stored is None:
             tool_id = ids.derive("tool", _TYPE, self._server.id, tool.name)
             stored = (await tool_rows.find_many(self._tx, [tool_id])).get(tool_id)
-        return await (self._insert(tool) if stored is None else self._update(stored, tool))
+        return await (self._insert(tool, number) if stored is None else self._update(stored, tool))
 
-    async def _insert(self, tool: ListedTool) -> Tool:
+    async def _insert(self, tool: ListedTool, number: int) -> Tool:
         taken: set[str] = set()
         while True:
             name = free_name(tool.name, self._server.name, taken)
@@ -201,7 +201,7 @@ class _Sync:
                 json_schema=schema,
                 tags=(MCP_TAG + self._server.name, *((RETRY_SAFE_TAG,) if self._repeatable(tool) else ())),
                 metadata={"mcp": self._about(tool)},
-                created_us=self._now_us,
+                created_us=self._now_us + number,  # lists go by age: this way the server's order is kept
                 updated_us=self._now_us,
                 mcp_server_id=self._server.id,
                 mcp_name=tool.name,

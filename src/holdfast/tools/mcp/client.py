@@ -32,7 +32,9 @@ from holdfast.version import VERSION
 T = TypeVar("T")
 Work = Callable[[Client], Awaitable[T]]
 
-_GOODBYE_S: Final = 0.5  # how long a server may take to close what is over
+# How long a server may take to close what is over; less when somebody waits for it.
+_GOODBYE_S: Final = 4.0
+_STOPPED_S: Final = 0.5
 _MOST_PAGES: Final = 100
 _MOST_REASON: Final = 500
 _WE: Final = types.Implementation(name="holdfast", version=VERSION)
@@ -49,6 +51,7 @@ class McpClient:
         self._guard = guard
         self._limits = limits
         self._trusted = ssl.create_default_context()
+        self._leaving: set[asyncio.Task[None]] = set()
 
     async def list_tools(self, destination: Destination, auth: httpx2.Auth | None = None) -> Listing:
         found: list[Any] = []
@@ -114,11 +117,20 @@ class McpClient:
         talk = _Talk(destination, auth, self._limits, Wire(self._guard, self._trusted, self._limits.answer_bytes))
         talking = asyncio.create_task(talk.run(work, told, slow, tools, doubt))
         try:
-            return await told
-        finally:
-            if not told.done() or told.cancelled():
-                talking.cancel()
-            await _ended(talking)
+            answer = await told
+        except BaseException:
+            talking.cancel()
+            await _ended(talking, _STOPPED_S)
+            raise
+        leaving = asyncio.create_task(_ended(talking, _GOODBYE_S))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        return answer
+
+    async def aclose(self) -> None:
+        """Returns when every conversation is over."""
+        if self._leaving:
+            await asyncio.wait(self._leaving)
 
 
 class _Talk:
@@ -247,12 +259,12 @@ def _told(part: types.ContentBlock) -> str:
             return f"[{part.type} that cannot be shown: {part.mime_type}]"
 
 
-async def _ended(talking: asyncio.Task[None]) -> None:
+async def _ended(talking: asyncio.Task[None], within_s: float) -> None:
     """Told again and again to end, until it has: a server that does not answer must not keep us."""
-    await asyncio.wait([talking], timeout=_GOODBYE_S)
+    await asyncio.wait([talking], timeout=within_s)
     while not talking.done():
         talking.cancel()
-        await asyncio.wait([talking], timeout=_GOODBYE_S)
+        await asyncio.wait([talking], timeout=_STOPPED_S)
     if not talking.cancelled():
         talking.exception()  # taken notice of
 

@@ -70,7 +70,7 @@ class StdioServer:
             try:
                 await _let_end(process, grace_s)
             finally:
-                _kill(process)
+                _signal(process, signal.SIGKILL)
                 for task in carrying:
                     task.cancel()
                 await asyncio.wait(carrying)
@@ -123,14 +123,18 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
 async def _let_end(process: asyncio.subprocess.Process, grace_s: float) -> None:
     assert process.stdin is not None
     process.stdin.close()
-    with suppress(TimeoutError):
+    try:
         await asyncio.wait_for(process.wait(), grace_s)
+    except TimeoutError:
+        _signal(process, signal.SIGTERM)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), grace_s)
 
 
-def _kill(process: asyncio.subprocess.Process) -> None:
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
     """Also when the first process has ended: its children may not have. They are its group, which is never ours."""
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, number)
 
 
 async def _reaped(process: asyncio.subprocess.Process) -> None:
