@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -138,20 +138,31 @@ def _changed(around: Surroundings, known: McpServer, request: McpServerUpdate, n
     )
     if (changed.command if is_stdio else changed.url) is None:
         raise Unprocessable(f"A server of type {changed.kind} needs {'a command' if is_stdio else 'a server_url'}.")
-    _require_given_again(known, changed, stored, sent)
+    _require_given_again(known, changed, stored, {name: sent[name] for name in fields})
     return changed
 
 
-def _require_given_again(known: McpServer, changed: McpServer, stored: McpSecrets, sent: dict[str, Any]) -> None:
+def _require_given_again(known: McpServer, changed: McpServer, stored: McpSecrets, given: dict[str, Any]) -> None:
     """A secret goes where it was given for: otherwise whoever may change an address could read what is masked."""
     if _place(known) == _place(changed):
         return
-    kept = [name for name in ("auth_token", *_MAPS) if _is_kept(getattr(stored, name), sent.get(name))]
+    kept = [name for name in ("auth_token", *_MAPS) if _keeps(getattr(stored, name), given, name)]
     if kept:
         raise Invalid(
             f"The server's {'command' if changed.kind == 'stdio' else 'address'} changes, and its {', '.join(kept)} "
             "would be sent to the new one: send these values again, or null to drop them."
         )
+
+
+def _keeps(stored: str | dict[str, str] | None, given: dict[str, Any], name: str) -> bool:
+    """Whether something secret stays, because it was not sent or because its mask was."""
+    before = stored if isinstance(stored, dict) else {name: stored}
+    sent: Any = given.get(name)
+    after = cast("dict[str, str]", sent) if isinstance(sent, dict) else {name: sent or ""}
+    return any(
+        value is not None and not only_names_a_secret(value) and (name not in given or is_mask(after.get(key, "")))
+        for key, value in before.items()
+    )
 
 
 def _place(server: McpServer) -> tuple[object, ...]:
@@ -161,16 +172,6 @@ def _place(server: McpServer) -> tuple[object, ...]:
         return (server.url,)
     parts = require_web_url(server.url)
     return parts.scheme, plain_host(parts.hostname or ""), parts.port
-
-
-def _is_kept(stored: str | dict[str, str] | None, sent: str | dict[str, str] | None) -> bool:
-    if isinstance(stored, dict):
-        given = sent if isinstance(sent, dict) else None
-        return any(
-            not only_names_a_secret(value) and (given is None or is_mask(given.get(name, "")))
-            for name, value in stored.items()
-        )
-    return stored is not None and not only_names_a_secret(stored) and (sent is None or is_mask(str(sent)))
 
 
 def _merged(stored: McpSecrets, sent: dict[str, Any], fields: set[str], header: str | None) -> McpSecrets:

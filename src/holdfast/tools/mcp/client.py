@@ -35,7 +35,7 @@ Work = Callable[[Client], Awaitable[T]]
 # How long a server may take to close what is over; less when somebody waits for it.
 _GOODBYE_S: Final = 4.0
 _STOPPED_S: Final = 0.5
-_MOST_PAGES: Final = 100
+_MOST_PAGES: Final = 50
 _MOST_REASON: Final = 500
 _WE: Final = types.Implementation(name="holdfast", version=VERSION)
 _NOTHING: Final = "Empty response from tool"

@@ -42,7 +42,7 @@ def upgrade() -> None:
         sa.Column("updated_us", sa.BigInteger(), nullable=False),
     )
     # As text, because Alembic cannot add a foreign key to a table of SQLite without writing it anew.
-    op.execute("ALTER TABLE tools ADD COLUMN mcp_server_id TEXT REFERENCES mcp_servers (id) ON DELETE CASCADE")
+    op.execute("ALTER TABLE tools ADD COLUMN mcp_server_id TEXT REFERENCES mcp_servers (id)")
     op.add_column("tools", sa.Column("mcp_name", sa.Text()))
     op.create_index("tools_of_mcp_server", "tools", ["mcp_server_id", "mcp_name"], unique=True)
 

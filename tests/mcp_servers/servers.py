@@ -128,7 +128,7 @@ def stdio_config(*arguments: str) -> dict[str, Any]:
     return {
         "mcp_server_type": "stdio",
         "command": sys.executable,
-        "args": ["-m", "tests.mcp.servers", *arguments],
+        "args": ["-m", "tests.mcp_servers.servers", *arguments],
         "env": {"PYTHONPATH": str(ROOT), "HARBOUR": "in the environment"},
     }
 
