@@ -26,7 +26,11 @@ def polite(asked: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
     match asked.get("method"):
         case "initialize":
             about = {"name": "hostile", "version": "1"}
-            known = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
+            known: dict[str, Any] = {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": about,
+            }
             result(writer, asked, known)
         case "notifications/initialized" | "notifications/cancelled":
             reply(writer, b"", "202 Accepted")

@@ -27,7 +27,7 @@ async def test_servers_are_added_listed_changed_and_deleted_by_name(client: Serv
     assert (changed["auth_token"], changed["custom_headers"]) == (None, {"X": "********"})
     assert await client.ask("DELETE", f"{NAMED}/harbour") == []
     for method, path in (("PATCH", ""), ("DELETE", ""), ("GET", "/tools"), ("POST", "/resync"), ("POST", "/add")):
-        body = None if method == "GET" else {}
+        body: Json | None = None if method == "GET" else {}
         assert "not found" in await client.refusal(404, method, f"{NAMED}/harbour{path}", body)
 
 

@@ -169,7 +169,10 @@ async def test_a_deleted_server_takes_its_tools_with_it(client: ServedClient, ur
 async def test_secrets_are_masked_and_what_was_read_can_be_sent_back(
     client: ServedClient, url: str, tools: Tools
 ) -> None:
-    secrets = {"auth_token": f"Bearer {TOKEN}", "custom_headers": {"X-Key": "another-secret", "X-Of": "{{ KEY }}"}}
+    secrets: dict[str, Any] = {
+        "auth_token": f"Bearer {TOKEN}",
+        "custom_headers": {"X-Key": "another-secret", "X-Of": "{{ KEY }}"},
+    }
     server = await add(client, url, **secrets)
     assert (server["auth_header"], server["auth_token"]) == ("Authorization", MASK)
     assert server["custom_headers"] == {"X-Key": MASK, "X-Of": "{{ KEY }}"}
@@ -211,7 +214,12 @@ async def test_a_kept_secret_is_not_sent_to_a_new_address(on_sqlite: ServedClien
 async def test_secrets_are_not_stored_as_they_are(tmp_path: Path) -> None:
     async with served(tmp_path, allowed_hosts=LOOPBACK, mcp_stdio=True) as client:
         await add(client, NOBODY, auth_token=TOKEN, custom_headers={"X": "another-secret"})
-        stdio = {"mcp_server_type": "stdio", "command": "false", "args": [], "env": {"KEY": "a-third-secret"}}
+        stdio: dict[str, Any] = {
+            "mcp_server_type": "stdio",
+            "command": "false",
+            "args": [],
+            "env": {"KEY": "a-third-secret"},
+        }
         shown = await client.ask("POST", SERVERS, {"server_name": "p", "config": stdio})
         assert shown["env"] == {"KEY": MASK}
     stored = bytes_below(tmp_path)
@@ -254,7 +262,7 @@ async def test_a_tool_of_a_server_is_not_changed_behind_its_back(on_sqlite: Serv
         'def book(berth: str) -> str:\n    """Books.\n\n    Args:\n        berth: where\n    """\n    return berth\n'
     )
     assert "MCP server" in await on_sqlite.refusal(400, "PUT", "/v1/tools/", {"source_code": source})
-    changed = {"json_schema": {"name": "book", "parameters": {"type": "object", "properties": {}}}}
+    changed: dict[str, Any] = {"json_schema": {"name": "book", "parameters": {"type": "object", "properties": {}}}}
     assert "described by its MCP server" in await on_sqlite.refusal(400, "PATCH", f"/v1/tools/{tool['id']}", changed)
     tuned = await on_sqlite.ask("PATCH", f"/v1/tools/{tool['id']}", {"default_requires_approval": True})
     assert tuned["default_requires_approval"] is True

@@ -45,7 +45,7 @@ async def test_programs_are_not_started_unless_the_operator_allows_it(tmp_path: 
     async with served(tmp_path) as client:
         body: Json = {"server_name": "program", "config": stdio_config()}
         assert "MCP stdio servers are disabled" in await client.refusal(400, "POST", SERVERS, body)
-        by_name = {"server_name": "program", "type": "stdio", "command": "true", "args": []}
+        by_name: Json = {"server_name": "program", "type": "stdio", "command": "true", "args": []}
         for method, path in (("PUT", ""), ("POST", "/test")):
             refused = await client.refusal(400, method, f"/v1/tools/mcp/servers{path}", by_name)
             assert "MCP stdio servers are disabled" in refused

@@ -90,14 +90,15 @@ class McpServers:
             raise Invalid(STDIO_OFF)
 
     def seal(self, secrets: McpSecrets) -> str | None:
-        if secrets == McpSecrets():
-            return None
-        return sealed.as_text(self._secretbox.seal(msgspec.json.encode(secrets).decode()))
+        return None if secrets == McpSecrets() else self._sealed(secrets)
 
     def open(self, server: McpServer) -> McpSecrets:
         if server.secrets is None:
             return McpSecrets()
         return msgspec.json.decode(self._secretbox.open(sealed.from_text(server.secrets)), type=McpSecrets)
+
+    def _sealed(self, value: McpSecrets | LoginState) -> str:
+        return sealed.as_text(self._secretbox.seal(msgspec.json.encode(value).decode()))
 
     def destination(self, reached: Reached, call_id: str | None = None) -> Destination:
         server, kept = reached.server, self.open(reached.server)
@@ -188,7 +189,7 @@ class McpServers:
         error: str | None = None,
     ) -> McpLogin:
         """Under the id of the one before it."""
-        secrets = sealed.as_text(self._secretbox.seal(msgspec.json.encode(kept).decode()))
+        secrets = self._sealed(kept)
         now_us = self._clock.now_us()
 
         async def write(tx: Transaction) -> McpLogin:
