@@ -18,6 +18,8 @@ from holdfast.core.messages import Approve, ClientReturn, Decision, Deny
 from tests.effort import EFFORT
 from tests.scenario import NO_ARGUMENTS, Node, World
 
+from .remote import give_mcp_tools
+
 Answer = Callable[[Hold], tuple[Decision, ...]]
 ASK_CLIENT = {
     "client_tools": [{"name": "ask_client", "description": "The client runs it.", "parameters": NO_ARGUMENTS}]
@@ -35,6 +37,7 @@ class Scene(msgspec.Struct, frozen=True):
     name: str
     turns: tuple[Turn, ...]
     speaks_through_tool: bool = False  # played by an agent that calls send_message
+    calls_mcp_server: bool = False  # played by an agent that has tools of one
 
     @property
     def prelude(self) -> tuple[Turn, ...]:
@@ -115,6 +118,12 @@ SCENES = (
         (Turn(f"{_WITH_HEARTBEAT.format('guarded')} [[say:Done.]]"), Turn(answer=deny)),
         speaks_through_tool=True,
     ),
+    Scene("a tool of an MCP server", (Turn(f"[[call:remote {{}}]] [[say:Done.]] {QUIET}"),), calls_mcp_server=True),
+    Scene(
+        "a tool of an MCP server that may be repeated",
+        (Turn(f"[[call:remote_lookup {{}}]] [[say:Done.]] {QUIET}"),),
+        calls_mcp_server=True,
+    ),
 )
 BY_NAME = {scene.name: scene for scene in SCENES}
 MODES = tuple(Mode(tokens, background) for background in (False, True) for tokens in (False, True))
@@ -136,6 +145,8 @@ async def lead_up(node: Node, scene: Scene) -> None:
     """Everything before the turn that is to be disturbed."""
     if scene.speaks_through_tool:
         await node.world.speak_through_send_message()
+    if scene.calls_mcp_server:
+        await give_mcp_tools(node.world)
     for turn in scene.prelude:
         await play(node, turn, MODES[0])
         await node.settled()
