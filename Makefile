@@ -82,11 +82,11 @@ $(CLIENT_0X)/.ready: tests/client_0x/requirements.txt | $(READY)
 test-npm: $(READY) ## Run the npm clients, 1.x and 0.x, and the Vercel provider against a server (needs node, npm and its registry)
 	$(BIN)/python -m tests.conformance.npm.run
 
-test-programs: $(PROGRAMS)/.ready ## Run letta-code, its SDK, letta, letta-mcp-server and ai-memory-sdk against a server (needs node, npm and the network, once)
+test-programs: $(PROGRAMS)/.ready ## Run letta-code, its SDK, letta, letta-mcp-server, ai-memory-sdk and MCP servers against a server (needs node, npm and the network, once)
 	$(BIN)/python -m pytest -n 0 tests/programs
 
 # No lock file for npm: it would name a registry. Nothing that a package would run when it is installed is needed.
-$(PROGRAMS)/.ready: tests/programs/package.json tests/programs/letta.txt tests/programs/letta_mcp_server.txt tests/programs/ai_memory_sdk.txt | $(READY)
+$(PROGRAMS)/.ready: tests/programs/package.json tests/programs/letta.txt tests/programs/letta_mcp_server.txt tests/programs/ai_memory_sdk.txt tests/programs/mcp_servers.txt | $(READY)
 	@rm -rf $(PROGRAMS)
 	@mkdir -p $(PROGRAMS)/letta-code
 	@cp tests/programs/package.json $(PROGRAMS)/letta-code
@@ -96,13 +96,15 @@ $(PROGRAMS)/.ready: tests/programs/package.json tests/programs/letta.txt tests/p
 		uv pip install --quiet --python $(PROGRAMS)/letta-mcp-server/bin/python --requirement tests/programs/letta_mcp_server.txt && \
 		uv venv --quiet --python $(BIN)/python $(PROGRAMS)/letta && \
 		uv pip install --quiet --python $(PROGRAMS)/letta/bin/python --requirement tests/programs/letta.txt && \
-		uv pip install --quiet --python $(BIN)/python --no-deps --target $(PROGRAMS)/ai-memory-sdk --requirement tests/programs/ai_memory_sdk.txt; \
+		uv pip install --quiet --python $(BIN)/python --no-deps --target $(PROGRAMS)/ai-memory-sdk --requirement tests/programs/ai_memory_sdk.txt && \
+		uv pip install --quiet --python $(BIN)/python --no-deps --target $(PROGRAMS)/mcp-servers --requirement tests/programs/mcp_servers.txt; \
 	else \
 		$(BIN)/python -m venv $(PROGRAMS)/letta-mcp-server && \
 		$(PROGRAMS)/letta-mcp-server/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/programs/letta_mcp_server.txt && \
 		$(BIN)/python -m venv $(PROGRAMS)/letta && \
 		$(PROGRAMS)/letta/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/programs/letta.txt && \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(PROGRAMS)/ai-memory-sdk --requirement tests/programs/ai_memory_sdk.txt; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(PROGRAMS)/ai-memory-sdk --requirement tests/programs/ai_memory_sdk.txt && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(PROGRAMS)/mcp-servers --requirement tests/programs/mcp_servers.txt; \
 	fi
 	@touch $@
 

@@ -24,7 +24,7 @@ ALLOWED_INSIDE = {
     ("llm/catalog/adapters.py", "holdfast.llm.anthropic"): "aiohttp is slow to import",
     ("llm/catalog/adapters.py", "holdfast.llm.bridge"): "optional and slow",
     ("llm/catalog/adapters.py", "holdfast.llm.chat"): "aiohttp is slow to import",
-    ("tools/mcp.py", "mcp"): "optional and slow",
+    ("engine/mcp_servers.py", "holdfast.tools.mcp"): "the MCP SDK, optional and slow",
     ("llm/bridge/adapter.py", "holdfast.llm.bridge"): "pydantic-ai and the SDKs, optional and slow",
     ("telemetry.py", "opentelemetry.exporter.otlp.proto.http.trace_exporter"): "optional and slow",
     ("telemetry.py", "opentelemetry.sdk.resources"): "optional and slow",

@@ -116,12 +116,14 @@ class McpClient:
         told: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         talk = _Talk(destination, auth, self._limits, Wire(self._guard, self._trusted, self._limits.answer_bytes))
         talking = asyncio.create_task(talk.run(work, told, slow, tools, doubt))
+        answered = False
         try:
             answer = await told
-        except BaseException:
-            talking.cancel()
-            await _ended(talking, _STOPPED_S)
-            raise
+            answered = True
+        finally:
+            if not answered:
+                talking.cancel()
+                await _ended(talking, _STOPPED_S)
         leaving = asyncio.create_task(_ended(talking, _GOODBYE_S))
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
