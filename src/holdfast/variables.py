@@ -249,7 +249,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "allowed_hosts",
         ("HOLDFAST_ALLOWED_HOSTS",),
         _allowed_hosts,
-        "Private hosts or networks that webhooks, image URLs, MCP servers and the providers that users bring may reach.",
+        "Private hosts or networks that webhooks, image URLs, MCP servers and providers that users bring may reach.",
     ),
     Variable(
         "allow_private_addresses",
