@@ -14,6 +14,7 @@ from holdfast.engine.mcp_servers import McpServers
 from holdfast.engine.retention import Retention
 from holdfast.engine.run_reader import RunReader
 from holdfast.engine.streams import Streams
+from holdfast.engine.tasks import TaskWorker
 from holdfast.engine.worker import Worker
 from holdfast.llm.base import Catalog
 from holdfast.secretbox import SecretBox
@@ -32,6 +33,7 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     database: Database
     clock: Clock
     worker: Worker
+    tasks: TaskWorker
     streams: Streams
     reader: RunReader
     retention: Retention
