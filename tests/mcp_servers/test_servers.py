@@ -249,6 +249,16 @@ async def test_what_cannot_be_a_server_is_refused(on_sqlite: ServedClient, confi
     assert await on_sqlite.ask("GET", SERVERS) == []
 
 
+async def test_a_change_says_of_which_type_the_server_is(on_sqlite: ServedClient) -> None:
+    server = await add(on_sqlite, NOBODY, mcp_server_type="sse")
+    for config in ({}, {"server_url": NOBODY}, {"mcp_server_type": "stdio"}, 5):
+        answer = await on_sqlite.http.patch(SERVERS + server["id"], json={"config": config})
+        assert answer.status_code in (400, 422), answer.text
+    assert (await on_sqlite.ask("GET", SERVERS + server["id"])) == server
+    changed = await on_sqlite.ask("PATCH", SERVERS + server["id"], {"config": over_http(NOBODY)})
+    assert changed["mcp_server_type"] == "streamable_http"
+
+
 async def test_a_refresh_for_an_agent_that_is_not_there_is_refused(on_sqlite: ServedClient, url: str) -> None:
     server = await add(on_sqlite, url)
     path = f"{SERVERS}{server['id']}/refresh"

@@ -114,12 +114,16 @@ class _StreamableHttpChange(_HttpChange):
     mcp_server_type: Literal["streamable_http"] = "streamable_http"
 
 
+def _said_kind(config: Any) -> str:
+    """A change has to say it: of a server that is there, the other fields tell nothing."""
+    if isinstance(config, dict):
+        return str(cast("dict[str, Any]", config).get("mcp_server_type") or "")
+    return str(getattr(config, "mcp_server_type", ""))
+
+
 def _kind(config: Any) -> str:
     """As said; else what the other fields tell."""
-    if not isinstance(config, dict):
-        return str(getattr(config, "mcp_server_type", ""))
-    given = cast("dict[str, Any]", config)
-    return str(given.get("mcp_server_type") or ("stdio" if "command" in given else "streamable_http"))
+    return _said_kind(config) or ("stdio" if isinstance(config, dict) and "command" in config else "streamable_http")
 
 
 class McpServerCreate(BaseModel):
@@ -144,7 +148,7 @@ class McpServerUpdate(BaseModel):
         Annotated[_StdioChange, Tag("stdio")]
         | Annotated[_SseChange, Tag("sse")]
         | Annotated[_StreamableHttpChange, Tag("streamable_http")],
-        Discriminator(_kind),
+        Discriminator(_said_kind),
     ]
 
 

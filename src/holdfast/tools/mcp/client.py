@@ -287,6 +287,8 @@ def _reason(error: BaseException) -> str:
             return f"it answered {error.response.status_code} {error.response.reason_phrase}"
         case OSError() if error.strerror:
             return error.strerror
+        case UnicodeError():
+            return "what is sent to it holds other characters than ASCII"
         case ValueError():  # what the SDK raises for JSON that is not as the protocol says
             return "its answer is not what the protocol says"
         case _:

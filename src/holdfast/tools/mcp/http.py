@@ -38,9 +38,8 @@ class Wire(httpx2.AsyncBaseTransport):
         except (httpx2.TransportError, OSError) as error:
             self.problem = str(error) or type(error).__name__
             raise
-        if response.status_code == 401:
-            self.wants_login = True
-        elif response.status_code >= 500:
+        self.wants_login = response.status_code == 401
+        if response.status_code >= 500:
             self.problem = f"it answered {response.status_code} {response.reason_phrase}".strip()
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         return httpx2.Response(
