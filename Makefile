@@ -42,7 +42,7 @@ $(SERVING): pyproject.toml constraints.txt
 $(READY): pyproject.toml constraints.txt
 	@$(INSTALL) $@ dev && touch -r $@ $(VENV)/.serving
 
-run: $(SERVING) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a provider is configured (EXTRAS=vendors,telemetry,embeddings)
+run: $(SERVING) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a provider is configured (EXTRAS=vendors,mcp,telemetry,embeddings)
 	$(BIN)/holdfast serve
 
 test: $(READY) ## Run every test that needs no network, PostgreSQL included (TESTS=path for some)

@@ -32,7 +32,6 @@ _UPDATE = (
     .values({column: bindparam(f"new_{column.name}") for column in mcp_servers.c if column.name != "id"})
 )
 _LOGIN_OF = select(mcp_logins).where(mcp_logins.c.server_id == bindparam("server_id"))
-_LOGIN_LOCKED = _LOGIN_OF.with_for_update()
 _LOGIN_WITH_STATE = select(mcp_logins).where(mcp_logins.c.state == bindparam("state")).with_for_update()
 _FORGET_LOGIN = delete(mcp_logins).where(mcp_logins.c.server_id == bindparam("server_id"))
 _INSERT_LOGIN = insert_into(mcp_logins)
@@ -77,8 +76,8 @@ async def delete_server(tx: Transaction, server_id: str) -> None:
     await tx.execute(_DELETE, {"id": server_id})
 
 
-async def find_login(tx: Transaction, server_id: str, *, lock: bool = False) -> McpLogin | None:
-    row = await tx.fetch_one(_LOGIN_LOCKED if lock else _LOGIN_OF, {"server_id": server_id})
+async def find_login(tx: Transaction, server_id: str) -> McpLogin | None:
+    row = await tx.fetch_one(_LOGIN_OF, {"server_id": server_id})
     return None if row is None else _login(row)
 
 

@@ -94,11 +94,8 @@ async def change_server(around: Surroundings, server_id: str, request: McpServer
         known, changed = await around.database.write(write)
     except IntegrityError as error:
         raise _taken(request.server_name or "") from error
-    if (known.destination, known.secrets, known.auth_header) == (
-        changed.destination,
-        changed.secrets,
-        changed.auth_header,
-    ):
+    same_headers = (known.secrets, known.auth_header) == (changed.secrets, changed.auth_header)
+    if same_headers and known.destination == changed.destination:
         return changed
     return await try_to_sync(around, changed, now_us)
 
@@ -186,12 +183,13 @@ def _merged(stored: McpSecrets, sent: dict[str, Any], fields: set[str], header: 
 
 
 def _merged_token(stored: str | None, token: str | None, header: str | None) -> str | None:
-    if token is None or not is_mask(token):
-        bearer = token is not None and (header or "authorization").lower() == "authorization"
-        return token.removeprefix(_BEARER) if bearer and token is not None else token
-    if stored is None:
-        raise Unprocessable("auth_token is the mask of a stored value, and none is stored: send the token itself.")
-    return stored
+    if token is None:
+        return None
+    if is_mask(token):
+        if stored is None:
+            raise Unprocessable("auth_token is the mask of a stored value, and none is stored: send the token itself.")
+        return stored
+    return token.removeprefix(_BEARER) if (header or "Authorization").lower() == "authorization" else token
 
 
 def _merged_map(name: str, stored: dict[str, str], sent: dict[str, str] | None) -> dict[str, str] | None:
