@@ -122,7 +122,9 @@ def assemble(
     box = box or open_secretbox(settings)
     bus = Bus(open_signals(settings.signals_address))
     streams = Streams(database, bus.run_changed)
-    executors = Executors(SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s))
+    mcp = _mcp_servers(settings, database, box, clock)
+    sandboxed = SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s)
+    executors = Executors(sandboxed, mcp=McpExecutor(database, mcp))
     retry_policy = RetryPolicy(settings.model_retries, settings.model_retry_s)
     instrumentation = Instrumentation(
         Spans(), _traces(settings, database, box, clock) if settings.trace_provider else None
@@ -142,20 +144,12 @@ def assemble(
         instrumentation,
         listeners_wait_s=settings.lease_ttl_s,
     )
-    worker_settings = WorkerSettings(
-        lease_ttl_s=settings.lease_ttl_s,
-        drain_s=settings.drain_s,
-        most_runs=settings.max_runs,
-        takes_waiting=settings.worker,
-    )
-    worker = Worker(database, runner, streams, clock, worker_settings, bus)
+    worker = Worker(database, runner, streams, clock, _worker_settings(settings), bus)
     tasks = TaskWorker(database, bus, TaskSettings(lease_ttl_s=settings.lease_ttl_s, takes=settings.worker))
     send = SendMessage(database, catalog, worker, clock, retry_policy.retries)
     reader = RunReader(database, worker, streams)
     others = AskAgents(database, send, worker, reader, settings.queue_wait_s)
     executors.own.update((shipped_id(name), others) for name in talk.NAMES)
-    mcp = _mcp_servers(settings, database, box, clock)
-    executors.mcp = McpExecutor(database, mcp)
     cancel = CancelRuns(database, worker, clock)
     return Holdfast(
         settings=settings,
@@ -175,6 +169,15 @@ def assemble(
         send=send,
         cancel=cancel,
         metrics=Metrics(database, worker, streams, cancel, settings.process),
+    )
+
+
+def _worker_settings(settings: Settings) -> WorkerSettings:
+    return WorkerSettings(
+        lease_ttl_s=settings.lease_ttl_s,
+        drain_s=settings.drain_s,
+        most_runs=settings.max_runs,
+        takes_waiting=settings.worker,
     )
 
 

@@ -33,7 +33,7 @@ def test_objects_within_are_closed_and_references_have_a_type() -> None:
 
 
 def test_what_is_given_is_left_as_it_is_where_it_is_a_value_or_a_name() -> None:
-    given = {
+    given: dict[str, Any] = {
         "type": "object",
         "properties": {
             "default": {"type": "object", "properties": {}},
@@ -74,7 +74,7 @@ def test_a_reference_that_leads_nowhere_or_in_a_ring_does_no_harm() -> None:
         ({"properties": {"x": {"type": "string"}}, "required": ["x"]}, []),
         ({"properties": {"x": {"type": "string"}}}, ["parameters has optional properties: x"]),
         ({"additionalProperties": True}, ["parameters allows additional properties"]),
-        ({"oneOf": [{}]}, ["parameters uses oneOf"]),
+        ({"oneOf": [{"type": "object"}]}, ["parameters uses oneOf"]),
         ({"required": ["z"]}, ["parameters requires properties that it does not describe: z"]),
     ],
 )

@@ -198,15 +198,15 @@ class SandboxExecutor:
 class Executors:
     """The sandbox, but for the tools of MCP servers, and the shipped ones that are carried out by something else."""
 
-    def __init__(self, usual: Executor) -> None:
+    def __init__(self, usual: Executor, *, mcp: Executor) -> None:
         self._usual = usual
-        self.mcp: Executor | None = None
+        self._mcp = mcp
         self.own: dict[str, Executor] = {}  # by the id of the tool
 
     async def prepare(self, spec: RunSpec, call: OpenCall) -> Execute:
         tool = spec.tool(call.call.name)
-        if tool is not None and tool.mcp and self.mcp is not None:
-            return await self.mcp.prepare(spec, call)
+        if tool is not None and tool.mcp:
+            return await self._mcp.prepare(spec, call)
         own = self.own.get(tool.tool_id) if tool is not None and tool.tool_id is not None else None
         return await (own or self._usual).prepare(spec, call)
 
