@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from holdfast import ids
 from holdfast.actions.runs.spec import tool_specs
+from holdfast.core.records import Tool
 from holdfast.store import tools as tool_rows
 from tests.served import ServedClient, served
 
@@ -168,3 +170,29 @@ async def test_a_call_to_a_server_that_is_gone_is_an_error_that_the_model_reads(
     told = returned(await on_sqlite.say(agent.id, ADD))
     assert told.status == "error"
     assert "could not be talked to" in told.tool_return
+
+
+async def test_a_tool_that_came_without_its_server_works_once_the_server_is_added(
+    client: ServedClient, url: str
+) -> None:
+    """As tools of agent files do."""
+    orphan = Tool(
+        id=ids.new("tool"),
+        name="add",
+        tool_type="external_mcp",
+        description="",
+        json_schema={"name": "add", "parameters": {"type": "object", "properties": {}}},
+        source_code="def add(**kwargs): ...",
+        tags=("mcp:harbour",),
+    )
+    await client.deps.database.write(lambda tx: tool_rows.insert(tx, orphan))
+    agent = await client.agent(tool_ids=[orphan.id])
+    told = returned(await client.say(agent.id, ADD))
+    assert (told.status, "not here" in told.tool_return) == ("error", True)
+    by_hand = f"/v1/agents/{agent.id}/tools/add/run"
+    assert "not here" in await client.refusal(404, "POST", by_hand, {"args": {}})
+    other = await add(client, url, "another")
+    assert (await tools_of(client, other))["add"]["name"] == "another__add"
+    server = await add(client, url)
+    assert (await tools_of(client, server))["add"]["id"] == orphan.id
+    assert returned(await client.say(agent.id, ADD)).tool_return == "42"

@@ -8,7 +8,7 @@ from holdfast.core.messages import ToolReturn
 from holdfast.core.records import Tool
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
-from holdfast.engine.mcp_servers import McpServers, Reached
+from holdfast.engine.mcp_servers import NO_SERVER, McpServers, Reached
 from holdfast.engine.tool_calls import NOT_FOUND, Execute, changed_text
 from holdfast.errors import ConfigError, NotFound, RequestError
 from holdfast.store import mcp_servers, tools
@@ -48,15 +48,20 @@ class McpExecutor:
         if tool_id is None:
             return NOT_FOUND
 
-        async def read(tx: Transaction) -> _Found:
+        async def read(tx: Transaction) -> _Found | str:
             tool = await tools.get(tx, tool_id)
-            server = await mcp_servers.get(tx, tool.mcp_server_id or "")
+            if tool.mcp_server_id is None:
+                return failure_text(tool.name, "NotFound", NO_SERVER)
+            server = await mcp_servers.get(tx, tool.mcp_server_id)
             return tool, await self._servers.reach(tx, server, spec.agent_id)
 
         try:
-            tool, reached = await self._database.read(read)
+            found = await self._database.read(read)
         except NotFound:
             return NOT_FOUND
+        if isinstance(found, str):
+            return found
+        tool, reached = found
         # What was read here is what is called: the database is not asked again.
         if call.approved is not None and identity_of(tool, reached.secrets) != call.approved:
             return changed_text(tool.name, again=call.status == "started")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 OAUTH_CALLBACK: Final = "/v1/tools/mcp/oauth/callback"
 _BEARER: Final = "Bearer "
+NO_SERVER: Final = "The MCP server of this tool is not here: add it under the name that the tool's tag has."
 STDIO_OFF: Final = (
     "MCP stdio servers are disabled: they start programs on the machine of this server. The operator enables them with "
     "HOLDFAST_MCP_STDIO=true."

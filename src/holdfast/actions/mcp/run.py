@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast import ids
 from holdfast.core.records import Tool
-from holdfast.engine.mcp_servers import McpServers, Reached
+from holdfast.engine.mcp_servers import NO_SERVER, McpServers, Reached
 from holdfast.errors import McpUnavailable, NotFound
 from holdfast.store import mcp_servers as server_rows
 from holdfast.store import tools as tool_rows
@@ -48,8 +48,12 @@ async def run_for_agent(
 ) -> ToolExecutionResult:
     """With the agent's secrets, as when it calls the tool itself."""
 
+    server_id = tool.mcp_server_id
+    if server_id is None:
+        raise NotFound(NO_SERVER)
+
     async def read(tx: Transaction) -> Reached:
-        return await servers.reach(tx, await server_rows.get(tx, tool.mcp_server_id or ""), agent_id)
+        return await servers.reach(tx, await server_rows.get(tx, server_id), agent_id)
 
     return await _run(servers, await database.read(read), tool, arguments)
 

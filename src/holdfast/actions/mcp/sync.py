@@ -19,7 +19,7 @@ from holdfast.store import agents as agent_rows
 from holdfast.store import mcp_servers as server_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Database, Transaction
-from holdfast.tools.mcp.schema import Unusable, described, free_name, health
+from holdfast.tools.mcp.schema import Unusable, described, free_name, health, usable_name
 from holdfast.tools.mcp.values import ListedTool, Listing
 from holdfast.wire.mcp import Changed, LiveTool
 
@@ -185,8 +185,19 @@ class _Sync:
         """Raises Unusable if no model can be told of it. `number`: its place among those that are put together."""
         if stored is None:
             tool_id = ids.derive("tool", _TYPE, self._server.id, tool.name)
-            stored = (await tool_rows.find_many(self._tx, [tool_id])).get(tool_id)
+            stored = (await tool_rows.find_many(self._tx, [tool_id])).get(tool_id) or await self._orphan(tool)
         return await (self._insert(tool, number) if stored is None else self._update(stored, tool))
+
+    async def _orphan(self, tool: ListedTool) -> Tool | None:
+        """A tool that came without its server, in an agent file, and was offered by one of this name: it is at home."""
+        found = await tool_rows.find_named(self._tx, usable_name(tool.name))
+        if found is None or found.tool_type != _TYPE or found.mcp_server_id is not None:
+            return None
+        if MCP_TAG + self._server.name not in found.tags:
+            return None
+        adopted = msgspec.structs.replace(found, mcp_server_id=self._server.id, mcp_name=tool.name)
+        await tool_rows.update_tool(self._tx, adopted)
+        return adopted
 
     async def _insert(self, tool: ListedTool, number: int) -> Tool:
         taken: set[str] = set()

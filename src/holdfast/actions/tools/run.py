@@ -75,7 +75,7 @@ async def run_attached(
         raise NotFound(f"Tool {tool_name!r} not found or not attached to agent {agent_id!r}")
     if is_base_tool(tool) and tool.name in talk.NAMES:
         raise Invalid(f"The tool {tool.name!r} sends messages on behalf of a run: send the agent a message instead.")
-    if tool.mcp_server_id is not None:
+    if tool.tool_type == "external_mcp":
         return await run_for_agent(database, mcp, agent_id, tool, arguments)
     source = builtin.sandboxed_source(tool)
     if is_base_tool(tool) and not source:
