@@ -25,6 +25,7 @@ ALLOWED_INSIDE = {
     ("llm/catalog/adapters.py", "holdfast.llm.bridge"): "optional and slow",
     ("llm/catalog/adapters.py", "holdfast.llm.chat"): "aiohttp is slow to import",
     ("engine/mcp_servers.py", "holdfast.tools.mcp"): "the MCP SDK, optional and slow",
+    ("secretbox.py", "holdfast.secret_ciphers"): "cryptography takes six megabytes, which most servers never need",
     ("llm/bridge/adapter.py", "holdfast.llm.bridge"): "pydantic-ai and the SDKs, optional and slow",
     ("telemetry.py", "opentelemetry.exporter.otlp.proto.http.trace_exporter"): "optional and slow",
     ("telemetry.py", "opentelemetry.sdk.resources"): "optional and slow",
