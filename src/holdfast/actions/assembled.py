@@ -11,6 +11,7 @@ from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
 from holdfast.engine.compacting import Compactor
+from holdfast.engine.mcp_servers import McpServers
 from holdfast.engine.retention import Retention
 from holdfast.engine.run_reader import RunReader
 from holdfast.engine.streams import Streams
@@ -39,6 +40,7 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     retention: Retention
     compactor: Compactor
     archival: ArchivalMemory
+    mcp: McpServers
     send: SendMessage
     discuss: Discuss
     cancel: CancelRuns
