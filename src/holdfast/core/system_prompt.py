@@ -126,7 +126,7 @@ def skills_section(client_skills: Sequence[Mapping[str, str]]) -> str:
     if not client_skills:
         return ""
     lines = [
-        f'<skill name="{_attribute(skill["name"])}" location="{_attribute(skill["location"])}">\n'
+        f'<skill name="{attribute(skill["name"])}" location="{attribute(skill["location"])}">\n'
         f"{escape(skill['description'])}\n</skill>"
         for skill in client_skills
     ]
@@ -136,6 +136,10 @@ def skills_section(client_skills: Sequence[Mapping[str, str]]) -> str:
 def escape(text: str) -> str:
     """Text that cannot open or close a section of the prompt. All else, other markup too, stays as written."""
     return _STRUCTURAL_TAG.sub("&lt;", text)
+
+
+def attribute(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _memory_blocks(agent: Agent, blocks: Sequence[Block]) -> str:
@@ -163,7 +167,3 @@ def _block(block: Block, numbered: bool) -> str:
 
 def _tag_name(label: str) -> str:
     return re.sub(r"[<>\s]+", "_", label)
-
-
-def _attribute(text: str) -> str:
-    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")

@@ -19,6 +19,7 @@ from holdfast.engine.archival import ArchivalMemory, ArchiveChanged, NewPassage,
 from holdfast.engine.checkpoint import BlockChanged
 from holdfast.engine.clock import Clock
 from holdfast.engine.draft import MemoryWrite
+from holdfast.engine.file_views import directories_in_view
 from holdfast.engine.run_loading import blocks_in_view
 from holdfast.engine.session import Session
 from holdfast.errors import Invalid, ToolFailed
@@ -32,7 +33,8 @@ from holdfast.tools.files import Files, NoFiles
 
 Effect = MemoryWrite | PassageWrite
 
-_SEARCHES: Final = frozenset({history.NAME, archival_tools.SEARCH, voice.SEARCH})  # their returns are never cut
+# Their returns are never cut.
+_SEARCHES: Final = frozenset({history.NAME, archival_tools.SEARCH, voice.SEARCH, files.SEARCH})
 _SEND_MESSAGE: Final = "send_message"  # the call itself is the message; clients are shown its argument
 _NO_MESSAGE: Final = "send_message() missing 1 required positional argument: 'message'"
 
@@ -60,8 +62,13 @@ class InlineTools:
         self._archival = archival
         self._files = attached or NoFiles()
 
-    async def current_blocks(self, session: Session) -> list[Block]:
-        return await self._database.read(lambda tx: blocks_in_view(tx, session.thread))
+    async def current_view(self, session: Session) -> tuple[list[Block], str]:
+        """The blocks and the files that the agent sees now."""
+
+        async def read(tx: Transaction) -> tuple[list[Block], str]:
+            return await blocks_in_view(tx, session.thread), await directories_in_view(tx, session.agent)
+
+        return await self._database.read(read)
 
     async def call(self, session: Session, call: OpenCall) -> tuple[ToolReturn, Effect | None]:
         """The return and the effect of a call within a run; the next checkpoint commits both."""
