@@ -359,3 +359,15 @@ class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def full_name(self) -> str:
         return f"{self.folder_name}/{self.name}"
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """Work that outlives the request that asked for it. It exists until it is done."""
+
+    id: str
+    organization_id: str
+    kind: str
+    subject_id: str
+    payload: dict[str, Any]
+    attempts: int = 0  # including the one under way
+    lease: int = 0
