@@ -11,6 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from holdfast.actions.assembled import Holdfast
+from holdfast.actions.folders.upload import UploadFile
 from holdfast.actions.messages.ask_agents import AskAgents
 from holdfast.actions.messages.send import SendMessage
 from holdfast.actions.metrics import Metrics
@@ -24,6 +25,8 @@ from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
+from holdfast.engine.ingestion import KIND as INGESTION
+from holdfast.engine.ingestion import Ingestion, IngestionLimits
 from holdfast.engine.inline import InlineTools
 from holdfast.engine.model_call import Instrumentation
 from holdfast.engine.ratios import TokenRatios
@@ -53,6 +56,7 @@ from holdfast.store.signals import open_signals
 from holdfast.store.transaction import Database
 from holdfast.tools import agents as talk
 from holdfast.tools.base import Sandbox
+from holdfast.tools.documents.child import ChildLimits
 from holdfast.tools.sandbox.contract import EgressConfig, Limits
 from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 
@@ -146,6 +150,7 @@ def assemble(
     )
     worker = Worker(database, runner, streams, clock, worker_settings, bus)
     tasks = TaskWorker(database, bus, TaskSettings(lease_ttl_s=settings.lease_ttl_s, takes=settings.worker))
+    tasks.kinds[INGESTION] = Ingestion(database, archival, clock, _ingestion_limits(settings))
     send = SendMessage(database, catalog, worker, clock, retry_policy.retries)
     reader = RunReader(database, worker, streams)
     others = AskAgents(database, send, worker, reader, settings.queue_wait_s)
@@ -165,10 +170,17 @@ def assemble(
         retention=Retention(database, clock, _retention_policy(settings)),
         compactor=compactor,
         archival=archival,
+        upload=UploadFile(database, archival, tasks, clock, settings.max_file_bytes),
         send=send,
         cancel=cancel,
         metrics=Metrics(database, worker, streams, cancel, settings.process),
     )
+
+
+def _ingestion_limits(settings: Settings) -> IngestionLimits:
+    parser = ChildLimits(memory_bytes=settings.file_memory_bytes, timeout_s=settings.file_timeout_s)
+    # A packed document may hold more text than it has bytes, but what is read of it must end somewhere.
+    return IngestionLimits(parser=parser, most_text_bytes=2 * settings.max_file_bytes)
 
 
 def _retention_policy(settings: Settings) -> RetentionPolicy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.actions.folders.upload import UploadFile
 from holdfast.actions.messages.send import SendMessage
 from holdfast.actions.metrics import Metrics
 from holdfast.actions.runs.cancel import CancelRuns
@@ -38,6 +39,7 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     retention: Retention
     compactor: Compactor
     archival: ArchivalMemory
+    upload: UploadFile
     send: SendMessage
     cancel: CancelRuns
     metrics: Metrics

@@ -19,6 +19,8 @@ from holdfast.errors import HoldfastError, RequestError, TooLarge, Unprocessable
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_UPLOADS: Final = "/upload"  # the end of the paths that take files, which have a limit of their own
+FORM_BYTES: Final = 64 * 1024  # of a form, beside the file in it
 MAX_QUERY_FIELDS: Final = 1_000
 # Of one body. Each costs a microsecond or two of the event loop, whatever it says; text may be as long as the body.
 MAX_VALUES: Final = 200_000
@@ -27,9 +29,10 @@ _SEARCH_COSTS: Final = 32  # bytes that are searched in the time in which one de
 
 
 class Limits:
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int, max_file_bytes: int) -> None:
         self._app = app
         self._max = max_body_bytes
+        self._max_upload = max_file_bytes + FORM_BYTES
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,8 +41,9 @@ class Limits:
         try:
             _check_address(scope)
             length, is_json = _body_headers(scope)
-            if length is not None and length > self._max:
-                raise self._too_large()
+            most = self._max_upload if scope["path"].endswith(_UPLOADS) else self._max
+            if length is not None and length > most:
+                raise _too_large(most)
             if is_json is None and length != 0:
                 # HTTP libraries that are handed text need not say what it is, and all that we read is JSON.
                 scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]
@@ -47,7 +51,7 @@ class Limits:
             if is_json:
                 receive = await self._read_json(receive)
             elif length != 0 or scope["method"] not in _WITHOUT_BODY:
-                await self._pass_counted(scope, receive, send)
+                await self._pass_counted(scope, receive, send, most)
                 return
         except RequestError as error:
             await _refuse(error, scope, receive, send)
@@ -67,7 +71,7 @@ class Limits:
             chunk: bytes = message.get("body", b"")
             size += len(chunk)
             if size > self._max:
-                raise self._too_large()
+                raise _too_large(self._max)
             chunks.append(chunk)
             more = message.get("more_body", False)
         body = b"".join(chunks)
@@ -75,7 +79,7 @@ class Limits:
             check_json(body)
         return _replay(body, receive)
 
-    async def _pass_counted(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass_counted(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
         """Uploads are streamed. Frameworks turn what `receive` raises into a 400, so their answer is replaced."""
         size, overflowed, started = 0, False, False
 
@@ -83,9 +87,9 @@ class Limits:
             nonlocal size, overflowed
             message = await receive()
             size += len(message.get("body", b""))
-            if size > self._max and not started:
+            if size > most and not started:
                 overflowed = True
-                raise self._too_large()
+                raise _too_large(most)
             return message
 
         async def guarded_send(message: Message) -> None:
@@ -100,14 +104,15 @@ class Limits:
             if not overflowed:
                 raise
         if overflowed:
-            await _refuse(self._too_large(), scope, receive, send)
-
-    def _too_large(self) -> TooLarge:
-        return TooLarge(f"The request is larger than {self._max} bytes, the most this server accepts.")
+            await _refuse(_too_large(most), scope, receive, send)
 
 
 class _ClientLeft(HoldfastError):
     """Nobody is left to answer."""
+
+
+def _too_large(most: int) -> TooLarge:
+    return TooLarge(f"The request is larger than {most} bytes, the most this server accepts.")
 
 
 def check_json(body: bytes) -> Any:

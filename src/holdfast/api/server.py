@@ -21,6 +21,7 @@ from holdfast.api.not_implemented import unbuilt_routes
 from holdfast.api.routes import (
     agent_archives,
     agent_blocks,
+    agent_folders,
     agent_history,
     agent_tools,
     agents,
@@ -31,6 +32,7 @@ from holdfast.api.routes import (
     conversation_messages,
     conversations,
     docs,
+    folders,
     health,
     messages,
     metrics,
@@ -58,6 +60,9 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     archives.router,
     archives.passages_router,
     agent_archives.router,
+    folders.router,
+    folders.sources_router,
+    agent_folders.router,
     tools.router,
     models.router,
     providers.router,
@@ -128,7 +133,7 @@ def _layers(settings: Settings, slashed: frozenset[str]) -> list[Middleware]:
             secrets_key=settings.secrets_key,
             open_paths=OPEN_PATHS | {METRICS_PATH} if settings.metrics == "open" else OPEN_PATHS,
         ),
-        Middleware(Limits, max_body_bytes=settings.max_body_bytes),
+        Middleware(Limits, max_body_bytes=settings.max_body_bytes, max_file_bytes=settings.max_file_bytes),
         Middleware(TraceContext),
     ]
 

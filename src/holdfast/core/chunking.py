@@ -14,7 +14,7 @@ from holdfast.core.file_types import Kind
 
 _CHARS_PER_TOKEN: Final = 4
 _OVERLAP_TOKENS: Final = 50
-FEWEST_TOKENS, MOST_TOKENS = 16, 4_096
+FEWEST_TOKENS, DEFAULT_TOKENS, MOST_TOKENS = 16, 300, 4_096
 
 # The best end comes first. Each is looked for in the second half of what may be taken.
 _PROSE: Final = (re.compile(r"\n\s*\n"), re.compile(r"[.!?…。！？][\"')\]]*\s"), re.compile(r"\n"), re.compile(r"\s"))

@@ -308,7 +308,7 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
     embedding: str | None = None  # a handle; None: its files are found by their words alone
     embedding_config: dict[str, Any] | None = None
-    chunk_size: int = 300  # in tokens
+    chunk_size: int  # in tokens
     created_us: int = 0
     updated_us: int = 0
 

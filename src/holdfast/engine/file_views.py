@@ -21,16 +21,15 @@ async def directories_in_view(tx: Transaction, agent: Agent) -> str:
     hidden = await agent_files.count_hidden(tx, agent.id, listed)
     shown: dict[str, list[ShownFile]] = {}
     for file in listed:
-        text = ""
-        if file.is_open:
-            text = await files.text_from(tx, file.file_id, file.first_line or 1, limits.characters)
-        shown.setdefault(file.folder_id, []).append(_shown(file, text))
+        shown.setdefault(file.folder_id, []).append(await shown_file(tx, file, limits.characters))
     return directories_section(
         [Directory(folder, shown.get(folder.id, ()), hidden.get(folder.id, 0)) for folder in attached], limits
     )
 
 
-def _shown(file: AgentFile, text: str) -> ShownFile:
+async def shown_file(tx: Transaction, file: AgentFile, characters: int) -> ShownFile:
+    """With so many characters of its text at least, if it is open."""
+    text = await files.text_from(tx, file.file_id, file.first_line or 1, characters) if file.is_open else ""
     return ShownFile(
         name=file.name,
         status=file.status,

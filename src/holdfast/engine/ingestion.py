@@ -1,9 +1,10 @@
 """Ingestion: reads the text of an uploaded file, cuts it into chunks, and stores them with their vectors.
 
 It can end anywhere and go on elsewhere: the text is stored whole before the first chunk, chunks follow from the text,
-and how many are stored is on record with them. Each write holds the file's row, so a file that is deleted meanwhile is
-not written to, and is fenced by whoever drives the ingestion. Vectors are a help, not a condition: where the embedding
-model cannot be had, chunks are found by their words, and get their vectors with the next file of the folder.
+and how many are stored is on record with them. It is a task (`engine/tasks.py`), so each write is fenced by the task's
+lease; and it holds the file's row, so that nothing is written for a file that was deleted meanwhile. Vectors are a
+help, not a condition: where the embedding model cannot be had, chunks are found by their words, and get their vectors
+with the next file of the folder.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -23,7 +24,8 @@ from holdfast.core.records import File, Folder
 from holdfast.engine.archival import ArchivalMemory, NewPassage, PassageWrite, batch_size, store_passages
 from holdfast.engine.clock import Clock
 from holdfast.engine.file_views import open_windows
-from holdfast.errors import RunInterrupted
+from holdfast.engine.tasks import HeldTask
+from holdfast.errors import HoldfastError
 from holdfast.store import agent_files, files, folders
 from holdfast.store.agent_files import Window
 from holdfast.store.files import TextPart
@@ -31,16 +33,15 @@ from holdfast.store.transaction import Database, Transaction
 from holdfast.tools.documents.child import ChildLimits
 from holdfast.tools.documents.parse import CannotParse, parse
 
+KIND: Final = "ingest_file"  # of the task; its subject is the file
 _PART_CHARS: Final = 64 * 1024  # of text
 _PARTS_AT_ONCE: Final = 8
 _CHUNKS_AT_ONCE: Final = 200  # that get no vectors
 
-Fence = Callable[[Transaction], Awaitable[None]]  # raises when somebody else drives it by now
-
 log = logging.getLogger(__name__)
 
 
-class FileGone(RunInterrupted):
+class FileGone(HoldfastError):
     """It was deleted, or its folder was: nothing is left to do."""
 
 
@@ -56,26 +57,30 @@ class Ingestion:
         self._clock = clock
         self._limits = limits
 
-    async def run(self, file_id: str, fence: Fence) -> None:
+    async def perform(self, held: HeldTask) -> None:
         """Until the file is completed, or cannot be read, or is gone."""
-        work = _FileWork(self._database, self._clock, file_id, fence)
+        work = _FileWork(self._database, self._clock, held)
         try:
             file = await work.change()
             if file.status in ("pending", "parsing"):
                 file = await self._parse(work)
+            await work.forget_bytes()
             if file.status == "embedding":
                 await self._embed(work)
-            await work.forget_bytes()
-        except FileGone:
-            log.info("the file %s was deleted while it was ingested", file_id)
+        except FileGone as gone:
+            log.info("%s while it was ingested", gone)
 
-    async def give_up(self, file_id: str, reason: str, fence: Fence) -> None:
-        """Ends an ingestion that fails for reasons of ours."""
-        work = _FileWork(self._database, self._clock, file_id, fence)
+    async def give_up(self, held: HeldTask, error: Exception) -> None:
+        """What was read stays, and can be opened and searched."""
+        reason = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+        work = _FileWork(self._database, self._clock, held)
         try:
-            await work.change(status="error", error=reason)
-        except FileGone:
-            return
+            await work.forget_bytes()
+            await work.finish(
+                status="error", error=f"Ingestion failed: {reason} Upload the file again to have it tried again."
+            )
+        except FileGone as gone:
+            log.info("%s while it was ingested", gone)
 
     async def _parse(self, work: _FileWork) -> File:
         file = await work.change(status="parsing")
@@ -87,7 +92,6 @@ class Ingestion:
             await parse(kind, work.uploaded(), self._limits.parser, self._limits.most_text_bytes, text.add)
         except CannotParse as error:
             await work.forget_text()
-            await work.forget_bytes()
             return await work.change(status="error", error=f"The file cannot be read: {error.message}")
         await text.finish()
         return await work.change(
@@ -99,25 +103,18 @@ class Ingestion:
         folder = await self._database.read(lambda tx: folders.get(tx, file.folder_id))
         chunker = Chunker(cast("Kind", file.kind), folder.chunk_size)
         at_once = batch_size(folder.archive) if folder.embedding else _CHUNKS_AT_ONCE
-        waiting: list[str] = []
-        passed, reachable = 0, True
-        async for new in _chunks(work, chunker):
-            left_out = max(0, min(len(new), file.chunks_stored - passed))
-            passed += len(new)
-            waiting += new[left_out:]
-            while len(waiting) >= at_once:
-                reachable = await self._store(work, folder, waiting[:at_once], embed=reachable)
-                waiting = waiting[at_once:]
-        if waiting:
-            reachable = await self._store(work, folder, waiting, embed=reachable)
+        stored, reachable = file.chunks_stored, True
+        async for texts in _batches(work, chunker, stored, at_once):
+            reachable = await self._store(work, folder, file, stored, texts, embed=reachable)
+            stored += len(texts)
         if folder.embedding:
             await self._catch_up(work, folder)
         await self._complete(work, folder)
 
-    async def _store(self, work: _FileWork, folder: Folder, texts: Sequence[str], *, embed: bool) -> bool:
-        """Whether the embedding model could be had."""
-        file = await work.change()
-        first = file.chunks_stored
+    async def _store(
+        self, work: _FileWork, folder: Folder, file: File, first: int, texts: Sequence[str], *, embed: bool
+    ) -> bool:
+        """Whether the embedding model could be had. `first`: the number of the first of these chunks."""
         new = [
             NewPassage(
                 text=text,
@@ -129,9 +126,7 @@ class Ingestion:
         ]
         write = await self._archival.prepared(folder.archive, new, embed=embed)
         embedded = len(new) - write.awaiting if folder.embedding else 0
-        await work.change(
-            _storing(write), chunks_stored=first + len(new), chunks_embedded=file.chunks_embedded + embedded
-        )
+        await work.change(_storing(write, {file.id: embedded}), chunks_stored=first + len(new))
         return not write.awaiting
 
     async def _catch_up(self, work: _FileWork, folder: Folder) -> None:
@@ -149,36 +144,37 @@ class Ingestion:
                 f"{folder.embedding} could not be reached: they are found by their words, and get their vectors with "
                 "the next file of this folder."
             )
-        await work.change(status="completed", error=note)
+        await work.finish(status="completed", error=note)
 
 
 class _FileWork:
     """What is written of one file: fenced, and only while the file is there."""
 
-    def __init__(self, database: Database, clock: Clock, file_id: str, fence: Fence) -> None:
+    def __init__(self, database: Database, clock: Clock, held: HeldTask) -> None:
         self._database = database
         self._clock = clock
-        self._file_id = file_id
-        self._fence = fence
+        self._held = held
+        self._file_id = held.task.subject_id
 
     async def change(self, *more: _Write, **fields: Any) -> File:
         """The file as it is afterwards."""
+        return await self._held.write(lambda tx: self._change(tx, more, fields))
 
-        async def write(tx: Transaction) -> File:
-            await self._fence(tx)
-            file = await files.find(tx, self._file_id, lock=True)
-            if file is None:
-                raise FileGone(f"the file {self._file_id} was deleted")
-            for one in more:
-                await one(tx, file, self._clock.now_us())
-                # A write of chunks may have counted vectors of this very file.
+    async def finish(self, **fields: Any) -> None:
+        await self._held.finish(lambda tx: self._change(tx, (), fields))
+
+    async def _change(self, tx: Transaction, more: Sequence[_Write], fields: Mapping[str, Any]) -> File:
+        file = await files.find(tx, self._file_id, lock=True)
+        if file is None:
+            raise FileGone(f"the file {self._file_id} was deleted")
+        for write in more:
+            await write(tx, file, self._clock.now_us())
+        if fields:
+            if more:  # chunks of this very file may have been counted
                 file = await files.find(tx, self._file_id) or file
-            if fields:
-                file = msgspec.structs.replace(file, **fields, updated_us=self._clock.now_us())
-                await files.save_progress(tx, file)
-            return file
-
-        return await self._database.write(write)
+            file = msgspec.structs.replace(file, **fields, updated_us=self._clock.now_us())
+            await files.save_progress(tx, file)
+        return file
 
     async def uploaded(self) -> AsyncIterator[bytes]:
         number = 0
@@ -204,12 +200,8 @@ class _FileWork:
     async def forget_bytes(self) -> None:
         await self._in_parts(files.forget_bytes)
 
-    async def _in_parts(self, forget: Callable[[Transaction, str], Awaitable[bool]]) -> None:
-        async def write(tx: Transaction) -> bool:
-            await self._fence(tx)
-            return await forget(tx, self._file_id)
-
-        while not await self._database.write(write):
+    async def _in_parts(self, forget: Callable[[Transaction, str], Coroutine[Any, Any, bool]]) -> None:
+        while not await self._held.write(lambda tx: forget(tx, self._file_id)):
             pass
 
 
@@ -264,18 +256,28 @@ class _TextWriter:
         await self._work.change(write)
 
 
-async def _chunks(work: _FileWork, chunker: Chunker) -> AsyncIterator[list[str]]:
+async def _batches(work: _FileWork, chunker: Chunker, stored: int, at_once: int) -> AsyncIterator[list[str]]:
+    """The chunks of the text, without those that are stored."""
+    waiting: list[str] = []
     async for part in work.text():
-        yield await asyncio.to_thread(chunker.feed, part)
-    yield chunker.finish()
+        waiting += await asyncio.to_thread(chunker.feed, part)
+        if stored:
+            waiting, stored = waiting[stored:], max(0, stored - len(waiting))
+        while len(waiting) >= at_once:
+            yield waiting[:at_once]
+            waiting = waiting[at_once:]
+    waiting = (waiting + chunker.finish())[stored:]
+    if waiting:
+        yield waiting
 
 
-def _storing(write: PassageWrite) -> _Write:
+def _storing(write: PassageWrite, embedded: Mapping[str, int] = {}) -> _Write:
     """Late vectors may be those of other files of the folder."""
+    late = Counter(passage.file_id for passage in write.late if passage.file_id)
 
     async def store(tx: Transaction, _: File, __: int) -> None:
         await store_passages(tx, write)
-        await files.count_embedded(tx, Counter(passage.file_id for passage in write.late if passage.file_id))
+        await files.count_embedded(tx, late + Counter(embedded))
 
     return store
 

@@ -16,6 +16,7 @@ from holdfast.core.messages import Content, Message, Status, ToolReturn, text_of
 from holdfast.core.records import Agent, Block, Passage, Tool
 from holdfast.core.run import OpenCall
 from holdfast.engine.archival import ArchivalMemory, ArchiveChanged, NewPassage, PassageWrite, Search, commit
+from holdfast.engine.attached_files import AttachedFiles
 from holdfast.engine.checkpoint import BlockChanged
 from holdfast.engine.clock import Clock
 from holdfast.engine.draft import MemoryWrite
@@ -29,7 +30,7 @@ from holdfast.store.transaction import Database, TookTooLong, Transaction
 from holdfast.tools import archival as archival_tools
 from holdfast.tools import files, history, voice
 from holdfast.tools.base import cut_to_limit, failure_text
-from holdfast.tools.files import Files, NoFiles
+from holdfast.tools.files import Files
 
 Effect = MemoryWrite | PassageWrite
 
@@ -60,7 +61,7 @@ class InlineTools:
         self._database = database
         self._clock = clock
         self._archival = archival
-        self._files = attached or NoFiles()
+        self._files = attached or AttachedFiles(database, archival, clock)
 
     async def current_view(self, session: Session) -> tuple[list[Block], str]:
         """The blocks and the files that the agent sees now."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import BigInteger, bindparam, delete, func, select, update
+from sqlalchemy import BigInteger, Select, bindparam, delete, func, select, update
 
 from holdfast import ids
 from holdfast.core.records import AgentFile
@@ -33,7 +33,7 @@ _COLUMNS = (
     agent_files.c.accessed_us,
     agent_files.c.created_us,
 )
-_ALL = (
+_ALL: Select[Any] = (
     select(*_COLUMNS)
     .join(files, files.c.id == agent_files.c.file_id)
     .join(folders, folders.c.id == files.c.folder_id)
@@ -209,4 +209,5 @@ def _new(agent_id: str, file_id: str, now_us: int) -> dict[str, Any]:
 
 def _record(row: Row) -> AgentFile:
     values: dict[str, Any] = {name: row[name] for name in AgentFile.__struct_fields__}
-    return AgentFile(**values | {"is_open": bool(values["is_open"])})
+    values["is_open"] = bool(values["is_open"])
+    return AgentFile(**values)

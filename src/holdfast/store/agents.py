@@ -16,6 +16,7 @@ from holdfast.errors import NotFound
 from holdfast.store import archives, messages
 from holdfast.store.archive_tables import agent_archives
 from holdfast.store.blocks import contains_text, tagged
+from holdfast.store.file_tables import agent_folders
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_into
 from holdfast.store.tables import agent_blocks, agent_secrets, agent_tags, agents, holds
@@ -42,6 +43,7 @@ class AgentFilter(msgspec.Struct, frozen=True, kw_only=True):
     last_stop_reason: str | None = None
     block_id: str | None = None
     archive_id: str | None = None
+    folder_id: str | None = None
     show_hidden: bool = False
 
 
@@ -242,6 +244,9 @@ def _conditions(filters: AgentFilter) -> list[ColumnElement[bool]]:
     if filters.archive_id is not None:
         attached = select(agent_archives.c.agent_id).where(agent_archives.c.archive_id == filters.archive_id)
         conditions.append(agents.c.id.in_(attached))
+    if filters.folder_id is not None:
+        users = select(agent_folders.c.agent_id).where(agent_folders.c.folder_id == filters.folder_id)
+        conditions.append(agents.c.id.in_(users))
     if not filters.show_hidden:
         conditions.append(or_(agents.c.hidden.is_(None), agents.c.hidden.is_(False)))
     return conditions

@@ -50,6 +50,9 @@ _MARK = update(files).where(files.c.id == bindparam("of_file")).values(deleted_u
 _HIDE = delete(agent_files).where(agent_files.c.file_id == bindparam("file_id"))
 _MARKED = select(files.c.id).where(files.c.deleted_us.is_not(None))
 _OF_FOLDER = select(files.c.id).where(files.c.folder_id == bindparam("folder_id")).limit(1)
+_UNFINISHED = select(files.c.id).where(
+    files.c.folder_id == bindparam("folder_id"), files.c.status.in_(("pending", "parsing", "embedding"))
+)
 _DELETE = delete(files).where(files.c.id == bindparam("id"))
 _ADD_BYTES = insert_into(file_bytes)
 _BYTES = select(file_bytes.c.bytes).where(
@@ -228,6 +231,10 @@ async def clear(tx: Transaction, file_id: str) -> bool:
         return False
     await tx.execute(_DELETE, {"id": file_id})
     return True
+
+
+async def being_ingested(tx: Transaction, folder_id: str) -> list[str]:
+    return [row["id"] for row in await tx.fetch_all(_UNFINISHED, {"folder_id": folder_id})]
 
 
 async def any_of_folder(tx: Transaction, folder_id: str) -> str | None:

@@ -71,22 +71,6 @@ class Files(Protocol):
         ...
 
 
-class NoFiles:
-    """Of agents without folders."""
-
-    async def attached(self, agent_id: str, /) -> Sequence[File]:
-        return ()
-
-    async def show(self, agent_id: str, views: Sequence[View], /, *, only: bool) -> Sequence[str]:
-        return ()
-
-    async def grep(self, agent_id: str, pattern: str, include: str | None, context: int, /) -> Sequence[Match]:
-        return ()
-
-    async def nearest(self, agent_id: str, query: str, limit: int, /) -> Sequence[FilePassage]:
-        return ()
-
-
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file_name: str
     offset: int | None = None

@@ -12,16 +12,18 @@ from holdfast import ids
 from holdfast.actions.agents.first_messages import first_messages
 from holdfast.actions.agents.model_choice import Defaults, Embedding, chosen_embedding, first_choice, own_wish
 from holdfast.actions.blocks import check_limit
+from holdfast.actions.folders.attach import attach_known
 from holdfast.actions.tools import base_tools
 from holdfast.core import system_prompt
 from holdfast.core.default_texts import DEFAULT_SYSTEM, SUMMARY
-from holdfast.core.records import Agent, Block, CompactionSettings, ModelChoice, Thread, Tool
+from holdfast.core.records import Agent, Block, CompactionSettings, Folder, ModelChoice, Thread, Tool
 from holdfast.core.tool_rules import Rule, RunFirst
 from holdfast.errors import Invalid, NotFound, Unsupported
 from holdfast.llm.base import Catalog
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
 from holdfast.store import blocks as block_rows
+from holdfast.store import folders as folder_rows
 from holdfast.store import messages as message_rows
 from holdfast.store import threads as thread_rows
 from holdfast.store import tools as tool_rows
@@ -56,6 +58,7 @@ class Created(msgspec.Struct, frozen=True):
     blocks: list[Block]
     tools: list[Tool]
     message_ids: list[str]
+    folders: list[Folder]
 
 
 async def create_agent(
@@ -90,6 +93,7 @@ async def create_agent(
         blocks=created.blocks,
         tools=created.tools,
         tags=unique_tags(request.tags),
+        folders=created.folders,
         secrets=[Secret(secret.id, secret.key, values[secret.key], secret.description) for secret in secrets],
     )
     return agent_state(created.agent, relations, ModelViews())
@@ -222,7 +226,12 @@ async def _write(
     await agent_rows.add_tags(tx, agent.id, request.tags or ())
     await agent_rows.add_secrets(tx, agent.id, secrets)
     message_ids = await _begin_thread(tx, request, agent, blocks, now_us)
-    return Created(agent, blocks, sorted(tools, key=lambda tool: (tool.created_us, tool.name)), message_ids)
+    folders: list[Folder] = []
+    if request.given_folders:  # they bring tools along, and these may bring rules
+        await attach_known(tx, agent.id, list(dict.fromkeys(request.given_folders)), now_us)
+        folders = await folder_rows.of_agent(tx, agent.id)
+        agent, tools = await agent_rows.get(tx, agent.id), await tool_rows.of_agent(tx, agent.id)
+    return Created(agent, blocks, sorted(tools, key=lambda tool: (tool.created_us, tool.name)), message_ids, folders)
 
 
 def _with_default_rules(draft: Agent, request: CreateAgentRequest, tools: Sequence[Tool]) -> Agent:

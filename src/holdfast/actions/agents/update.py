@@ -16,6 +16,7 @@ from holdfast.actions.agents.model_choice import (
     revised_choice,
 )
 from holdfast.actions.agents.read import whole_state
+from holdfast.actions.folders.attach import replace_folders
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.core.records import Agent, CompactionSettings, ModelChoice
 from holdfast.engine.archival import ArchivalMemory
@@ -148,6 +149,8 @@ async def _replace_relations(
         blocks = await creation.asked_blocks(tx, request.block_ids)
         await block_rows.detach_all(tx, agent.id)
         await block_rows.attach_many(tx, agent.id, blocks)
+    if request.given_folders is not None:
+        await replace_folders(tx, agent.id, list(dict.fromkeys(request.given_folders)), now_us)
     if request.given_secrets is not None:
         await _replace_secrets(tx, agent.id, request.given_secrets, secretbox)
 

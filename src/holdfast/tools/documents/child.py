@@ -12,21 +12,20 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 READ_BYTES: Final = 256 * 1024
+_ROOT: Final = str(Path(__file__).resolve().parents[3])
+_ENTRY: Final = "import sys; sys.path.append(sys.argv[1]); from {module} import main; main(*sys.argv[2:])"
 _SPARE_CPU_S: Final = 5  # an end for one that nobody is left to kill
 
 
 class ChildLimits(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 1 << 30
     timeout_s: float = 60.0
-
-    @property
-    def arguments(self) -> list[str]:
-        return [str(self.memory_bytes), str(int(self.timeout_s) + _SPARE_CPU_S)]
 
 
 class ChildTimedOut(Exception):
@@ -76,12 +75,19 @@ class Child:
 
 
 @asynccontextmanager
-async def running(flags: Sequence[str], arguments: Sequence[str], limits: ChildLimits) -> AsyncGenerator[Child]:
-    """Raises ChildTimedOut when the body takes longer than the limits allow."""
+async def running(
+    module: str, arguments: Sequence[str], limits: ChildLimits, *, libraries: bool
+) -> AsyncGenerator[Child]:
+    """The `main` of a module beside this one. `libraries`: with what is installed beside the standard library, to find
+    which takes longer. Raises ChildTimedOut when the body takes longer than the limits allow."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        "-I",
-        *flags,
+        "-I" if libraries else "-IS",
+        "-c",
+        _ENTRY.format(module=module),
+        _ROOT,
+        str(limits.memory_bytes),
+        str(int(limits.timeout_s) + _SPARE_CPU_S),
         *arguments,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -92,8 +98,9 @@ async def running(flags: Sequence[str], arguments: Sequence[str], limits: ChildL
         limit=4 * READ_BYTES,
     )
     child = Child(process)
+    allowed = asyncio.timeout(limits.timeout_s)
     try:
-        async with asyncio.timeout(limits.timeout_s) as allowed:
+        async with allowed:
             yield child
     except TimeoutError as error:
         if allowed.expired():

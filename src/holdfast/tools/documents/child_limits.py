@@ -1,5 +1,4 @@
-"""The limits that a child process sets for itself, before it reads anything. Only the standard library: it is run as a
-script as well as imported."""
+"""The limits that a child process sets for itself, before it reads anything."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +16,7 @@ LONGEST_FILE: Final = 50 << 20  # bytes; what follows is not searched
 MOST_BYTES: Final = 200 << 20
 TIMEOUT_S: Final = 30.0
 _MEMORY: Final = 1 << 30
-_SCRIPT: Final = str(Path(__file__).with_name("grep_child.py"))
+_CHILD: Final = "holdfast.tools.documents.grep_child"
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 ReadText = Callable[[int], AsyncIterator[str]]  # the parts of a text, by the place of its file
@@ -30,7 +29,7 @@ async def grep(
     limits = ChildLimits(memory_bytes=_MEMORY, timeout_s=timeout_s)
     asked = {"pattern": pattern, "include": include, "context": context, "names": list(names)}
     try:
-        async with running(["-S", _SCRIPT], limits.arguments, limits) as child:
+        async with running(_CHILD, (), limits, libraries=False) as child:
             await child.write(msgspec.json.encode(asked) + b"\n")
             first = _decode(await child.readline() or b"{}")
             if "wrong" in first:
@@ -81,7 +80,7 @@ async def _send(child: Child, wanted: Sequence[int], read: ReadText) -> None:
 
 def _match(names: Sequence[str], row: dict[str, Any]) -> Match:
     return Match(
-        name=names[row["file"]],
+        name=names[int(row["file"])],
         line=row["line"],
         text=row["text"],
         before=tuple(row["before"]),

@@ -1,26 +1,26 @@
 """Searches texts for a regular expression. A process of its own: one can take for ever, and nothing else ends it.
 
-A script that needs only the standard library, so that it starts in some 15 ms. It reads and writes lines of JSON. First
+It needs only the standard library, so that it starts quickly. It reads and writes lines of JSON. First
 comes what to search for, with the names of all files; it answers with the places of those that are to be searched, or
 with what is wrong with a pattern. Then come these texts, each in parts: a line with the length of a part in bytes, and
 so many bytes, until a length of 0. It answers with a line for each match, and one at the end.
 """
 
+from __future__ import annotations
+
 import json
-import os
 import re
 import sys
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
-LONGEST_LINE = 500  # characters that are shown of one
-MOST_MATCHES = 1_000
+from holdfast.tools.documents import child_limits
+
+LONGEST_LINE: Final = 500  # characters that are shown of one
+MOST_MATCHES: Final = 1_000
 
 
-def main() -> None:
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from child_limits import apply  # noqa: PLC0415 - beside this script, and found only now
-
-    apply(int(sys.argv[1]), int(sys.argv[2]))
+def main(memory_bytes: str, cpu_s: str) -> None:
+    child_limits.apply(int(memory_bytes), int(cpu_s))
     search(sys.stdin.buffer, sys.stdout.buffer)
 
 
@@ -47,7 +47,7 @@ def search(given: BinaryIO, told: BinaryIO) -> None:
     _say(told, {"found": found})
 
 
-def _read_text(given: BinaryIO) -> "str | None":
+def _read_text(given: BinaryIO) -> str | None:
     """None when there are no more."""
     parts: list[bytes] = []
     while header := given.readline():
@@ -58,7 +58,7 @@ def _read_text(given: BinaryIO) -> "str | None":
     return None
 
 
-def matches(pattern: "re.Pattern[str]", text: str, context: int, most: int) -> "list[dict[str, Any]]":
+def matches(pattern: re.Pattern[str], text: str, context: int, most: int) -> list[dict[str, Any]]:
     """Of one text: the lines that match, each once, with as many around them."""
     lines = text.split("\n")
     if lines and not lines[-1]:
@@ -84,10 +84,6 @@ def _cut(line: str, at: int = 0) -> str:
     return head + line[first : first + LONGEST_LINE] + tail
 
 
-def _say(told: BinaryIO, answer: "dict[str, Any]") -> None:
+def _say(told: BinaryIO, answer: dict[str, Any]) -> None:
     told.write(json.dumps(answer).encode() + b"\n")
     told.flush()
-
-
-if __name__ == "__main__":
-    main()

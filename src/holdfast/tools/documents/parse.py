@@ -7,7 +7,6 @@ import codecs
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Final
 
 from holdfast.core.file_types import Kind
@@ -15,10 +14,7 @@ from holdfast.errors import ToolError
 from holdfast.tools.documents.child import Child, ChildLimits, ChildTimedOut, running
 from holdfast.tools.documents.child_limits import REFUSED
 
-_ROOT: Final = str(Path(__file__).resolve().parents[3])
-_ENTRY: Final = (
-    "import sys; sys.path.append(sys.argv.pop(1)); from holdfast.tools.documents.parse_child import main; main()"
-)
+_CHILD: Final = "holdfast.tools.documents.parse_child"
 _KILLED: Final = -signal.SIGKILL
 _PDF: Final = (
     "PDF files need pypdf, which is not installed here: pip install 'holdfast[files]', and restart the server."
@@ -44,7 +40,7 @@ async def parse(
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     told = 0
     try:
-        async with running(["-c", _ENTRY, _ROOT, kind], limits.arguments, limits) as child:
+        async with running(_CHILD, (kind,), limits, libraries=True) as child:
             sending = asyncio.create_task(_send(child, content))
             try:
                 while piece := await child.read():

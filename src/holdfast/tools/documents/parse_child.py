@@ -67,8 +67,7 @@ class UnreadableDocument(Exception):
     """With what is wrong, and what to do."""
 
 
-def main() -> None:
-    kind, memory_bytes, cpu_s = sys.argv[1:4]
+def main(memory_bytes: str, cpu_s: str, kind: str) -> None:
     child_limits.apply(int(memory_bytes), int(cpu_s))
     linux.die_with_parent()
     _give_up_files()
@@ -173,8 +172,9 @@ def _docx(content: bytes) -> Iterator[str]:
         body = ElementTree.fromstring(document).find(f"{_WORD}body")
     except ElementTree.ParseError as error:
         raise UnreadableDocument(f"its text is damaged: {error}; save it again") from error
-    for element in [] if body is None else body:
-        yield from _word_lines(element)
+    if body is not None:
+        for element in body:
+            yield from _word_lines(element)
 
 
 def _word_lines(element: ElementTree.Element) -> Iterator[str]:
