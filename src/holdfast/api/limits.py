@@ -41,9 +41,9 @@ class Limits:
         try:
             _check_address(scope)
             length, is_json = _body_headers(scope)
-            most = self._max_upload if scope["path"].endswith(_UPLOADS) else self._max
-            if length is not None and length > most:
-                raise _too_large(most)
+            is_upload = scope["path"].endswith(_UPLOADS)
+            if length is not None and length > (self._max_upload if is_upload else self._max):
+                raise self._too_large(is_upload)
             if is_json is None and length != 0:
                 # HTTP libraries that are handed text need not say what it is, and all that we read is JSON.
                 scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]
@@ -51,7 +51,7 @@ class Limits:
             if is_json:
                 receive = await self._read_json(receive)
             elif length != 0 or scope["method"] not in _WITHOUT_BODY:
-                await self._pass_counted(scope, receive, send, most)
+                await self._pass_counted(scope, receive, send, is_upload)
                 return
         except RequestError as error:
             await _refuse(error, scope, receive, send)
@@ -71,7 +71,7 @@ class Limits:
             chunk: bytes = message.get("body", b"")
             size += len(chunk)
             if size > self._max:
-                raise _too_large(self._max)
+                raise self._too_large()
             chunks.append(chunk)
             more = message.get("more_body", False)
         body = b"".join(chunks)
@@ -79,9 +79,10 @@ class Limits:
             check_json(body)
         return _replay(body, receive)
 
-    async def _pass_counted(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
+    async def _pass_counted(self, scope: Scope, receive: Receive, send: Send, is_upload: bool) -> None:
         """Uploads are streamed. Frameworks turn what `receive` raises into a 400, so their answer is replaced."""
         size, overflowed, started = 0, False, False
+        most = self._max_upload if is_upload else self._max
 
         async def counted_receive() -> Message:
             nonlocal size, overflowed
@@ -89,7 +90,7 @@ class Limits:
             size += len(message.get("body", b""))
             if size > most and not started:
                 overflowed = True
-                raise _too_large(most)
+                raise self._too_large(is_upload)
             return message
 
         async def guarded_send(message: Message) -> None:
@@ -104,15 +105,17 @@ class Limits:
             if not overflowed:
                 raise
         if overflowed:
-            await _refuse(_too_large(most), scope, receive, send)
+            await _refuse(self._too_large(is_upload), scope, receive, send)
+
+    def _too_large(self, is_upload: bool = False) -> TooLarge:
+        most, setting = (self._max_upload, "FILE") if is_upload else (self._max, "BODY")
+        return TooLarge(
+            f"The request is larger than {most} bytes, the most this server accepts (HOLDFAST_MAX_{setting}_BYTES)."
+        )
 
 
 class _ClientLeft(HoldfastError):
     """Nobody is left to answer."""
-
-
-def _too_large(most: int) -> TooLarge:
-    return TooLarge(f"The request is larger than {most} bytes, the most this server accepts.")
 
 
 def check_json(body: bytes) -> Any:

@@ -155,7 +155,9 @@ class Retention:
             await self._until_done(partial(_forget_bytes, file_id))
 
     async def _until_done(self, part: Job[bool]) -> None:
-        while not await self._database.write(part):
+        done = False
+        while not done:
+            done = await self._database.write(part)
             await asyncio.sleep(_BETWEEN_PARTS_S)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import BigInteger, Select, bindparam, delete, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, bindparam, delete, func, select, update
 
 from holdfast import ids
 from holdfast.core.records import AgentFile
@@ -17,7 +17,7 @@ from holdfast.store.statements import in_array, insert_or_ignore
 from holdfast.store.transaction import Row, Transaction
 
 _BY_AGE_SORT = agent_files.c.created_us
-_COLUMNS = (
+_COLUMNS: tuple[ColumnElement[Any], ...] = (
     agent_files.c.id,
     agent_files.c.agent_id,
     agent_files.c.file_id,
@@ -33,7 +33,7 @@ _COLUMNS = (
     agent_files.c.accessed_us,
     agent_files.c.created_us,
 )
-_ALL: Select[Any] = (
+_ALL = (
     select(*_COLUMNS)
     .join(files, files.c.id == agent_files.c.file_id)
     .join(folders, folders.c.id == files.c.folder_id)
