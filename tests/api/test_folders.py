@@ -190,7 +190,7 @@ class TestUploading:
         ],
         ids=lambda value: value if isinstance(value, str) and "." in value and " " not in value else "",
     )
-    async def test_formats(self, served: Served, name: str, content: bytes, text: str) -> None:
+    async def test_the_text_of_each_format_is_read(self, served: Served, name: str, content: bytes, text: str) -> None:
         file = await ingested(served, await a_folder(served), name, content)
         assert (file["processing_status"], file["error_message"], file["content"]) == ("completed", None, text)
 

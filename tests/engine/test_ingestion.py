@@ -237,3 +237,13 @@ async def test_a_model_that_fails_is_not_asked_for_every_batch(database: Databas
     assert (found.status, found.chunks_embedded, found.total_chunks) == ("completed", 0, len(chunks))
     assert f"{len(chunks)} of {len(chunks)} chunks" in (found.error or "")
     assert catalog.asked == 2  # for the first batch, and once at the end
+
+
+async def test_a_file_of_which_parts_are_missing_is_not_read_as_if_it_were_shorter(database: Database) -> None:
+    file = await a_file(database)
+    await database.write(lambda tx: files.forget_bytes(tx, file.id))
+    await performed(a_worker(database))
+    found, text, chunks = await stored(database, file)
+    assert found is not None
+    assert (found.status, text, chunks) == ("error", "", [])
+    assert "parts of it are missing" in (found.error or "")

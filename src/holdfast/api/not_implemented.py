@@ -104,8 +104,6 @@ Batches
   GET /v1/messages/batches/{batch_id}
   PATCH /v1/messages/batches/{batch_id}/cancel
   GET /v1/messages/batches/{batch_id}/messages
-Changes of all files of an agent at once
-  PATCH /v1/agents/{agent_id}/files
 MCP servers by name
   GET PUT /v1/tools/mcp/servers
   PATCH DELETE /v1/tools/mcp/servers/{mcp_server_name}

@@ -89,7 +89,7 @@ class Ingestion:
         kind = cast("Kind", file.kind)
         text = _TextWriter(work, Chunker(kind, folder.chunk_size))
         try:
-            await parse(kind, work.uploaded(), self._limits.parser, self._limits.most_text_bytes, text.add)
+            await parse(kind, work.uploaded(file.size), self._limits.parser, self._limits.most_text_bytes, text.add)
         except CannotParse as error:
             await work.forget_text()
             return await work.change(status="error", error=f"The file cannot be read: {error.message}")
@@ -176,11 +176,14 @@ class _FileWork:
             await files.save_progress(tx, file)
         return file
 
-    async def uploaded(self) -> AsyncIterator[bytes]:
-        number = 0
+    async def uploaded(self, size: int) -> AsyncIterator[bytes]:
+        number = found = 0
         while (part := await self._read_bytes(number)) is not None:
             yield part
             number += 1
+            found += len(part)
+        if found != size:
+            raise CannotParse("parts of it are missing; upload it again.")
 
     async def _read_bytes(self, number: int) -> bytes | None:
         return await self._database.read(lambda tx: files.bytes_part(tx, self._file_id, number))

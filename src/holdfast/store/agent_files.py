@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, ColumnElement, bindparam, delete, func, selec
 
 from holdfast import ids
 from holdfast.core.records import AgentFile
-from holdfast.store.file_tables import agent_files, agent_folders, files, folders
+from holdfast.store.file_tables import agent_files, files, folders
 from holdfast.store.paging import Ordering, Page, fetch_page
 from holdfast.store.statements import in_array, insert_or_ignore
 from holdfast.store.transaction import Row, Transaction
@@ -59,13 +59,9 @@ _FILES_OF_FOLDER = (
     .where(files.c.folder_id == bindparam("folder_id"), files.c.deleted_us.is_(None))
     .order_by(files.c.created_us, files.c.id)
 )
-_USERS_OF_FOLDER = select(agent_folders.c.agent_id).where(agent_folders.c.folder_id == bindparam("folder_id"))
 _REMOVE = delete(agent_files).where(
     agent_files.c.agent_id == bindparam("agent_id"),
     agent_files.c.file_id.in_(select(files.c.id).where(files.c.folder_id == bindparam("folder_id"))),
-)
-_REMOVE_ALL = delete(agent_files).where(
-    agent_files.c.file_id.in_(select(files.c.id).where(files.c.folder_id == bindparam("folder_id")))
 )
 _SHOW = (
     update(agent_files)
@@ -139,10 +135,8 @@ async def add_folder(tx: Transaction, agent_id: str, folder_id: str, now_us: int
     return found
 
 
-async def add_file(tx: Transaction, folder_id: str, file_id: str, now_us: int) -> None:
-    """For every agent that has the folder."""
-    users = [row["agent_id"] for row in await tx.fetch_all(_USERS_OF_FOLDER, {"folder_id": folder_id})]
-    await _add(tx, [(agent_id, file_id) for agent_id in users], now_us)
+async def add_file(tx: Transaction, agent_ids: Sequence[str], file_id: str, now_us: int) -> None:
+    await _add(tx, [(agent_id, file_id) for agent_id in agent_ids], now_us)
 
 
 async def _add(tx: Transaction, pairs: Sequence[tuple[str, str]], now_us: int) -> None:
@@ -151,12 +145,8 @@ async def _add(tx: Transaction, pairs: Sequence[tuple[str, str]], now_us: int) -
         await tx.execute_many(_ADD, rows)
 
 
-async def remove_folder(tx: Transaction, folder_id: str, agent_id: str | None = None) -> None:
-    """From one agent, or from all."""
-    if agent_id is None:
-        await tx.execute(_REMOVE_ALL, {"folder_id": folder_id})
-    else:
-        await tx.execute(_REMOVE, {"folder_id": folder_id, "agent_id": agent_id})
+async def remove_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
+    await tx.execute(_REMOVE, {"folder_id": folder_id, "agent_id": agent_id})
 
 
 async def show(

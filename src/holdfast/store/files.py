@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import BigInteger, Delete, Integer, Table, bindparam, delete, func, select, update
+from sqlalchemy import BigInteger, Delete, Integer, Table, bindparam, delete, select, update
 
-from holdfast.core.records import File, FileStatus
+from holdfast.core.records import File
 from holdfast.errors import NotFound
 from holdfast.store.archive_tables import passages
 from holdfast.store.file_tables import agent_files, file_bytes, file_texts, files, folders
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
-from holdfast.store.statements import insert_into, insert_or_ignore
+from holdfast.store.statements import in_array, insert_into, insert_or_ignore
 from holdfast.store.transaction import Parameters, Row, Transaction
 
 _FIELDS = File.__struct_fields__
@@ -51,7 +51,7 @@ _HIDE = delete(agent_files).where(agent_files.c.file_id == bindparam("file_id"))
 _MARKED = select(files.c.id).where(files.c.deleted_us.is_not(None))
 _OF_FOLDER = select(files.c.id).where(files.c.folder_id == bindparam("folder_id")).limit(1)
 _UNFINISHED = select(files.c.id).where(
-    files.c.folder_id == bindparam("folder_id"), files.c.status.in_(("pending", "parsing", "embedding"))
+    files.c.folder_id == bindparam("folder_id"), in_array(files.c.status, ("pending", "parsing", "embedding"))
 )
 _DELETE = delete(files).where(files.c.id == bindparam("id"))
 _ADD_BYTES = insert_into(file_bytes)
@@ -73,7 +73,6 @@ _TEXT_FROM = (
     .order_by(file_texts.c.first_line.desc(), file_texts.c.number)
     .limit(1)
 )
-_STATUSES = select(files.c.status, func.count().label("found")).where(_LIVE).group_by(files.c.status)
 
 
 def _some(table: Table, column: str) -> Delete:
@@ -125,10 +124,6 @@ async def find_original(tx: Transaction, folder_id: str, original_name: str) -> 
     return None if row is None else _record(row)
 
 
-async def is_taken(tx: Transaction, folder_id: str, name: str) -> bool:
-    return await tx.fetch_one(_NAMED, {"folder_id": folder_id, "name": name}) is not None
-
-
 async def list_of_folder(tx: Transaction, folder_id: str, page: Page) -> list[File]:
     query = select(*_COLUMNS).where(files.c.folder_id == folder_id, _LIVE)
     return [_record(row) for row in await fetch_page(tx, query, _by_age(folder_id), page)]
@@ -143,10 +138,6 @@ async def count_embedded(tx: Transaction, more: Mapping[str, int]) -> None:
     """So many chunks of these files have got their vectors late."""
     if more:
         await tx.execute_many(_EMBEDDED, [{"of_file": file_id, "more": found} for file_id, found in more.items()])
-
-
-async def count_by_status(tx: Transaction) -> dict[FileStatus, int]:
-    return {row["status"]: row["found"] for row in await tx.fetch_all(_STATUSES)}
 
 
 async def add_bytes(tx: Transaction, file_id: str, number: int, content: bytes, now_us: int) -> None:

@@ -74,6 +74,6 @@ async def detach(tx: Transaction, agent_id: str, folder_id: str, now_us: int) ->
     agent = await agent_rows.get(tx, agent_id, lock=True)
     if not await folder_rows.detach(tx, agent_id, folder_id):
         return
-    await agent_file_rows.remove_folder(tx, folder_id, agent_id)
+    await agent_file_rows.remove_folder(tx, agent_id, folder_id)
     if not await folder_rows.of_agent(tx, agent_id):
         await detach_named(tx, agent, NAMES, now_us)

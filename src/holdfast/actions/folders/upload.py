@@ -16,7 +16,7 @@ from holdfast.engine.clock import Clock
 from holdfast.engine.file_deletion import clear_file
 from holdfast.engine.ingestion import KIND
 from holdfast.engine.tasks import TaskWorker
-from holdfast.errors import BugError, Conflict, Invalid, TooLarge, UnsupportedFile
+from holdfast.errors import BugError, Conflict, Invalid, RequestError, TooLarge, UnsupportedFile
 from holdfast.store import agent_files as agent_file_rows
 from holdfast.store import files as file_rows
 from holdfast.store import folders as folder_rows
@@ -65,24 +65,20 @@ class UploadFile:
         if known is not None:  # nobody reads what is not kept
             return Uploaded(file_view(FileContent(known)), skipped=True)
         file_id = ids.new("file")
-        try:
-            size = await self._take(file_id, upload.content)
-            now_us = self._clock.now_us()
-            file = File(
-                id=file_id,
-                folder_id=folder_id,
-                name=known_as,
-                original_name=known_as,
-                kind=found.kind,
-                media_type=found.media_type,
-                size=size,
-                created_us=now_us,
-                updated_us=now_us,
-            )
-            stored = await self._database.write(lambda tx: _store(tx, file, handling, now_us))
-        except BaseException:  # also when the sender has left: then its parts would only be found by their age
-            await self._discard(file_id)
-            raise
+        size = await self._take(file_id, upload.content)
+        now_us = self._clock.now_us()
+        file = File(
+            id=file_id,
+            folder_id=folder_id,
+            name=known_as,
+            original_name=known_as,
+            kind=found.kind,
+            media_type=found.media_type,
+            size=size,
+            created_us=now_us,
+            updated_us=now_us,
+        )
+        stored = await self._stored(file, handling, now_us)
         if not stored.is_new:
             await self._discard(file_id)
             return Uploaded(file_view(FileContent(stored.file)), skipped=True)
@@ -91,8 +87,27 @@ class UploadFile:
             await clear_file(self._database, self._archival, folder_id, stored.replaced)
         return Uploaded(file_view(FileContent(stored.file)))
 
+    async def _stored(self, file: File, handling: DuplicateHandling, now_us: int) -> _Stored:
+        """Where it is not known whether it was stored, its parts are left alone: if it was not, retention finds them by
+        their age."""
+        try:
+            return await self._database.write(lambda tx: _store(tx, file, handling, now_us))
+        except RequestError:
+            await self._discard(file.id)
+            raise
+
     async def _take(self, file_id: str, content: AsyncIterator[bytes]) -> int:
-        """Stores what comes in, in parts. How much it was."""
+        """Stores what comes in, in parts. How much it was. If it ends early, or is too much, nothing stays."""
+        complete = False
+        try:
+            size = await self._take_parts(file_id, content)
+            complete = True
+            return size
+        finally:
+            if not complete:
+                await self._discard(file_id)
+
+    async def _take_parts(self, file_id: str, content: AsyncIterator[bytes]) -> int:
         size, number, waiting = 0, 0, bytearray()
         async for piece in content:
             size += len(piece)
@@ -150,7 +165,7 @@ async def _known(tx: Transaction, folder_id: str, name: str, handling: Duplicate
 
 
 async def _store(tx: Transaction, file: File, handling: DuplicateHandling, now_us: int) -> _Stored:
-    await folder_rows.get(tx, file.folder_id, keep=True)
+    await folder_rows.get(tx, file.folder_id, lock=True)  # whoever attaches it now sees the file, or is seen here
     known = await _known(tx, file.folder_id, file.original_name, handling)
     if known is not None:
         return _Stored(known, is_new=False)
@@ -162,7 +177,7 @@ async def _store(tx: Transaction, file: File, handling: DuplicateHandling, now_u
             await mark_file_deleted(tx, file.folder_id, old.id, now_us)
             file = msgspec.structs.replace(file, name=old.name)
     file = await _insert(tx, file)
-    await agent_file_rows.add_file(tx, file.folder_id, file.id, now_us)
+    await agent_file_rows.add_file(tx, await folder_rows.agents_of(tx, file.folder_id), file.id, now_us)
     if not await task_rows.add(tx, KIND, file.id):
         raise BugError(f"the new file {file.id} is being ingested already")
     return _Stored(file, replaced)

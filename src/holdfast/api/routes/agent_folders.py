@@ -80,6 +80,12 @@ async def list_files(
     return json_response(await agent_files.list_files(deps.database, agent_id, page, is_open))
 
 
+@router.patch("/files", responses={200: {"model": AgentFilesPage}}, response_model=None)
+async def list_files_as_patch(deps: Deps, agent_id: AgentId, limit: Limit = 100) -> Response:
+    """How the last client of 0.x asks for the list."""
+    return json_response(await agent_files.list_files(deps.database, agent_id, Page(limit=limit), None))
+
+
 @router.patch("/files/close-all", responses={200: {"model": list[str]}}, response_model=None)
 async def close_all_files(deps: Deps, agent_id: AgentId) -> Response:
     return json_response(await agent_files.close_all(deps.database, agent_id))

@@ -49,8 +49,8 @@ async def parse(
                         raise CannotParse(f"it holds more than {most_bytes} bytes of text; split it.")
                     await take(decoder.decode(piece))
                 code, said = await child.ended()
-                if sending.done():
-                    sending.result()  # it read less than all there is
+                if not code:
+                    await sending  # it has read the end, or what it took for the end
             finally:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
