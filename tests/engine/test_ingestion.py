@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -56,8 +55,8 @@ def few_parts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingestion, "_PARTS_AT_ONCE", 2)
 
 
-def a_worker(database: Database, catalog: ModelCatalog | None = None, **options: Any) -> TaskWorker:
-    worker = TaskWorker(database, Bus(), TaskSettings(**{"lease_ttl_s": 600, "drain_s": 0.0} | options))
+def a_worker(database: Database, catalog: ModelCatalog | None = None) -> TaskWorker:
+    worker = TaskWorker(database, Bus(), TaskSettings(lease_ttl_s=600, drain_s=0.0))
     archival = ArchivalMemory(database, catalog or Vectors(), SystemClock())
     worker.kinds[KIND] = Ingestion(database, archival, SystemClock(), LIMITS)
     return worker

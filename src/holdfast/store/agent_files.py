@@ -17,7 +17,7 @@ from holdfast.store.statements import in_array, insert_or_ignore
 from holdfast.store.transaction import Row, Transaction
 
 _BY_AGE_SORT = agent_files.c.created_us
-_COLUMNS: tuple[ColumnElement[Any], ...] = (
+_COLUMNS: list[ColumnElement[Any]] = [
     agent_files.c.id,
     agent_files.c.agent_id,
     agent_files.c.file_id,
@@ -32,7 +32,7 @@ _COLUMNS: tuple[ColumnElement[Any], ...] = (
     agent_files.c.last_line,
     agent_files.c.accessed_us,
     agent_files.c.created_us,
-)
+]
 _ALL = (
     select(*_COLUMNS)
     .join(files, files.c.id == agent_files.c.file_id)
