@@ -64,10 +64,11 @@ class InlineTools:
         self._files = attached or AttachedFiles(database, archival, clock)
 
     async def current_view(self, session: Session) -> tuple[list[Block], str]:
-        """The blocks and the files that the agent sees now."""
+        """The blocks and the files that the agent sees now. A first folder that it was given since is the next run's."""
 
         async def read(tx: Transaction) -> tuple[list[Block], str]:
-            return await blocks_in_view(tx, session.thread), await directories_in_view(tx, session.agent)
+            directories = await directories_in_view(tx, session.agent) if session.directories else ""
+            return await blocks_in_view(tx, session.thread), directories
 
         return await self._database.read(read)
 
