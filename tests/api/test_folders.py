@@ -541,6 +541,11 @@ class TestLists:
         after = await served.ok("GET", path, order="asc", after=made[1]["id"])
         assert [file["id"] for file in after] == [made[2]["id"], made[3]["id"]]
         assert "not found" in await served.refused(404, "GET", path, after=UNKNOWN_FILE)
+        agent = await attached(served, folder)
+        path = f"/v1/agents/{agent['id']}/files"
+        first, *rest = (await served.ok("GET", path, order="asc"))["files"]
+        await served.http.delete(f"/v1/folders/{folder['id']}/{first['file_id']}")
+        assert (await served.ok("GET", path, order="asc", after=first["id"]))["files"] == rest
 
     async def test_a_page_says_whether_there_are_more(self, served: Served) -> None:
         folder = await a_folder(served)

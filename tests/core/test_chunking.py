@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -55,3 +56,11 @@ def test_code_does_not_overlap() -> None:
 @pytest.mark.parametrize("text", ["", "   \n\n ", "\t"])
 def test_blank_text_has_no_chunks(text: str) -> None:
     assert chunks(text) == []
+
+
+@pytest.mark.parametrize("text", ["\n" * 200_000 + " x", " \n" * 100_000, "." * 200_000, "<" * 200_000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_text_is_cut_in_no_time(text: str, kind: Kind) -> None:
+    began = time.process_time()
+    chunks(text, kind, size=4_096)
+    assert time.process_time() - began < 5

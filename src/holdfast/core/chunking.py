@@ -16,10 +16,16 @@ _CHARS_PER_TOKEN: Final = 4
 _OVERLAP_TOKENS: Final = 50
 FEWEST_TOKENS, DEFAULT_TOKENS, MOST_TOKENS = 16, 300, 4_096
 
-# The best end comes first. Each is looked for in the second half of what may be taken.
-_PROSE: Final = (re.compile(r"\n\s*\n"), re.compile(r"[.!?…。！？][\"')\]]*\s"), re.compile(r"\n"), re.compile(r"\s"))
+# The best end comes first. Each is looked for in the second half of what may be taken. None of them looks at a character
+# more than a few times, whatever the text is.
+_PROSE: Final = (
+    re.compile(r"\n[^\S\n]*\n"),
+    re.compile(r"[.!?…。！？][\"')\]]*\s"),
+    re.compile(r"\n"),
+    re.compile(r"\s"),
+)
 _MARKDOWN: Final = (re.compile(r"\n(?=#{1,6}\s)"), *_PROSE)
-_CODE: Final = (re.compile(r"\n\s*\n(?=\S)"), re.compile(r"\n(?=\S)"), re.compile(r"\n"), re.compile(r"\s"))
+_CODE: Final = (re.compile(r"\n[^\S\n]*\n(?=\S)"), re.compile(r"\n(?=\S)"), re.compile(r"\n"), re.compile(r"\s"))
 _JSON: Final = (re.compile(r"\n"), re.compile(r"[,}\]]\s*"), re.compile(r"\s"))
 _ENDS: Final = {"markdown": _MARKDOWN, "code": _CODE, "json": _JSON}
 _OVERLAPPING: Final = frozenset({"text", "markdown", "html", "pdf", "docx"})

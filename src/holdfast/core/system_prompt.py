@@ -27,7 +27,8 @@ _STRUCTURE: Final = (
     "memory_blocks|value|description|metadata|warning|tool_usage_rules|memory_metadata|directories|directory|file|"
     "file_limits|base_instructions|available_skills|skill"
 )
-_STRUCTURAL_TAG = re.compile(rf"<(?=\s*/?\s*(?:{_STRUCTURE})\b)", re.IGNORECASE)
+# Written so that no space is looked at twice: a text may have as many as it likes.
+_STRUCTURAL_TAG = re.compile(rf"<(?=\s*(?:/\s*)?(?:{_STRUCTURE})\b)", re.IGNORECASE)
 
 
 class Sections(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +153,7 @@ def _memory_blocks(agent: Agent, blocks: Sequence[Block]) -> str:
 
 def _block(block: Block, numbered: bool) -> str:
     tag = _tag_name(block.label)
-    closing = re.compile(rf"<(?=\s*/?\s*{re.escape(tag)}\s*>)", re.IGNORECASE)
+    closing = re.compile(rf"<(?=\s*(?:/\s*)?{re.escape(tag)}\s*>)", re.IGNORECASE)
     value = closing.sub("&lt;", escape(block.value))
     lines = [f"<{tag}>", "<description>", closing.sub("&lt;", escape(block.description or "")), "</description>"]
     lines += ["<metadata>"]

@@ -64,7 +64,8 @@ class InlineTools:
         self._files = attached or AttachedFiles(database, archival, clock)
 
     async def current_view(self, session: Session) -> tuple[list[Block], str]:
-        """The blocks and the files that the agent sees now. A first folder that it was given since is the next run's."""
+        """The blocks and the files that the agent sees now. A first folder that it was given meanwhile is for its next
+        run, as tools are."""
 
         async def read(tx: Transaction) -> tuple[list[Block], str]:
             directories = await directories_in_view(tx, session.agent) if session.directories else ""

@@ -12,11 +12,10 @@ from sqlalchemy import BigInteger, ColumnElement, bindparam, delete, func, selec
 from holdfast import ids
 from holdfast.core.records import AgentFile
 from holdfast.store.file_tables import agent_files, files, folders
-from holdfast.store.paging import Ordering, Page, fetch_page
+from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_or_ignore
 from holdfast.store.transaction import Row, Transaction
 
-_BY_AGE_SORT = agent_files.c.created_us
 _COLUMNS: list[ColumnElement[Any]] = [
     agent_files.c.id,
     agent_files.c.agent_id,
@@ -62,6 +61,11 @@ _FILES_OF_FOLDER = (
 _REMOVE = delete(agent_files).where(
     agent_files.c.agent_id == bindparam("agent_id"),
     agent_files.c.file_id.in_(select(files.c.id).where(files.c.folder_id == bindparam("folder_id"))),
+)
+_REMOVE_FILE = (
+    delete(agent_files)
+    .where(agent_files.c.file_id == bindparam("file_id"))
+    .returning(agent_files.c.id, agent_files.c.agent_id, agent_files.c.created_us)
 )
 _SHOW = (
     update(agent_files)
@@ -118,14 +122,7 @@ async def list_files(tx: Transaction, agent_id: str, page: Page, is_open: bool |
     query = _ALL.where(agent_files.c.agent_id == agent_id)
     if is_open is not None:
         query = query.where(agent_files.c.is_open == is_open)
-    ordering = Ordering(
-        sort=_BY_AGE_SORT,
-        id=agent_files.c.id,
-        what="File",
-        scope=(agent_files.c.agent_id == agent_id,),
-        within=agent_id,
-    )
-    return [_record(row) for row in await fetch_page(tx, query, ordering, page)]
+    return [_record(row) for row in await fetch_page(tx, query, _by_age(agent_id), page)]
 
 
 async def add_folder(tx: Transaction, agent_id: str, folder_id: str, now_us: int) -> list[str]:
@@ -147,6 +144,12 @@ async def _add(tx: Transaction, pairs: Sequence[tuple[str, str]], now_us: int) -
 
 async def remove_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
     await tx.execute(_REMOVE, {"folder_id": folder_id, "agent_id": agent_id})
+
+
+async def remove_file(tx: Transaction, file_id: str) -> None:
+    """From every agent."""
+    for row in await tx.fetch_all(_REMOVE_FILE, {"file_id": file_id}):
+        await save_tombstone(tx, row, (_by_age(row["agent_id"]),))
 
 
 async def show(
@@ -185,6 +188,16 @@ async def open_files(tx: Transaction, agent_id: str) -> list[AgentFile]:
 async def close(tx: Transaction, agent_id: str, file_ids: Collection[str]) -> None:
     if file_ids:
         await tx.execute(_CLOSE, {"of_agent": agent_id, "ids": list(file_ids)})
+
+
+def _by_age(agent_id: str) -> Ordering:
+    return Ordering(
+        sort=agent_files.c.created_us,
+        id=agent_files.c.id,
+        what="File",
+        scope=(agent_files.c.agent_id == agent_id,),
+        within=agent_id,
+    )
 
 
 def _new(agent_id: str, file_id: str, now_us: int) -> dict[str, Any]:

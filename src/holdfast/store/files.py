@@ -13,8 +13,9 @@ from sqlalchemy import BigInteger, Delete, Integer, Table, bindparam, delete, se
 
 from holdfast.core.records import File
 from holdfast.errors import NotFound
+from holdfast.store import agent_files
 from holdfast.store.archive_tables import passages
-from holdfast.store.file_tables import agent_files, file_bytes, file_texts, files, folders
+from holdfast.store.file_tables import file_bytes, file_texts, files, folders
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_into, insert_or_ignore
 from holdfast.store.transaction import Parameters, Row, Transaction
@@ -47,7 +48,6 @@ _EMBEDDED = (
     .values(chunks_embedded=files.c.chunks_embedded + bindparam("more", type_=Integer()))
 )
 _MARK = update(files).where(files.c.id == bindparam("of_file")).values(deleted_us=bindparam("now_us"))
-_HIDE = delete(agent_files).where(agent_files.c.file_id == bindparam("file_id"))
 _MARKED = select(files.c.id).where(files.c.deleted_us.is_not(None))
 _OF_FOLDER = select(files.c.id).where(files.c.folder_id == bindparam("folder_id")).limit(1)
 _UNFINISHED = select(files.c.id).where(
@@ -208,7 +208,7 @@ async def mark_deleted(tx: Transaction, folder_id: str, file_id: str, now_us: in
     row: Any = {"id": file.id, "created_us": file.created_us}
     await save_tombstone(tx, row, (_by_age(folder_id),))
     await tx.execute(_MARK, {"of_file": file_id, "now_us": now_us})
-    await tx.execute(_HIDE, {"file_id": file_id})
+    await agent_files.remove_file(tx, file_id)
 
 
 async def marked_deleted(tx: Transaction) -> list[str]:

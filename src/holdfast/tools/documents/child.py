@@ -66,7 +66,7 @@ class Child:
         """Its return code, negative for a signal, and what it said on its way out."""
         stderr = self._process.stderr
         assert stderr is not None
-        said = (await stderr.read(READ_BYTES)).decode(errors="replace")
+        said = (await stderr.read(READ_BYTES)).decode(errors="replace").replace("\x00", "")  # which nobody can store
         return await self._process.wait(), said.strip()
 
     def kill(self) -> None:
