@@ -16,8 +16,8 @@ _CHARS_PER_TOKEN: Final = 4
 _OVERLAP_TOKENS: Final = 50
 FEWEST_TOKENS, DEFAULT_TOKENS, MOST_TOKENS = 16, 300, 4_096
 
-# The best end comes first. Each is looked for in the second half of what may be taken. None of them looks at a character
-# more than a few times, whatever the text is.
+# The best end comes first. Each is looked for in the second half of what may be taken. None of them looks at the same
+# place more than a few times, whatever the text is.
 _PROSE: Final = (
     re.compile(r"\n[^\S\n]*\n"),
     re.compile(r"[.!?…。！？][\"')\]]*\s"),
