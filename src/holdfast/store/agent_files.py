@@ -137,7 +137,7 @@ async def add_file(tx: Transaction, agent_ids: Sequence[str], file_id: str, now_
 
 
 async def _add(tx: Transaction, pairs: Sequence[tuple[str, str]], now_us: int) -> None:
-    rows = [_new(agent_id, file_id, now_us) for agent_id, file_id in pairs]
+    rows = [_new(agent_id, file_id, now_us + place) for place, (agent_id, file_id) in enumerate(pairs)]
     if rows:
         await tx.execute_many(_ADD, rows)
 
