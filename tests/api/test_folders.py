@@ -178,8 +178,8 @@ class TestUploading:
             ("a.md", b"# One\n\ntwo\r\nthree", "# One\n\ntwo\nthree"),
             (
                 "a.html",
-                b"<head><title>x</title></head><p>One <b>two</b></p><script>no</script><p>three",
-                "One two\n\nthree\n",
+                b"<head><title>x</title><body><p>One <b>two</b></p><script>no</script><p>three",
+                "x\n\nOne two\n\nthree\n",
             ),
             ("a.docx", word_document("One", "two &amp; three"), "One\ntwo & three\n"),
             ("a.json", b'{"a": [1]}', '{"a": [1]}'),

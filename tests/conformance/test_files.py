@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from letta_client import AsyncLetta
+import pytest
+from letta_client import APIStatusError, AsyncLetta
 
 from tests.serving import ServerProcess
 
@@ -24,6 +25,18 @@ def test_the_program_of_the_page_on_files_runs_as_it_stands(server: ServerProces
     ran = subprocess.run([sys.executable, "-c", there], capture_output=True, text=True, check=False)
     expected = "handbook/office.md True 1: # Hours\n2: \n3: The office closes at six.\n"
     assert (ran.returncode, ran.stdout) == (0, expected), ran.stderr
+
+
+async def test_a_large_file_that_is_refused_at_once_is_refused_in_words(client: AsyncLetta) -> None:
+    """The answer is given while the file is still coming in."""
+    folder = await client.folders.create(name="refusals")
+    with pytest.raises(APIStatusError) as refused:
+        await client.folders.files.upload(folder.id, file=("a.exe", b"x" * 20_000_000, "application/x-msdownload"))
+    assert (refused.value.status_code, "a.exe" in str(refused.value.body)) == (415, True)
+    with pytest.raises(APIStatusError) as refused:
+        await client.folders.files.upload(folder.id, file=("a.txt", b"x" * 60_000_000))
+    assert (refused.value.status_code, "HOLDFAST_MAX_FILE_BYTES" in str(refused.value.body)) == (413, True)
+    await client.folders.delete(folder.id)
 
 
 async def test_an_agent_opens_a_file_and_its_next_step_sees_it(client: AsyncLetta, make_agent: MakeAgent) -> None:

@@ -20,6 +20,7 @@ _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _UPLOADS: Final = "/upload"  # the end of the paths that take files, which have a limit of their own
+_MOST_THROWN_AWAY: Final = 1 << 30  # bytes of a file that is refused
 FORM_BYTES: Final = 64 * 1024  # of a form, beside the file in it
 MAX_QUERY_FIELDS: Final = 1_000
 # Of one body. Each costs a microsecond or two of the event loop, whatever it says; text may be as long as the body.
@@ -223,8 +224,15 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
+def _may_finish(scope: Scope) -> bool:
+    """A file that is too large by as much as people mistake is taken and thrown away: whoever is cut off in the middle
+    of sending does not get to read why."""
+    length, _ = _body_headers(scope)
+    return scope["path"].endswith(_UPLOADS) and length is not None and length <= _MOST_THROWN_AWAY
+
+
 async def _refuse(error: RequestError, scope: Scope, receive: Receive, send: Send) -> None:
     answer = request_error_answer(error)
-    if isinstance(error, TooLarge):
+    if isinstance(error, TooLarge) and not _may_finish(scope):
         answer.headers["connection"] = "close"  # the rest of the body is not worth reading
     await answer(scope, receive, send)

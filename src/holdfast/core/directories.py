@@ -17,7 +17,7 @@ from holdfast.core.system_prompt import attribute, escape
 # (context window up to, files open, characters of each): what an agent gets that sets neither.
 _LIMITS: Final = ((8_000, 3, 5_000), (32_000, 5, 15_000), (128_000, 10, 25_000), (200_000, 10, 40_000))
 _LIMITS_BEYOND: Final = (15, 40_000)
-MOST_LISTED: Final = 1_000  # files of a folder; a list of more would fill the window
+MOST_LISTED: Final = 1_000  # files of an agent; a list of more would fill the window
 
 
 class FileLimits(msgspec.Struct, frozen=True):

@@ -23,43 +23,12 @@ from holdfast.tools.sandbox import landlock, linux
 
 _LARGEST_XML: Final = 256 << 20  # bytes of a Word document's text, unpacked
 _WORD: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-_HIDDEN: Final = frozenset({"script", "style", "template", "noscript", "svg", "head"})
+_HIDDEN: Final = frozenset({"script", "style", "template", "noscript", "svg"})
 _BREAKING: Final = frozenset(
-    [
-        "address",
-        "article",
-        "aside",
-        "blockquote",
-        "br",
-        "dd",
-        "details",
-        "div",
-        "dl",
-        "dt",
-        "fieldset",
-        "figure",
-        "footer",
-        "form",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "header",
-        "hr",
-        "li",
-        "main",
-        "nav",
-        "ol",
-        "p",
-        "pre",
-        "section",
-        "table",
-        "title",
-        "tr",
-        "ul",
-    ]
+    """
+    address article aside blockquote br dd details div dl dt fieldset figure footer form h1 h2 h3 h4 h5 h6 header hr li
+    main nav ol p pre section table title tr ul
+    """.split()  # noqa: SIM905 - a list of one word per line would fill a screen
 )
 
 
