@@ -25,8 +25,7 @@ from holdfast.wire.folders import FolderCreate
 
 MEGABYTES: Final = 4
 AT_ONCE: Final = 200
-GOAL_SHARE: Final = 40  # percent of the floor's pace
-GOAL: Final = 1.0  # MB/s
+GOAL_SHARE: Final = 0.4  # of the floor's pace
 
 
 async def files(data_dir: Path) -> list[Row]:
@@ -34,8 +33,8 @@ async def files(data_dir: Path) -> list[Row]:
     floor = _floor(data_dir / "floor.db", text)
     pace = await _ingestion(data_dir / "holdfast", text)
     return [
-        at_least(f"ingestion of {MEGABYTES} MB of text", pace, "MB/s", GOAL),
-        at_least(f"of the floor's {floor:.2f} MB/s", 100 * pace / floor, "%", GOAL_SHARE),
+        at_least(f"ingestion of {MEGABYTES} MB of text", pace, "MB/s", round(GOAL_SHARE * floor, 2)),
+        at_least("its floor: plain SQLite in the same run", floor, "MB/s", 0),
     ]
 
 
