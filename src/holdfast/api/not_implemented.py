@@ -40,9 +40,6 @@ REFUSED: Final = {
 # Families, and their operations below them: the methods, then the path. `hosted`: only the hosted service had them.
 # `dropped`: the old server had them, and this one will not.
 _TABLE: Final = """\
-Agent files
-  GET POST /v1/agents/{agent_id}/export
-  POST /v1/agents/import
 Identities
   PATCH /v1/agents/{agent_id}/identities/attach/{identity_id}
   PATCH /v1/agents/{agent_id}/identities/detach/{identity_id}

@@ -21,6 +21,7 @@ from holdfast.api.not_implemented import unbuilt_routes
 from holdfast.api.routes import (
     agent_archives,
     agent_blocks,
+    agent_files,
     agent_folders,
     agent_history,
     agent_tools,
@@ -56,6 +57,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     metrics.router,
     docs.router,
     agents.router,
+    agent_files.router,
     agent_blocks.router,
     agent_tools.router,
     blocks.router,

@@ -28,7 +28,7 @@ AT_ONCE: Final = 200
 GOAL_SHARE: Final = 0.4  # of the floor's pace
 
 
-async def files(data_dir: Path) -> list[Row]:
+async def ingestion(data_dir: Path) -> list[Row]:
     text = _text()
     floor = _floor(data_dir / "floor.db", text)
     pace = await _ingestion(data_dir / "holdfast", text)
