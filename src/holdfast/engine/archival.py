@@ -200,8 +200,8 @@ class ArchivalMemory:
         return asyncio.get_running_loop().time() + batches * self._embedding_timeout_s
 
     async def prepared(self, archive: Archive, new: Sequence[NewPassage], *, embed: bool = True) -> PassageWrite:
-        """To be given to `commit`, or stored with an archive that is new itself. Without `embed` the model is not asked:
-        the passages wait for their vectors."""
+        """To be given to `commit`, or stored with an archive that is new itself. Without `embed` the model is not
+        asked: the passages wait for their vectors."""
         for one in new:
             self._check_length(one.text)
         now_us = self._clock.now_us()
