@@ -38,6 +38,7 @@ def session_of(event: RunStarted | None = None, *answers: Message, given: RunSpe
         state=apply(NEW, event or started(given)),
         window=[system, asked, *answers],
         blocks=[],
+        directories="",
         system_digest=None,
         journalled=1,
         next_position=2,

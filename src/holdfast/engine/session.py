@@ -47,6 +47,7 @@ class Session:
         self.state = loaded.state
         self.window = loaded.window
         self.blocks: list[Block] = loaded.blocks
+        self.directories = loaded.directories
         self.system_digest = loaded.system_digest
         self.journalled = loaded.journalled
         self.stream = stream

@@ -25,6 +25,7 @@ from holdfast.core.records import PARENT, PARENT_WAITS, Agent, Block, Run, Step,
 from holdfast.core.run import NEW, CallModel, apply, plan
 from holdfast.core.spec import RunSpec
 from holdfast.engine.clock import Clock
+from holdfast.engine.file_views import directories_in_view
 from holdfast.engine.run_loading import LoadedRun, blocks_in_view
 from holdfast.engine.shared_spec import SharedParts, own_part
 from holdfast.engine.step_metrics import pending_step
@@ -90,6 +91,7 @@ class AcceptContext(msgspec.Struct, frozen=True):
     blocks: list[Block]
     window: list[Message]
     end: int  # where the thread's history ended then
+    directories: str
     system_digest: str | None
     active: Run | None
     repeated: Run | None
@@ -286,6 +288,7 @@ def _loaded(accepting: _Plan, context: AcceptContext, started: RunStarted) -> Lo
         journalled=1,
         window=[*context.window, *accepting.rows],
         blocks=context.blocks,
+        directories=context.directories,
         system_digest=context.system_digest,
         next_position=_places(accepting)[0][-1] + 1,
         step=_first_step(accepting, started),
@@ -314,13 +317,15 @@ async def load_accept_context(
     if parsed.decisions and hold is None:
         decided = await holds.recently_decided(tx, thread.id)
         answered = next((row for row in decided if answers_same_calls(row.hold, parsed.decisions)), None)
+    agent = await agents.get(tx, thread.agent_id)
     return AcceptContext(
-        agent=await agents.get(tx, thread.agent_id),
+        agent=agent,
         thread=thread,
         tools=await tools.of_agent(tx, thread.agent_id),
         blocks=await blocks_in_view(tx, thread) if claims else [],
         window=await threads.window(tx, thread.id) if window is None else window,
         end=standing.end,
+        directories=await directories_in_view(tx, agent) if standing.has_folders else "",
         system_digest=standing.system_digest,
         active=await runs.active_of_thread(tx, thread.id) if standing.is_busy else None,
         repeated=repeated,
