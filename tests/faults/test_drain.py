@@ -14,7 +14,7 @@ from tests.served import served
 
 from . import fleet
 from .listening import sending
-from .load import Tally
+from .tally import Tally
 
 SLOW = "Hello [[no_reasoning]] [[tokens:60]] [[delay:0.02]]"
 TOO_SLOW = "Hello [[no_reasoning]] [[tokens:200]] [[delay:0.04]]"  # to be over before the server is
