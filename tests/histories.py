@@ -103,6 +103,12 @@ class Listed(Record, frozen=True, kw_only=True):
     run_ids: tuple[str, ...]
 
 
+class Lost(Record, frozen=True, kw_only=True):
+    """A request was not answered, or its answer broke off: nobody was there, or not for long enough."""
+
+    why: str
+
+
 class Cancelled(Record, frozen=True, kw_only=True):
     """What the answer to a cancel said of a run."""
 

@@ -99,12 +99,17 @@ class ServerProcess:
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
-    def stop(self, within_s: float = STOP_S) -> None:
-        if self._process is None or self._process.poll() is not None:
-            return
+    def terminate(self) -> None:
+        """SIGTERM, without waiting for it to end."""
+        assert self._process is not None
         self.may_be_dead = True
         self._process.send_signal(signal.SIGTERM)
         self._process.send_signal(signal.SIGCONT)  # a stopped process would hear nothing
+
+    def stop(self, within_s: float = STOP_S) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self.terminate()
         try:
             self._process.wait(within_s)
             watchdog.forget(self._process.pid)

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from tests.histories import Answered, Attached, Cancelled, Listed, Looked, Record, Sent, Shown
+from tests.histories import Answered, Attached, Cancelled, Listed, Looked, Lost, Record, Sent, Shown
 
 from .tally import Tally
 
@@ -44,13 +44,16 @@ class Line:
     def anywhere(self) -> str:
         return self._any.choice(self._urls)
 
+    def lost(self, error: httpx.TransportError) -> None:
+        self.history.append(Lost(at_s=time.monotonic(), why=repr(error)))
+
     async def ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
         """Repeated until a server is there and does not say: later."""
         while True:
             try:
                 answer = await self.http.request(method, self.anywhere() + path, json=body)
-            except httpx.TransportError:
-                pass
+            except httpx.TransportError as error:
+                self.lost(error)
             else:
                 if answer.status_code != 503:
                     return answer
@@ -79,6 +82,7 @@ class Line:
             else:
                 raise CutOff
         except httpx.TransportError as error:
+            self.lost(error)
             raise CutOff from error
         if not ended:
             raise CutOff
@@ -113,6 +117,7 @@ class Reader:
                 assert answer.status_code == 200, await answer.aread()
                 await self.read(answer)
         except httpx.TransportError as error:
+            self._line.lost(error)
             raise CutOff from error
 
     async def read_to_end(self) -> None:
@@ -263,6 +268,7 @@ class Client:
                 self._answered(otid, 200)
                 yield answer
         except httpx.TransportError as error:
+            self._line.lost(error)
             raise CutOff from error
 
     async def _until_accepted(self, otid: str, path: str, body: dict[str, Any]) -> httpx.Response:
@@ -271,7 +277,8 @@ class Client:
             self._sent(otid, body)
             try:
                 answer = await self._line.http.post(self._line.anywhere() + path, json=body)
-            except httpx.TransportError:
+            except httpx.TransportError as error:
+                self._line.lost(error)
                 await asyncio.sleep(WHILE_AWAY_S)
                 continue
             if answer.status_code not in (409, 503):
@@ -307,7 +314,8 @@ class Client:
             self._sent(otid, body, tuple(call_ids))
             try:
                 answer = await self._line.http.post(self._line.anywhere() + self._messages, json=body)
-            except httpx.TransportError:
+            except httpx.TransportError as error:
+                self._line.lost(error)
                 await asyncio.sleep(WHILE_AWAY_S)
                 continue
             self._answered(otid, answer.status_code, _run_id_in(answer.text) if answer.status_code == 200 else None)

@@ -277,7 +277,7 @@ async def read_again(url: str, run_ids: Sequence[str], history: list[Record]) ->
         for run_id in run_ids:
             whole = Reader(line, f"{REPLAY}{run_id}", run_id)
             await whole.attach()
-            await Reader(line, f"{run_id} from its middle", run_id, whole.after // 2).attach()
+            await Reader(line, f"{run_id} from its middle", run_id, max(0, whole.after // 2 - 1)).attach()
 
 
 async def check_replays(url: str, run_ids: Sequence[str]) -> None:

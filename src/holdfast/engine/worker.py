@@ -102,6 +102,7 @@ class Worker:
         self._taking = asyncio.Lock()  # two at once would claim the same run twice
         self._sweep_due = asyncio.Event()
         self._draining = False
+        self._leaving = False
         self._skewed = False
         self.counts = RunCounts()
         self.on_end: Callable[[Run], None] = _nothing  # called when a run has stopped here, whatever stopped it
@@ -290,6 +291,15 @@ class Worker:
     @property
     def draining(self) -> bool:
         return self._draining
+
+    @property
+    def leaving(self) -> bool:
+        """Whoever can choose should send to others from now on."""
+        return self._leaving or self._draining
+
+    def announce_drain(self) -> None:
+        """It will be drained soon. Until then everything is done as before."""
+        self._leaving = True
 
     async def drain(self) -> None:
         """Lets runs finish for a while, then hands over what is left: nothing is written, the leases are released."""

@@ -134,7 +134,6 @@ class SendMessage:
         self._known_specs: set[str] = set()  # hashes of specs that were stored when last used
 
     async def __call__(self, sending: SendRequest) -> Accepted:
-        self._worker.refuse_if_draining()
         deadline = asyncio.get_running_loop().time() + sending.wait_s
         if sending.wait_s <= 0:
             return await self._try_until(sending, deadline)
@@ -143,6 +142,7 @@ class SendMessage:
 
     async def _try_until(self, sending: SendRequest, deadline: float) -> Accepted:
         while True:
+            self._worker.refuse_if_draining()  # also whoever has waited until then
             context = await self._load_context(sending)
             if context.repeated is not None:
                 return Accepted(context.repeated, None, context.agent)
