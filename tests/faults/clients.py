@@ -128,6 +128,11 @@ class Reader:
                 await asyncio.sleep(WHILE_AWAY_S)
 
 
+def before_middle(last: int) -> int:
+    """After which number a reader can begin, so that it sees the end of a stream, also of the shortest."""
+    return max(0, last // 2 - 1)
+
+
 class Client:
     """One agent's user. Its choices follow from its seed."""
 
@@ -248,9 +253,10 @@ class Client:
             await second
 
     async def _read_too(self, first: Reader) -> None:
-        """It comes a moment later, and begins where it likes."""
-        after = self._chance.choice((0, 0, 5))
+        """It comes a moment later, and begins at the beginning or in the middle of what there is."""
+        from_middle = self._chance.random() < 0.5
         await first.begun.wait()
+        after = before_middle(first.after) if from_middle else 0
         await Reader(self._line, f"{first.name}, second reader", first.run_id, after).read_to_end()
 
     @asynccontextmanager

@@ -22,7 +22,7 @@ from tests.histories import REPLAY, Record
 from tests.invariants import Snapshot, assert_invariants
 from tests.serving import ServerProcess, WorkerProcess
 
-from .clients import Client, Line, Reader
+from .clients import Client, Line, Reader, before_middle
 from .tally import TALLY, Tally
 
 SETTLE_S = 90.0
@@ -277,7 +277,7 @@ async def read_again(url: str, run_ids: Sequence[str], history: list[Record]) ->
         for run_id in run_ids:
             whole = Reader(line, f"{REPLAY}{run_id}", run_id)
             await whole.attach()
-            await Reader(line, f"{run_id} from its middle", run_id, max(0, whole.after // 2 - 1)).attach()
+            await Reader(line, f"{run_id} from its middle", run_id, before_middle(whole.after)).attach()
 
 
 async def check_replays(url: str, run_ids: Sequence[str]) -> None:
