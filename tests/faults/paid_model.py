@@ -24,6 +24,9 @@ class PaidModel:
         """`call`: a tool's name, and arguments as JSON."""
         self._call = call
         self.asked = 0
+        self.asking = asyncio.Event()  # somebody has asked
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.answering = asyncio.Event()  # somebody has been told the beginning
         self.let_go = asyncio.Event()
         self._port = 0
@@ -60,6 +63,8 @@ class PaidModel:
 
     async def _reply(self, writer: asyncio.StreamWriter, *, calls: bool) -> None:
         self.asked += 1
+        self.asking.set()
+        await self.may_answer.wait()
         first, last = REPLY[:10], REPLY[10:]
         writer.write(_HEAD.encode() + _chunk(content=first))
         await writer.drain()
