@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 LOOK_EVERY_S = 0.1
-_READY = b"GET /v1/ready/ HTTP/1.1\r\nhost: balancer\r\nconnection: close\r\n\r\n"
+_READY = b"GET /v1/ready/ HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
 _ANSWER_WITHIN_S = 2.0
 
 
@@ -64,9 +64,11 @@ class Balancer:
             self.failed.append(f"port {port}, which was ready, refused a connection: {error}")
             writer.close()
             return
-        asked, answered = await asyncio.gather(_carry(reader, behind_writer), _carry(behind_reader, writer))
-        if asked and not answered:
+        asking = asyncio.create_task(_carry(reader, behind_writer))
+        answered = await _carry(behind_reader, writer)
+        if not answered and not reader.at_eof():  # which would mean that the client had left
             self.failed.append(f"port {port} closed a connection without an answer")
+        await asking
 
 
 async def _is_ready(port: int) -> bool:

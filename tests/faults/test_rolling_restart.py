@@ -20,6 +20,7 @@ from .fleet import Fleet
 from .tally import Tally
 
 CLIENTS = 3
+UNREADY_S = 3.0  # longer than the balancer takes to notice, also on a busy machine
 DRAIN_S = 4.0  # longer than what clients wait for takes, shorter than the long run
 LONG = "Hello [[no_reasoning]] [[tokens:300]] [[delay:0.05]]"
 
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.timeout(240)
 
 @asynccontextmanager
 async def balanced(directory: Path, url: str) -> AsyncGenerator[tuple[Fleet, Balancer]]:
-    settings = {"HOLDFAST_UNREADY_S": "1", "HOLDFAST_DRAIN_S": str(DRAIN_S)}
+    settings = {"HOLDFAST_UNREADY_S": str(UNREADY_S), "HOLDFAST_DRAIN_S": str(DRAIN_S)}
     async with fleet.running(directory, url, 2, **settings) as servers:
         balancer = Balancer(servers.urls, random.Random(1))
         async with balancer.listening():

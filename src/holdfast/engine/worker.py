@@ -149,7 +149,10 @@ class Worker:
         stream.lease_held(claimed_s + self._settings.lease_ttl_s)
         session = Session(loaded, stream, self._clock, stored)
         session.history_builder = self.windows.history_builder_of(run.thread_id)
-        session.mark_abandoned(unstored_replies)
+        if owner_died:
+            session.mark_predecessors_abandoned(unstored_replies)
+        else:
+            session.mark_abandoned(unstored_replies)
         owned = _Owned(run.id, run.background, run.lease)
         self._replace(self._owned.get(run.id), owned)
         if run.cancel_asked_us is not None:
