@@ -33,7 +33,7 @@ from .fleet import Fleet
 from .link import Link, links_to
 from .tally import Tally
 
-ROUND_S = 15.0
+ROUND_S = 20.0
 ROUND_AT_MOST_S = 300.0
 CLIENTS = 4
 ENVIRONMENT = {"HOLDFAST_LEASE_TTL_S": "2", "HOLDFAST_DRAIN_S": "1", "HOLDFAST_MODEL_RETRY_S": "0.05"}
