@@ -9,9 +9,13 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 from urllib.parse import urlsplit
 
+from .link import finished, keep
+
 LOOK_EVERY_S = 0.1
+FALL = 4  # so often in a row a server must not be ready before it is sent nothing: one that is busy may miss a look
 _READY = b"GET /v1/ready/ HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
 _ANSWER_WITHIN_S = 2.0
 
@@ -22,6 +26,8 @@ class Balancer:
         self._chance = chance
         self._ready: set[int] = set()
         self._changed = asyncio.Condition()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[Any]] = set()
         self.url = ""
         self.failed: list[str] = []  # connections that got nothing
 
@@ -36,6 +42,10 @@ class Balancer:
             finally:
                 for task in looking:
                     task.cancel()
+                await asyncio.wait(looking)
+                for writer in self._writers:
+                    writer.transport.abort()
+                await finished(self._serving)
 
     async def until_ready(self, *numbers: int) -> None:
         """Those of the servers."""
@@ -44,8 +54,10 @@ class Balancer:
             await self._changed.wait_for(lambda: wanted <= self._ready)
 
     async def _keep_looking(self, port: int) -> None:
+        missed = 0
         while True:
-            is_ready = await _is_ready(port)
+            missed = 0 if await _is_ready(port) else missed + 1
+            is_ready = missed == 0 or (missed < FALL and port in self._ready)
             if is_ready != (port in self._ready):
                 (self._ready.add if is_ready else self._ready.discard)(port)
                 async with self._changed:
@@ -53,6 +65,7 @@ class Balancer:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        keep(self._serving)
         if not self._ready:
             self.failed.append("no server was ready")
             writer.close()
@@ -64,20 +77,24 @@ class Balancer:
             self.failed.append(f"port {port}, which was ready, refused a connection: {error}")
             writer.close()
             return
+        self._writers |= {writer, behind_writer}
         asking = asyncio.create_task(_carry(reader, behind_writer))
         answered = await _carry(behind_reader, writer)
         if not answered and not reader.at_eof():  # which would mean that the client had left
             self.failed.append(f"port {port} closed a connection without an answer")
         await asking
+        self._writers -= {writer, behind_writer}
 
 
 async def _is_ready(port: int) -> bool:
     try:
         async with asyncio.timeout(_ANSWER_WITHIN_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(_READY)
-            line = await reader.readline()
-            writer.close()
+            try:
+                writer.write(_READY)
+                line = await reader.readline()
+            finally:
+                writer.close()
             return line.split()[1:2] == [b"200"]
     except (OSError, TimeoutError):
         return False

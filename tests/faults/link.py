@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 
@@ -21,6 +22,7 @@ class Link:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[Any]] = set()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -32,7 +34,9 @@ class Link:
             try:
                 yield
             finally:
+                self._flowing.set()
                 self.cut()
+                await finished(self._serving)
 
     def cut(self) -> int:
         """Every connection, without a word. How many there were."""
@@ -51,6 +55,7 @@ class Link:
             self._flowing.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        keep(self._serving)
         self._writers.add(writer)
         try:
             behind_reader, behind_writer = await asyncio.open_unix_connection(self._path)
@@ -74,6 +79,20 @@ class Link:
     def _close(self, writer: asyncio.StreamWriter) -> None:
         self._writers.discard(writer)
         writer.close()
+
+
+def keep(serving: set[asyncio.Task[Any]]) -> None:
+    """Remembers the task that runs now for as long as it does."""
+    task = asyncio.current_task()
+    assert task is not None
+    serving.add(task)
+    task.add_done_callback(serving.discard)
+
+
+async def finished(serving: set[asyncio.Task[Any]]) -> None:
+    """Their connections are gone. A loop that is closed before they have noticed complains."""
+    if serving:
+        await asyncio.wait(serving)
 
 
 @asynccontextmanager
