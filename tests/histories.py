@@ -82,8 +82,8 @@ class Shown(Record, frozen=True, kw_only=True):
     @property
     def void_ids(self) -> list[str]:
         """The messages that it declares void, if it is such an event."""
-        data = self.event.get("event_data")
-        return list(data.get("abandoned_message_ids", ())) if isinstance(data, dict) else []
+        data: dict[str, Any] = self.event.get("event_data") or {}
+        return list(data.get("abandoned_message_ids", ()))
 
 
 class Looked(Record, frozen=True, kw_only=True):

@@ -203,7 +203,7 @@ class Client:
     async def _block(self, text: str) -> None:
         otid, body = self._new(text)
         answer = await self._until_accepted(otid, self._messages, body)
-        told = answer.json() if answer.status_code == 200 else {}
+        told: dict[str, Any] = answer.json() if answer.status_code == 200 else {}
         self._answered(
             otid, answer.status_code, _run_id_in(answer.text), told.get("stop_reason", {}).get("stop_reason")
         )

@@ -109,14 +109,15 @@ def plan(
 def _draw_roles(chance: random.Random, count: int) -> tuple[Role, ...]:
     """At least one serves; what nobody waits for is driven by somebody. From three on there is one of each."""
     if count < len(ROLES):
-        return chance.choice((("serve",) * count, ROLES[-count:] if count > 1 else ("serve",)))
+        apart = count > 1 and chance.random() < 0.5
+        return ROLES[-count:] if apart else ROLES[:1] * count
     return (*ROLES, *(chance.choice(ROLES) for _ in range(count - len(ROLES))))
 
 
 def _draw_lane(
     chance: random.Random, lane: str, left_out: set[Kind], servers: int, seconds: float
 ) -> tuple[Disturbance, ...]:
-    kinds = [kind for kind in LANES[lane] if kind not in left_out]
+    kinds: list[Kind] = [kind for kind in LANES[lane] if kind not in left_out]
     drawn: list[Disturbance] = []
     while kinds and sum(each.takes_s for each in drawn) < seconds:
         drawn.append(_draw(chance, chance.choice(kinds), chance.choice(PAUSES_S[lane]), servers))

@@ -42,6 +42,7 @@ class Fleet:
         size: int = 1,
         own: Sequence[Mapping[str, str]] = (),
         roles: Sequence[Role] = (),
+        /,
         **environment: str,
     ) -> None:
         """Without an address: one server on SQLite, in its data directory. `own`: variables of single processes;
@@ -110,6 +111,7 @@ async def running(
     size: int = 1,
     own: Sequence[Mapping[str, str]] = (),
     roles: Sequence[Role] = (),
+    /,
     **environment: str,
 ) -> AsyncGenerator[Fleet]:
     fleet = Fleet(directory, database_url, size, own, roles, **environment)
