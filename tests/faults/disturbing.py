@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -175,14 +176,18 @@ class Disturber:
             "clock": self._jump,
         }
 
-    async def make_all(self, lanes: Sequence[Sequence[Disturbance]]) -> None:
+    async def make_all(self, lanes: Sequence[Sequence[Disturbance]], at_most_s: float) -> None:
+        """None begins after that: a busy machine takes longer for each."""
+        end = time.monotonic() + at_most_s
         async with asyncio.TaskGroup() as group:
             for lane in lanes:
-                group.create_task(self._make_lane(lane))
+                group.create_task(self._make_lane(lane, end))
 
-    async def _make_lane(self, lane: Sequence[Disturbance]) -> None:
+    async def _make_lane(self, lane: Sequence[Disturbance], end: float) -> None:
         for disturbance in lane:
             await asyncio.sleep(disturbance.after_s)  # when it comes is what is being tried
+            if time.monotonic() > end:
+                return
             self.made[disturbance.kind] += await self._making[disturbance.kind](disturbance)
 
     async def _kill(self, it: Disturbance) -> bool:

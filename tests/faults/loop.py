@@ -34,6 +34,7 @@ from .link import Link, links_to
 from .tally import Tally
 
 ROUND_S = 20.0
+DISTURBED_AT_MOST_S = 40.0
 ROUND_AT_MOST_S = 300.0
 CLIENTS = 4
 ENVIRONMENT = {"HOLDFAST_LEASE_TTL_S": "2", "HOLDFAST_DRAIN_S": "1", "HOLDFAST_MODEL_RETRY_S": "0.05"}
@@ -119,7 +120,7 @@ async def _disturbed(
     disturber = Disturber(servers, server, wrong, links, agent_id)
     async with tally.listening():
         async with fleet.busy_clients(servers, tally, plan.seed, CLIENTS, excused) as clients:
-            await disturber.make_all(plan.lanes)
+            await disturber.make_all(plan.lanes, DISTURBED_AT_MOST_S)
         await fleet.check_all(servers, clients, tally, excused, clocks_agree=not wrong)
     say(f"  {fleet.told(clients, tally)}")
     return disturber.made
