@@ -25,77 +25,8 @@ class Case:
 
     def __init__(self) -> None:
         self.clocks_agree = True
-        self.stored = Snapshot(
-            runs={
-                SPOKEN: run(SPOKEN, 10, 20, background=True),
-                ASKING: run(ASKING, 30, 40, "requires_approval"),
-                DECIDED: run(DECIDED, 50, 60),
-                STOPPED: run(STOPPED, 70, 80, "cancelled", background=True),
-            },
-            messages={
-                row.id: row
-                for row in (
-                    message("message-1", "user", SPOKEN, Text("Hello"), otid="otid-1"),
-                    message("message-2", "assistant", SPOKEN, Text("Good day.")),
-                    message("message-3", "user", ASKING, Text("Do it"), otid="otid-2"),
-                    message("message-4", "approval", ASKING, ToolCall("call-1", "ask", "{}")),
-                    message("message-5", "approval", DECIDED, Approve("call-1"), otid="otid-3"),
-                    message("message-6", "tool", DECIDED, ToolReturn("call-1", "ask", "success", "done")),
-                    message("message-7", "user", STOPPED, Text("Go on"), otid="otid-4"),
-                )
-            },
-            threads={},
-            journals={},
-            states={},
-            unreadable={},
-            holds={
-                ASKING: HoldRow(
-                    run_id=ASKING,
-                    thread_id=THREAD,
-                    agent_id=THREAD,
-                    request_id="message-4",
-                    hold=Hold("message-4", "step-1", (HeldCall(ToolCall("call-1", "ask", "{}"), asks=True),)),
-                    asked_us=40,
-                    decided_us=50,
-                    decided_by_run=DECIDED,
-                )
-            },
-            frames={},
-            steps={},
-        )
-        self.history: list[Record] = [
-            Sent(at_s=1.0, otid="otid-1", thread_id=THREAD, text="Hello"),
-            Sent(at_s=1.1, otid="otid-1", thread_id=THREAD, text="Hello"),
-            Answered(at_s=1.2, otid="otid-1", status=200, run_id=SPOKEN),
-            Attached(at_s=1.1, reader="first"),
-            shown(1.3, "first", 1, text("message-void", "Go")),
-            shown(1.4, "first", 2, text("message-void", "od")),
-            Attached(at_s=1.5, reader="first", after=2),
-            Looked(asked_s=1.5, at_s=1.55, run_id=SPOKEN, status="running"),
-            shown(1.6, "first", 2**20 + 2, void("message-void")),
-            shown(1.7, "first", 2**20 + 3, text("message-2", "Good ")),
-            Attached(at_s=1.7, reader="second", after=2**20 + 3),
-            *(shown(1.8, reader, 2**20 + 4, text("message-2", "day.")) for reader in ("first", "second")),
-            *(shown(1.9, reader, 2**20 + 5, stop("end_turn")) for reader in ("first", "second")),
-            Attached(at_s=3.0, reader=f"{REPLAY}{SPOKEN}"),
-            shown(3.1, f"{REPLAY}{SPOKEN}", 2**20 + 2, void("message-void")),
-            shown(3.1, f"{REPLAY}{SPOKEN}", 2**20 + 3, text("message-2", "Good ")),
-            shown(3.1, f"{REPLAY}{SPOKEN}", 2**20 + 4, text("message-2", "day.")),
-            shown(3.1, f"{REPLAY}{SPOKEN}", 2**20 + 5, stop("end_turn")),
-            Looked(asked_s=3.2, at_s=3.3, run_id=SPOKEN, status="completed", stop_reason="end_turn"),
-            Sent(at_s=4.0, otid="otid-2", thread_id=THREAD, text="Do it"),
-            Answered(at_s=4.1, otid="otid-2", status=200, run_id=ASKING, stop_reason="requires_approval"),
-            Sent(at_s=5.0, otid="otid-3", thread_id=THREAD, decides=("call-1",)),
-            Sent(at_s=5.0, otid="otid-rival", thread_id=THREAD, decides=("call-1",)),
-            Effect(at_s=5.1, call_id="call-1", key="key-1"),
-            Answered(at_s=5.2, otid="otid-3", status=200, run_id=DECIDED, stop_reason="end_turn"),
-            Answered(at_s=5.2, otid="otid-rival", status=409),
-            Sent(at_s=6.0, otid="otid-4", thread_id=THREAD, text="Go on"),
-            Answered(at_s=6.1, otid="otid-4", status=200, run_id=STOPPED),
-            Listed(asked_s=6.2, at_s=6.3, thread_id=THREAD, run_ids=(STOPPED,)),
-            Cancelled(at_s=6.4, run_id=STOPPED, result="cancelled"),
-            Looked(asked_s=6.5, at_s=6.6, run_id=STOPPED, status="cancelled", stop_reason="cancelled"),
-        ]
+        self.stored = database()
+        self.history = history()
 
     def check(self) -> list[str]:
         return violations(self.history, self.stored, clocks_agree=self.clocks_agree)
@@ -111,6 +42,83 @@ class Case:
 
     def change_message(self, message_id: str, **changes: object) -> None:
         self.stored.messages[message_id] = msgspec.structs.replace(self.stored.messages[message_id], **changes)
+
+
+def database() -> Snapshot:
+    return Snapshot(
+        runs={
+            SPOKEN: run(SPOKEN, 10, 20, background=True),
+            ASKING: run(ASKING, 30, 40, "requires_approval"),
+            DECIDED: run(DECIDED, 50, 60),
+            STOPPED: run(STOPPED, 70, 80, "cancelled", background=True),
+        },
+        messages={
+            row.id: row
+            for row in (
+                message("message-1", "user", SPOKEN, Text("Hello"), otid="otid-1"),
+                message("message-2", "assistant", SPOKEN, Text("Good day.")),
+                message("message-3", "user", ASKING, Text("Do it"), otid="otid-2"),
+                message("message-4", "approval", ASKING, ToolCall("call-1", "ask", "{}")),
+                message("message-5", "approval", DECIDED, Approve("call-1"), otid="otid-3"),
+                message("message-6", "tool", DECIDED, ToolReturn("call-1", "ask", "success", "done")),
+                message("message-7", "user", STOPPED, Text("Go on"), otid="otid-4"),
+            )
+        },
+        threads={},
+        journals={},
+        states={},
+        unreadable={},
+        holds={
+            ASKING: HoldRow(
+                run_id=ASKING,
+                thread_id=THREAD,
+                agent_id=THREAD,
+                request_id="message-4",
+                hold=Hold("message-4", "step-1", (HeldCall(ToolCall("call-1", "ask", "{}"), asks=True),)),
+                asked_us=40,
+                decided_us=50,
+                decided_by_run=DECIDED,
+            )
+        },
+        frames={},
+        steps={},
+    )
+
+
+def history() -> list[Record]:
+    return [
+        Sent(at_s=1.0, otid="otid-1", thread_id=THREAD, text="Hello"),
+        Sent(at_s=1.1, otid="otid-1", thread_id=THREAD, text="Hello"),
+        Answered(at_s=1.2, otid="otid-1", status=200, run_id=SPOKEN),
+        Attached(at_s=1.1, reader="first"),
+        shown(1.3, "first", 1, text("message-void", "Go")),
+        shown(1.4, "first", 2, text("message-void", "od")),
+        Attached(at_s=1.5, reader="first", after=2),
+        Looked(asked_s=1.5, at_s=1.55, run_id=SPOKEN, status="running"),
+        shown(1.6, "first", 2**20 + 2, void("message-void")),
+        shown(1.7, "first", 2**20 + 3, text("message-2", "Good ")),
+        Attached(at_s=1.7, reader="second", after=2**20 + 3),
+        *(shown(1.8, reader, 2**20 + 4, text("message-2", "day.")) for reader in ("first", "second")),
+        *(shown(1.9, reader, 2**20 + 5, stop("end_turn")) for reader in ("first", "second")),
+        Attached(at_s=3.0, reader=f"{REPLAY}{SPOKEN}"),
+        shown(3.1, f"{REPLAY}{SPOKEN}", 2**20 + 2, void("message-void")),
+        shown(3.1, f"{REPLAY}{SPOKEN}", 2**20 + 3, text("message-2", "Good ")),
+        shown(3.1, f"{REPLAY}{SPOKEN}", 2**20 + 4, text("message-2", "day.")),
+        shown(3.1, f"{REPLAY}{SPOKEN}", 2**20 + 5, stop("end_turn")),
+        Looked(asked_s=3.2, at_s=3.3, run_id=SPOKEN, status="completed", stop_reason="end_turn"),
+        Sent(at_s=4.0, otid="otid-2", thread_id=THREAD, text="Do it"),
+        Answered(at_s=4.1, otid="otid-2", status=200, run_id=ASKING, stop_reason="requires_approval"),
+        Sent(at_s=5.0, otid="otid-3", thread_id=THREAD, decides=("call-1",)),
+        Sent(at_s=5.0, otid="otid-rival", thread_id=THREAD, decides=("call-1",)),
+        Effect(at_s=5.1, call_id="call-1", key="key-1"),
+        Answered(at_s=5.2, otid="otid-3", status=200, run_id=DECIDED, stop_reason="end_turn"),
+        Answered(at_s=5.2, otid="otid-rival", status=409),
+        Sent(at_s=6.0, otid="otid-4", thread_id=THREAD, text="Go on"),
+        Answered(at_s=6.1, otid="otid-4", status=200, run_id=STOPPED),
+        Listed(asked_s=6.2, at_s=6.3, thread_id=THREAD, run_ids=(STOPPED,)),
+        Cancelled(at_s=6.4, run_id=STOPPED, result="cancelled"),
+        Looked(asked_s=6.5, at_s=6.6, run_id=STOPPED, status="cancelled", stop_reason="cancelled"),
+    ]
 
 
 def run(run_id: str, created: int, completed: int, stop_reason: str = "end_turn", *, background: bool = False) -> Run:

@@ -36,11 +36,13 @@ Kind = Literal[
 LANES: dict[str, tuple[Kind, ...]] = {
     "ends": ("kill -9", "kill -9", "SIGTERM", "restart", "hang the database", "full disk"),
     "freezes": ("SIGSTOP", "SIGSTOP", "silence"),
-    "connections": ("cut connections", "cut one", "cut one", "cut the listener", "cut a link", "hostile", "clock"),
+    "requests": ("hostile", "hostile", "clock"),
+    "connections": ("cut connections", "cut one", "cut one", "cut the listener", "cut a link"),
 }
 PAUSES_S: dict[str, tuple[float, ...]] = {
     "ends": (0.1, 0.5, 1.0),
     "freezes": (0.05, 0.3, 0.8),
+    "requests": (0.3, 1.0, 2.0),
     "connections": (0.05, 0.15, 0.4),
 }
 ON_POSTGRES: tuple[Kind, ...] = (
