@@ -20,6 +20,7 @@ from bench.agent_files import agent_files
 from bench.archival import archival
 from bench.calibration import loop_ms
 from bench.client import Client
+from bench.fleet import fleet
 from bench.history import history
 from bench.ingestion import ingestion
 from bench.models import models
@@ -62,6 +63,9 @@ async def measure(only: set[str], paces: list[float]) -> list[Row]:
     if not only or "models" in only:
         with tempfile.TemporaryDirectory() as folder:
             rows += _told(await models(Path(folder)))
+    if not only or "fleet" in only:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += _told(await fleet(Path(folder)))
     if not only or "footprint" in only:
         rows += _told(footprint.installed())
     paces.append(loop_ms())
@@ -118,6 +122,7 @@ def main() -> None:
         "--only",
         default="",
         help=f"comma list of {', '.join([*SECTIONS, *OTHERS])}",
+        help=f"comma list of {', '.join([*SECTIONS, 'history', 'archival', 'files', 'models', 'fleet', 'footprint'])}",
     )
     parser.add_argument("--times", type=int, default=1, help="how often to measure everything; an odd number is best")
     parser.add_argument("--json", type=Path, help="write the rows to this file")

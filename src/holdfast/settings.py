@@ -121,6 +121,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keepalive_s: float = 20.0
     queue_wait_s: float = 20.0
     lease_ttl_s: float = 10.0
+    unready_s: float = 0.0
     drain_s: float = 10.0
     max_runs: int = 1_000
     worker: bool = True

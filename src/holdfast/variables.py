@@ -353,6 +353,12 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         _seconds(0.5, 600),
         "How long PostgreSQL may take for a connection, and for a transaction, before it is given up.",
     ),
+    Variable(
+        "unready_s",
+        ("HOLDFAST_UNREADY_S",),
+        _seconds(0, 600),
+        "How long a server that is told to stop still serves as before, but for `/v1/ready`, which is 503.",
+    ),
     Variable("drain_s", ("HOLDFAST_DRAIN_S",), _seconds(0, 600), "How long a stopping server lets requests finish."),
     Variable(
         "max_runs",

@@ -7,6 +7,7 @@ refused request leaves nothing behind.
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -139,7 +140,6 @@ class SendMessage:
         self._known_specs: set[str] = set()  # hashes of specs that were stored when last used
 
     async def __call__(self, sending: SendRequest) -> Accepted:
-        self._worker.refuse_if_draining()
         deadline = asyncio.get_running_loop().time() + sending.wait_s
         if sending.wait_s <= 0:
             return await self._try_until(sending, deadline)
@@ -148,6 +148,7 @@ class SendMessage:
 
     async def _try_until(self, sending: SendRequest, deadline: float) -> Accepted:
         while True:
+            self._worker.refuse_if_draining()  # also whoever has waited until then
             context = await self._load_context(sending)
             if context.repeated is not None:
                 return Accepted(context.repeated, None, context.agent)
@@ -178,7 +179,7 @@ class SendMessage:
     async def _accept(self, sending: SendRequest, context: AcceptContext) -> Accepted | None:
         """None when somebody else was quicker: look again."""
         accepting = await self._prepare(sending, context)
-        now_us = self._clock.now_us()
+        claimed_s, now_us = time.monotonic(), self._clock.now_us()
         stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         begun: list[RunStream | None] = []  # one, or none if it was refused
 
@@ -189,7 +190,7 @@ class SendMessage:
             if accepting.run.lease_owner is None:
                 begun.append(None)
             else:
-                begun.append(self._worker.drive(_loaded(accepting, context, started), stored))
+                begun.append(self._worker.drive(_loaded(accepting, context, started), stored, claimed_s=claimed_s))
 
         def settle(error: BaseException | None) -> None:
             """Also when the sender has left meanwhile: a run that has begun must learn whether it is stored."""
