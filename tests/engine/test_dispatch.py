@@ -101,6 +101,53 @@ async def test_many_interrupted_runs_are_carried_on_as_there_is_room(world: Worl
     await heir.die()
 
 
+class TestLimitOfAnAgent:
+    """How many of its runs are driven at once, by all servers together."""
+
+    TWO = WorkerSettings(lease_ttl_s=600, drain_s=0.0, sweep_s=3_600, most_runs_per_agent=2)
+
+    @staticmethod
+    async def begin(world: World, node: Node, count: int) -> list[str]:
+        text = "[[call:slow {}]] [[say:Done.]]"
+        return [(await node.send(text, thread=await world.add_thread(), background=True)).run.id for _ in range(count)]
+
+    async def test_further_background_runs_wait_until_one_of_them_has_ended(self, world: World) -> None:
+        node = world.node(self.TWO)
+        forever = asyncio.create_task(node.worker.run_forever())
+        begun = await self.begin(world, node, 5)
+        await eventually(lambda: len(world.tools.in_flight) == 2)
+        assert [run_id for run_id in begun if node.worker.owns(run_id)] == begun[:2]
+        world.tools.let_go.set()
+        for run_id in begun:
+            assert (await node.reader.until_stopped(run_id)).stop_reason == "end_turn"
+        forever.cancel()
+        await node.settled()
+        await assert_invariants(world.database, idle=True)
+
+    async def test_it_holds_for_all_servers_together(self, world: World) -> None:
+        nodes = [world.node(self.TWO), world.node(self.TWO)]
+        begun = await self.begin(world, nodes[0], 5)
+        await asyncio.gather(*(node.worker.recover() for node in nodes for _ in range(2)))
+        driven = [run_id for run_id in begun if any(node.worker.owns(run_id) for node in nodes)]
+        assert driven == begun[:2]
+        for node in nodes:
+            await node.die()
+
+    async def test_somebody_who_waits_for_the_answer_is_served_all_the_same(self, world: World) -> None:
+        node = world.node(self.TWO)
+        await self.begin(world, node, 2)
+        assert await node.worker.recover() == 2
+        assert (await node.ask(HELLO)).stop_reason == "end_turn"
+        await node.die()
+
+    async def test_a_run_that_waits_because_of_it_is_cancelled_at_once(self, world: World) -> None:
+        node = world.node(self.TWO)
+        *_, last = await self.begin(world, node, 3)
+        assert await node.worker.recover() == 2
+        assert await node.cancel.one(last) == "cancelled"
+        await node.die()
+
+
 class TestDispatch:
     """By the id alone, without anything that the accepting process has in memory."""
 

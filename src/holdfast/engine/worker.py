@@ -42,6 +42,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     sweep_s: float = 1.0
     drain_s: float = 10.0
     most_runs: int = 1_000  # driven at once; those that somebody waits for here are not refused
+    most_runs_per_agent: int = 0  # in all processes together, before its further background runs wait; 0: any number
     takes_waiting: bool = True  # False: only runs that somebody waits for here are driven here
 
 
@@ -123,10 +124,16 @@ class Worker:
     def has_room(self) -> bool:
         return self._settings.takes_waiting and len(self._owned) < self._settings.most_runs
 
+    @property
+    def foreground_runs(self) -> int:
+        """How many runs are driven here because somebody waits for them."""
+        return sum(not owned.background for owned in self._owned.values())
+
     def claims(self, *, background: bool) -> bool:
         """Whether a run is this worker's from its acceptance on. In the foreground somebody waits for it here; one in
-        the background can wait until there is room for it, here or elsewhere (decision 23)."""
-        return not background or self.has_room
+        the background can wait until there is room for it, here or elsewhere (decision 23). Where an agent may have
+        only so many, a claim decides, because only the database knows those that others drive."""
+        return not background or (self.has_room and not self._settings.most_runs_per_agent)
 
     def drive(
         self,
@@ -214,10 +221,12 @@ class Worker:
     def dispatch(self, run_id: str) -> None:
         """Of a run that was stored and belongs to nobody: a hint. If it is lost, or there is no room, a sweep finds the
         run, here or elsewhere."""
-        if self.has_room and not self._draining:
-            self._keep(asyncio.create_task(self._take_or_leave(run_id), name=run_id))
-        else:
+        if not self.has_room or self._draining:
             self.bus.work_waits()
+        elif self._settings.most_runs_per_agent:
+            self._sweep_due.set()
+        else:
+            self._keep(asyncio.create_task(self._take_or_leave(run_id), name=run_id))
 
     async def _take_or_leave(self, run_id: str) -> None:
         try:
@@ -245,12 +254,13 @@ class Worker:
             if not self.has_room:
                 return 0
             room = min(self._settings.most_runs - len(self._owned), _CLAIMS_AT_ONCE)
-            found = await self._database.read(lambda tx: leases.waiting(tx, now_us, room))
+            per_agent = self._settings.most_runs_per_agent
+            found = await self._database.read(lambda tx: leases.waiting(tx, now_us, room, per_agent))
             waiting = [run_id for run_id in found if run_id not in self._owned]
             if not waiting:
                 return 0
             claims = await self._database.write(
-                lambda tx: leases.claim_many(tx, waiting, self.owner, now_us, self.lease_ttl_us)
+                lambda tx: leases.claim_many(tx, waiting, self.owner, now_us, self.lease_ttl_us, per_agent)
             )
             return len([claimed for claimed in claims if await self._open(claimed)])
 
@@ -330,12 +340,15 @@ class Worker:
             self._streams.end(session.stream)
             owned.stopped.set()
             self.bus.run_changed(session.run.id)
-            self._sweep_if_full()
+            self._look_for_waiting()
             self.on_end(session.run)
 
-    def _sweep_if_full(self) -> None:
-        """There was no room until now: runs may be waiting for it."""
-        if len(self._owned) == self._settings.most_runs - 1:
+    def _look_for_waiting(self) -> None:
+        """A run has ended. If there was no room until now, or its agent had as many as it may have, others may be
+        waiting for that."""
+        if self._settings.most_runs_per_agent and not self.has_room:
+            self.bus.work_waits()
+        elif self._settings.most_runs_per_agent or len(self._owned) == self._settings.most_runs - 1:
             self._sweep_due.set()
 
     async def _release(self, session: Session) -> None:
