@@ -20,12 +20,14 @@ from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.tools.base_tools import shipped_id, sync_base_tools
 from holdfast.core.redaction import is_secret_name
 from holdfast.core.retry_policy import RetryPolicy
+from holdfast.engine.admission import Admission
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
 from holdfast.engine.model_call import Instrumentation
+from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.run_reader import RunReader
@@ -124,7 +126,8 @@ def assemble(
     archival = ArchivalMemory(
         database, catalog, clock, settings.archival_token_limit, embedding_timeout_s=settings.embedding_timeout_s
     )
-    compactor = Compactor(catalog, clock, TokenRatios(database), retry_policy, instrumentation.spans)
+    limits = RateLimits(database, clock, settings.provider_limits, settings.provider_wait_s)
+    compactor = Compactor(catalog, clock, TokenRatios(database), retry_policy, instrumentation.spans, limits)
     runner = Runner(
         database,
         catalog,
@@ -135,15 +138,18 @@ def assemble(
         retry_policy,
         instrumentation,
         listeners_wait_s=settings.lease_ttl_s,
+        rate_limits=limits,
     )
     worker_settings = WorkerSettings(
         lease_ttl_s=settings.lease_ttl_s,
         drain_s=settings.drain_s,
         most_runs=settings.max_runs,
+        most_runs_per_agent=settings.max_runs_per_agent,
         takes_waiting=settings.worker,
     )
     worker = Worker(database, runner, streams, clock, worker_settings, bus)
-    send = SendMessage(database, catalog, worker, clock, retry_policy.retries)
+    admission = Admission(database, worker, settings.max_foreground_runs, settings.max_waiting_runs)
+    send = SendMessage(database, catalog, worker, clock, retry_policy.retries, admission)
     reader = RunReader(database, worker, streams)
     others = AskAgents(database, send, worker, reader, settings.queue_wait_s)
     executors.own.update((shipped_id(name), others) for name in talk.NAMES)
@@ -163,7 +169,7 @@ def assemble(
         archival=archival,
         send=send,
         cancel=cancel,
-        metrics=Metrics(database, worker, streams, cancel, settings.process),
+        metrics=Metrics(database, worker, streams, cancel, admission, limits, settings.process),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Delete, Select, Update
 
-from holdfast.store import frames, holds, journal, leases, messages, runs, steps, threads, traces
+from holdfast.store import frames, holds, journal, leases, messages, queue, rate_limits, runs, steps, threads, traces
 from holdfast.store.database import Row
 from holdfast.store.paging import Page
 from holdfast.store.run_filters import RunFilter
@@ -27,7 +27,7 @@ from holdfast.store.statements import Statement
 from holdfast.store.steps import StepFilter
 from holdfast.store.transaction import Dialect
 
-MODULES = (runs, leases, threads, messages, frames, holds, journal, steps, traces)
+MODULES = (runs, leases, queue, rate_limits, threads, messages, frames, holds, journal, steps, traces)
 # Statements that are for a person or a sweep, and may read one table from end to end.
 MAY_SCAN = {"_RECENTLY_DECIDED"}
 
@@ -63,7 +63,10 @@ def test_no_prepared_statement_scans_a_table(connection: sqlite3.Connection, mod
     assert {name: scans(plan) for name, statement in found if scans(plan := plan_of(connection, statement))} == {}
 
 
-@pytest.mark.parametrize(("module", "name"), [(runs, "_ACTIVE_OF_THREAD"), (leases, "_RENEW"), (leases, "_NEXT")])
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(runs, "_ACTIVE_OF_THREAD"), (leases, "_RENEW"), (leases, "_NEXT"), (leases, "_NEXT_WITHIN_LIMIT")],
+)
 def test_active_runs_are_found_by_the_index_of_active_runs(
     connection: sqlite3.Connection, module: ModuleType, name: str
 ) -> None:

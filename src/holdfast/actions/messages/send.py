@@ -1,7 +1,7 @@
 """Accepts a request: one transaction holds its input, its run and the run's first event. Then the worker drives it.
 
-Order of refusals: unknown thread, repeated request (answered, not refused), busy thread, answer that does not fit. A
-refused request leaves nothing behind.
+Order of refusals: unknown thread, repeated request (answered, not refused), busy thread, busy server, answer that does
+not fit. A refused request leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from holdfast.core.model_history import return_char_limit
 from holdfast.core.records import PARENT, PARENT_WAITS, Agent, Block, Run, Step, Thread, Tool
 from holdfast.core.run import NEW, CallModel, apply, plan
 from holdfast.core.spec import RunSpec
+from holdfast.engine.admission import Admission
 from holdfast.engine.clock import Clock
 from holdfast.engine.run_loading import LoadedRun, blocks_in_view
 from holdfast.engine.shared_spec import SharedParts, own_part
@@ -123,13 +124,15 @@ class SendMessage:
         worker: Worker,
         clock: Clock,
         retries: int = 0,
+        admission: Admission | None = None,
     ) -> None:
-        """`retries`: of each model call that fails in passing."""
+        """`retries`: of each model call that fails in passing. `admission`: without it there are no limits."""
         self._database = database
         self._catalog = catalog
         self._worker = worker
         self._clock = clock
         self._retries = retries
+        self._admission = admission or Admission(database, worker)
         self._shared_parts = SharedParts()
         self._known_specs: set[str] = set()  # hashes of specs that were stored when last used
 
@@ -149,7 +152,8 @@ class SendMessage:
             if context.active is not None:
                 await self._wait(context.active, deadline)
                 continue
-            accepted = await self._accept(sending, context)
+            async with self._admission.enter(background=sending.background, of_run=sending.parent_run_id is not None):
+                accepted = await self._accept(sending, context)
             if accepted is not None:
                 return accepted
 
