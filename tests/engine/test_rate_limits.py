@@ -3,51 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from holdfast.actions.runs.records import explain_run
-from holdfast.core.deltas import Delta
-from holdfast.core.rate_limits import Limit, parse_limits
-from holdfast.llm.base import Model, ModelInfo, ModelRequest
-from holdfast.llm.catalog.catalog import ModelCatalog
+from holdfast.core.rate_limits import parse_limits
+from holdfast.engine.rate_limits import ProviderLimits
 from holdfast.wire.run_explanation import why_view
 
 from ..invariants import assert_invariants
 from ..scenario import LONG, Node, World, eventually
 
 HELLO = "Hello [[say:Good day.]] [[no_reasoning]]"
-PROVIDER = "holdfast"
 LONG_S = 30.0  # that nothing here really waits for
 
 
-class NotingCatalog(ModelCatalog):
-    """Notes when the model is asked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[float] = []
-
-    def open(self, info: ModelInfo) -> Model:
-        return _Noting(super().open(info), self.asked)
+def limited(world: World, limits: str, **options: Any) -> Node:
+    return Node(world, LONG, limits=parse_limits(limits), **options)
 
 
-class _Noting:
-    def __init__(self, inner: Model, asked: list[float]) -> None:
-        self._inner = inner
-        self._asked = asked
-
-    def stream(self, request: ModelRequest) -> AsyncGenerator[Delta]:
-        self._asked.append(asyncio.get_running_loop().time())
-        return self._inner.stream(request)
-
-    def payload(self, request: ModelRequest) -> dict[str, Any]:
-        return self._inner.payload(request)
-
-
-def limited(world: World, limits: str | Sequence[Limit], **options: Any) -> Node:
-    parsed = parse_limits(limits) if isinstance(limits, str) else limits
-    return Node(world, LONG, limits=parsed, **options)
+def of_provider(node: Node) -> ProviderLimits:
+    found = node.rate_limits.of("holdfast")
+    assert found is not None
+    return found
 
 
 async def ask_many(node: Node, count: int) -> list[str]:
@@ -60,40 +37,44 @@ async def doing(world: World, run_id: str) -> tuple[str, str | None]:
     return why["doing"], why["waiting_for"]
 
 
+async def made(node: Node, count: int) -> list[float]:
+    """When each of so many calls, all wanted at once, may be made."""
+    limits, now = of_provider(node), asyncio.get_running_loop().time
+
+    async def call() -> float:
+        await limits.admit(1, None)
+        return now()
+
+    return sorted(await asyncio.gather(*(call() for _ in range(count))))
+
+
 async def test_calls_beyond_the_limit_wait_for_their_turn(world: World) -> None:
-    catalog = NotingCatalog()
-    node = limited(world, "holdfast=10/s", catalog=catalog)
-    await ask_many(node, 14)
-    await node.settled()
-    asked = sorted(catalog.asked)
-    assert len(asked) == 14
-    assert asked[10] - asked[0] >= 0.09, "the bucket held ten"
-    assert asked[13] - asked[0] >= 0.39, "and was refilled by one each tenth of a second"
-    limits = node.rate_limits.of(PROVIDER)
-    assert limits is not None
-    assert (limits.waiting, limits.refused) == (0, 0)
-    assert limits.waits >= 4
-    assert limits.waited_s > 0
-    await assert_invariants(world.database, idle=True)
+    node = limited(world, "holdfast=10/s")
+    moments = await made(node, 14)
+    assert moments[13] - moments[0] >= 0.39, "ten at once, and one more each tenth of a second"
+    limits = of_provider(node)
+    assert (limits.waiting, limits.refused, limits.waits) == (0, 0, 4)
+    assert limits.waited_s >= 0.9
 
 
 async def test_processes_share_a_limit(world: World) -> None:
-    catalogs = [NotingCatalog(), NotingCatalog()]
-    nodes = [limited(world, "holdfast=10/s", catalog=catalog) for catalog in catalogs]
-    for node in nodes:
-        await ask_many(node, 7)
-    for node in nodes:
-        await node.settled()
-    asked = sorted(moment for catalog in catalogs for moment in catalog.asked)
-    assert len(asked) == 14
+    one, two = limited(world, "holdfast=10/s"), limited(world, "holdfast=10/s")
+    moments = sorted([moment for some in await asyncio.gather(made(one, 10), made(two, 10)) for moment in some])
     # Each may have taken two for calls that did not come.
-    assert asked[13] - asked[0] >= 0.19
+    assert moments[19] - moments[0] >= 0.9
+
+
+async def test_runs_wait_for_their_calls_too(world: World) -> None:
+    node = limited(world, "holdfast=2/s")
+    begun = await ask_many(node, 4)
+    await node.settled()
+    assert [(await world.run(run_id)).stop_reason for run_id in begun] == ["end_turn"] * 4
+    await assert_invariants(world.database, idle=True)
 
 
 async def test_not_every_call_asks_the_database(world: World) -> None:
     node = limited(world, "holdfast=500/s")
-    limits = node.rate_limits.of(PROVIDER)
-    assert limits is not None
+    limits = of_provider(node)
     before = node.database.writes
     for _ in range(200):
         await limits.admit(1, None)
@@ -102,7 +83,7 @@ async def test_not_every_call_asks_the_database(world: World) -> None:
 
 async def test_a_provider_without_a_limit_costs_nothing(world: World) -> None:
     node = limited(world, "acme=1/day")
-    assert node.rate_limits.of(PROVIDER) is None
+    assert node.rate_limits.of("holdfast") is None
     before = node.database.writes
     assert (await node.ask(HELLO)).stop_reason == "end_turn"
     unlimited = world.node()
@@ -133,8 +114,7 @@ async def eventually_says(world: World, run_id: str, text: str) -> None:
 async def test_a_cancel_ends_the_wait_at_once_and_the_next_has_its_turn(world: World) -> None:
     node = limited(world, "holdfast=2/min")
     *_, waiting = await ask_many(node, 3)
-    limits = node.rate_limits.of(PROVIDER)
-    assert limits is not None
+    limits = of_provider(node)
     await eventually(lambda: limits.waiting == 1)
     await eventually_says(world, waiting, "rate limit")
     async with asyncio.timeout(LONG_S / 2):
@@ -159,8 +139,7 @@ async def test_a_call_that_would_wait_too_long_fails_and_says_which_limit_it_was
     assert "HOLDFAST_PROVIDER_LIMITS" in error["detail"]
     assert "The provider asks" not in error["detail"]
     assert 3_500 < error["retry_after"] <= 3_600
-    limits = node.rate_limits.of(PROVIDER)
-    assert limits is not None
+    limits = of_provider(node)
     assert limits.refused == 1
 
 

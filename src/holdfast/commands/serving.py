@@ -83,7 +83,7 @@ def serve(settings: Settings, build: Build, listen_fd: int | None = None) -> Non
         runner.run(_serve(bound, build, listener))
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, setting: str = "HOLDFAST_PORT") -> socket.socket:
     """Bound before anything else is opened: a taken port should cost one sentence, not a half-started server."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -91,7 +91,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ConfigError(
             f"Cannot listen on {host} port {port}: {os.strerror(error.errno) if error.errno else error}. "
-            f"Choose another with --port or HOLDFAST_PORT, or stop the program that uses it."
+            f"Choose another with --port or {setting}, or stop the program that uses it."
         ) from error
 
 
@@ -102,7 +102,7 @@ async def _serve(settings: Settings, build: Build, listener: socket.socket) -> N
             app = LocalPagesOnly(app, settings)
         gc.freeze()  # what was loaded stays for good: no collection need ever walk it
         gc.enable()
-        await _Server(_uvicorn_config(app, settings), deps).serve([listener])
+        await _Server(uvicorn_config(app, settings), deps).serve([listener])
 
 
 def welcome(deps: Holdfast, port: int) -> str:
@@ -141,7 +141,7 @@ def _protocol(settings: Settings) -> Any:
     return partial(GuardedHttp, Connections(limits))
 
 
-def _uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=_protocol(settings),
