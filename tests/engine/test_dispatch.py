@@ -101,6 +101,22 @@ async def test_many_interrupted_runs_are_carried_on_as_there_is_room(world: Worl
     await heir.die()
 
 
+@pytest.mark.parametrize("stored_for_nobody", [False, True])
+async def test_runs_that_come_at_once_are_not_more_than_there_is_room_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, stored_for_nobody: bool
+) -> None:
+    node = world.node(WorkerSettings(lease_ttl_s=600, drain_s=0.0, most_runs=3))
+    if stored_for_nobody:
+        monkeypatch.setattr(node.worker, "claims", lambda *, background: False)  # each is taken by a hint
+    threads = [await world.add_thread() for _ in range(12)]
+    await asyncio.gather(*(node.send("[[call:slow {}]]", thread=thread, background=True) for thread in threads))
+    await eventually(lambda: len(world.tools.in_flight) == 3)
+    hints = [task for task in node.worker._tasks if node.worker._owned.keys().isdisjoint({task.get_name()})]
+    await asyncio.gather(*hints)
+    assert node.worker.slots == (3, 3)
+    await node.die()
+
+
 class TestLimitOfAnAgent:
     """How many of its runs are driven at once, by all servers together."""
 

@@ -28,7 +28,7 @@ class Admission:
         self._worker = worker
         self._most_foreground = most_foreground
         self._most_waiting = most_waiting
-        self._entering = 0  # in the foreground, and not driven yet
+        self._entering = 0  # in the foreground, and perhaps not driven yet
         self._waiting = 0  # in the background, when it was last counted, and accepted here since
         self._count_again_at = 0.0  # by the event loop's clock
         self.refused: Counter[str] = Counter()  # by reason
@@ -37,23 +37,21 @@ class Admission:
     async def enter(self, *, background: bool, of_run: bool = False) -> AsyncGenerator[None]:
         """Around the acceptance of a run. `of_run`: another run waits for its answer, and has used what it has used, so
         that to refuse it would be a waste. Raises TooManyRuns."""
-        if background:
-            await self._require_short_queue()
-            yield
-            return
-        if not of_run:
-            self._require_few_in_foreground()
-        self._entering += 1
+        self._entering += not background
         try:
+            if background:
+                await self._require_short_queue()
+            elif not of_run:
+                self._require_few_in_foreground()
             yield
         finally:
-            self._entering -= 1
+            self._entering -= not background
 
     def _require_few_in_foreground(self) -> None:
         most = self._most_foreground
-        if not most or self._worker.slots[0] + self._entering < most:  # quick: background runs are counted too
+        if not most or self._worker.slots[0] + self._entering <= most:  # quick: background runs are counted too
             return
-        if self._worker.foreground_runs + self._entering >= most:
+        if self._worker.foreground_runs + self._entering > most:
             self.refused["foreground"] += 1
             raise TooManyRuns(
                 f"The server answers {most} requests at once, and so many wait for their answers. Send it again in a "

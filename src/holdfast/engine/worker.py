@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 import msgspec
@@ -98,6 +98,7 @@ class Worker:
         self.windows = Windows()
         self.bus = bus or Bus()
         self._owned: dict[str, _Owned] = {}
+        self._expected: set[str] = set()  # claimed by their acceptance, and not driven yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._queues: dict[str, _ThreadQueue] = {}
         self._taking = asyncio.Lock()  # two at once would claim the same run twice
@@ -106,6 +107,9 @@ class Worker:
         self._skewed = False
         self.counts = RunCounts()
         self.on_end: Callable[[Run], None] = _nothing  # called when a run has stopped here, whatever stopped it
+        # Called with the id of a run that others are to take. A queue can stand here, whose workers call `take`
+        # (decision 28).
+        self.offer: Callable[[str], None] = lambda _: self.bus.work_waits()
 
     @property
     def lease_ttl_us(self) -> int:
@@ -122,7 +126,11 @@ class Worker:
 
     @property
     def has_room(self) -> bool:
-        return self._settings.takes_waiting and len(self._owned) < self._settings.most_runs
+        return self._settings.takes_waiting and self._room > 0
+
+    @property
+    def _room(self) -> int:
+        return self._settings.most_runs - len(self._owned) - len(self._expected)
 
     @property
     def foreground_runs(self) -> int:
@@ -134,6 +142,16 @@ class Worker:
         the background can wait until there is room for it, here or elsewhere (decision 23). Where an agent may have
         only so many, a claim decides, because only the database knows those that others drive."""
         return not background or (self.has_room and not self._settings.most_runs_per_agent)
+
+    @contextmanager
+    def expect(self, run: Run) -> Generator[None]:
+        """While a run is being stored. If it is this worker's from then on, its place is taken already."""
+        if run.lease_owner == self.owner:
+            self._expected.add(run.id)
+        try:
+            yield
+        finally:
+            self._expected.discard(run.id)
 
     def drive(
         self,
@@ -152,6 +170,7 @@ class Worker:
         session = Session(loaded, stream, self._clock, stored)
         session.history_builder = self.windows.history_builder_of(run.thread_id)
         session.mark_abandoned(unstored_replies)
+        self._expected.discard(run.id)
         owned = _Owned(run.id, run.background, run.lease)
         self._replace(self._owned.get(run.id), owned)
         if run.cancel_asked_us is not None:
@@ -222,7 +241,7 @@ class Worker:
         """Of a run that was stored and belongs to nobody: a hint. If it is lost, or there is no room, a sweep finds the
         run, here or elsewhere."""
         if not self.has_room or self._draining:
-            self.bus.work_waits()
+            self.offer(run_id)
         elif self._settings.most_runs_per_agent:
             self._sweep_due.set()
         else:
@@ -230,13 +249,16 @@ class Worker:
 
     async def _take_or_leave(self, run_id: str) -> None:
         try:
-            await self.take(run_id)
+            if not await self.take(run_id, if_room=True) and not self.has_room:
+                self.offer(run_id)
         except DatabaseError as error:
             log.warning("run %s waits for a sweep: %s", run_id, error)
 
-    async def take(self, run_id: str) -> bool:
-        """Carries on this run if no live worker drives it, whether or not there is room."""
+    async def take(self, run_id: str, *, if_room: bool = False) -> bool:
+        """Carries on this run if no live worker drives it; whether or not there is room, unless told otherwise."""
         async with self._taking:
+            if if_room and not self.has_room:  # there was when the hint came, and others were quicker
+                return False
             now_us = await self._database.now_us()
             run = await self._database.read(lambda tx: runs.find(tx, run_id))
             if run is None or run_id in self._owned or (run.lease_expires_us or 0) > now_us:
@@ -253,7 +275,7 @@ class Worker:
             self._notice_skew(now_us)
             if not self.has_room:
                 return 0
-            room = min(self._settings.most_runs - len(self._owned), _CLAIMS_AT_ONCE)
+            room = min(self._room, _CLAIMS_AT_ONCE)
             per_agent = self._settings.most_runs_per_agent
             found = await self._database.read(lambda tx: leases.waiting(tx, now_us, room, per_agent))
             waiting = [run_id for run_id in found if run_id not in self._owned]
@@ -348,7 +370,7 @@ class Worker:
         waiting for that."""
         if self._settings.most_runs_per_agent and not self.has_room:
             self.bus.work_waits()
-        elif self._settings.most_runs_per_agent or len(self._owned) == self._settings.most_runs - 1:
+        elif self._settings.most_runs_per_agent or self._room == 1:
             self._sweep_due.set()
 
     async def _release(self, session: Session) -> None:
@@ -356,7 +378,7 @@ class Worker:
             if session.run.background:
                 await self._streams.flush_last(session.run.id)
             await self._database.write(lambda tx: leases.release(tx, session.run.id, session.lease))
-            self.bus.work_waits()
+            self.offer(session.run.id)
         except DatabaseError as error:
             log.warning("run %s keeps its lease until it runs out: %s", session.run.id, error)
 

@@ -198,7 +198,8 @@ class SendMessage:
                 self._worker.dispatch(accepting.run.id)
 
         try:
-            await self._store(accepting, sending, now_us, begin, settle)
+            with self._worker.expect(accepting.run):
+                await self._store(accepting, sending, now_us, begin, settle)
         except _Overtaken:
             return None
         except DatabaseError:
