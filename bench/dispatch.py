@@ -245,7 +245,8 @@ async def _threads(deps: Holdfast, count: int) -> list[str]:
 
 def one_round(url: str, way: Way, runs: int, clients: int) -> Figures:
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
+    pipe: Any = context.Pipe()
+    ours, theirs = pipe
     driving = context.Process(target=drive, args=(url, way, theirs), daemon=True)
     driving.start()
     ours.recv()

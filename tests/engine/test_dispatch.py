@@ -17,6 +17,10 @@ NARROW = WorkerSettings(lease_ttl_s=600, drain_s=0.0, most_runs=1)
 HELLO = "Hello [[say:Good day.]] [[no_reasoning]]"
 
 
+def claims_nothing(*, background: bool) -> bool:
+    return False
+
+
 @pytest.fixture
 async def full(world: World) -> Node:
     """A server whose only place is taken by a slow tool."""
@@ -107,7 +111,7 @@ async def test_runs_that_come_at_once_are_not_more_than_there_is_room_for(
 ) -> None:
     node = world.node(WorkerSettings(lease_ttl_s=600, drain_s=0.0, most_runs=3))
     if stored_for_nobody:
-        monkeypatch.setattr(node.worker, "claims", lambda *, background: False)  # each is taken by a hint
+        monkeypatch.setattr(node.worker, "claims", claims_nothing)  # each is taken by a hint
     threads = [await world.add_thread() for _ in range(12)]
     await asyncio.gather(*(node.send("[[call:slow {}]]", thread=thread, background=True) for thread in threads))
     await eventually(lambda: len(world.tools.in_flight) == 3)
@@ -168,11 +172,8 @@ class TestDispatch:
     """By the id alone, without anything that the accepting process has in memory."""
 
     @pytest.fixture(autouse=True)
-    def claims_nothing(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-        def claims(*, background: bool) -> bool:
-            return False
-
-        monkeypatch.setattr(node.worker, "claims", claims)
+    def without_claims(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(node.worker, "claims", claims_nothing)
 
     @pytest.mark.parametrize("background", [False, True], ids=["foreground", "background"])
     async def test_drives_a_run_that_nobody_has_claimed(self, world: World, node: Node, background: bool) -> None:
