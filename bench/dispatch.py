@@ -18,10 +18,10 @@ import logging
 import multiprocessing
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
-from multiprocessing.connection import Connection
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -50,6 +50,7 @@ Way = Literal["signal", "jobs"]
 WAYS: Final[tuple[Way, ...]] = ("signal", "jobs")
 CLIENTS: Final = (1, 8, 32)  # the one waits until its run has begun before it sends the next
 ONE_BY_ONE: Final = 60
+CPU: Final = "cpu"
 JOBS_AT_ONCE: Final = 16
 NEVER_S: Final = 3600.0
 WITHIN_S: Final = 60.0
@@ -113,12 +114,13 @@ class Deferring:
 # --- the process that drives ---
 
 
-def drive(url: str, way: Way, told: Connection) -> None:
+def drive(url: str, way: Way, told: Any) -> None:
     uvloop.run(_drive(url, way, told))
 
 
-async def _drive(url: str, way: Way, told: Connection) -> None:
-    async with opened(url, worker=True) as deps:
+async def _drive(url: str, way: Way, told: Any) -> None:
+    """Tells which run it begins and when, and, whenever it is asked, how much CPU time it has used. None ends it."""
+    async with opened(url, worker=True) as deps, AsyncExitStack() as stack:
         begin = deps.worker.drive
 
         def noting(loaded: LoadedRun, *given: Any, **named: Any) -> Any:
@@ -126,83 +128,104 @@ async def _drive(url: str, way: Way, told: Connection) -> None:
             return begin(loaded, *given, **named)
 
         deps.worker.drive = noting
-        if way == "signal":
-            await eventually(lambda: bool(deps.worker.bus.connected))
-            cpu = await _until_told(told)
-        else:
-            async with jobs(url) as (app, task):
-                task(deps.worker.take)
-                options = {"concurrency": JOBS_AT_ONCE, "install_signal_handlers": False, "delete_jobs": "successful"}
-                working = asyncio.create_task(app.run_worker_async(queues=["runs"], **options))
-                cpu = await _until_told(told)
-                working.cancel()
-                await asyncio.wait([working])
-        while deps.worker._tasks:
-            await asyncio.wait(deps.worker._tasks)
-        told.send(("cpu", time.process_time() - cpu))
-
-
-async def _until_told(told: Connection) -> float:
-    """Says that it is ready, and gives the CPU time that was used by then."""
-    cpu = time.process_time()
-    told.send(None)
-    await asyncio.to_thread(told.recv)
-    return cpu
+        await eventually(lambda: bool(deps.worker.bus.connected))
+        if way == "jobs":
+            app, task = await stack.enter_async_context(jobs(url))
+            task(deps.worker.take)
+            options = {"concurrency": JOBS_AT_ONCE, "install_signal_handlers": False, "delete_jobs": "successful"}
+            working = asyncio.create_task(app.run_worker_async(queues=["runs"], **options))
+            stack.push_async_callback(_stop, working)
+        told.send((CPU, time.process_time()))
+        while await asyncio.to_thread(told.recv) is not None:
+            while deps.worker._tasks:
+                await asyncio.wait(deps.worker._tasks)
+            told.send((CPU, time.process_time()))
 
 
 # --- the process that accepts ---
 
 
-async def accept(url: str, way: Way, runs: int, clients: int, told: Connection) -> Figures:
-    async with opened(url, worker=False) as deps:
-        await eventually(lambda: bool(deps.worker.bus.connected))
-        waiting = await _threads(deps, runs)
-        if way == "signal":
-            return await _send_all(deps, waiting, clients, told)
-        async with jobs(url) as (_, task):
-            deferring = Deferring(task(_elsewhere))
-            deps.worker.offer = deferring.offer
-            forever = asyncio.create_task(deferring.run_forever())
+class Accepting:
+    """One way: the process that drives, and a server without HTTP that leaves all background runs to it."""
+
+    def __init__(self, way: Way, url: str) -> None:
+        self.way = way
+        self._url = url
+        self._begun: dict[str, float] = {}  # by run; under CPU, what the other process has used
+        self._arrived = asyncio.Event()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[None]:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        driving = context.Process(target=drive, args=(self._url, self.way, theirs), daemon=True)
+        driving.start()
+        async with opened(self._url, worker=False) as self._deps, AsyncExitStack() as stack:
+            await eventually(lambda: bool(self._deps.worker.bus.connected))
+            if self.way == "jobs":
+                _, task = await stack.enter_async_context(jobs(self._url))
+                deferring = Deferring(task(_elsewhere))
+                self._deps.worker.offer = deferring.offer
+                stack.push_async_callback(_stop, asyncio.create_task(deferring.run_forever()))
+            threading.Thread(target=self._hear, args=(asyncio.get_running_loop(),), daemon=True).start()
+            await self._until(lambda: CPU in self._begun)
+            yield
+            self._pipe.send(None)
+            await asyncio.to_thread(driving.join, WITHIN_S)
+
+    def _hear(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread of its own, which ends with the other process."""
+        while True:
             try:
-                return await _send_all(deps, waiting, clients, told)
-            finally:
-                forever.cancel()
+                name, number = self._pipe.recv()
+            except (EOFError, OSError):
+                return
+            loop.call_soon_threadsafe(self._note, name, number)
+
+    def _note(self, name: str, number: float) -> None:
+        self._begun[name] = number
+        self._arrived.set()
+
+    async def _until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WITHIN_S):
+            while not true():
+                self._arrived.clear()
+                await self._arrived.wait()
+
+    async def _cpu_s(self) -> float:
+        """Of both processes, once the other has nothing more to do."""
+        del self._begun[CPU]
+        self._pipe.send(CPU)
+        await self._until(lambda: CPU in self._begun)
+        return self._begun[CPU] + time.process_time()
+
+    async def one_round(self, runs: int, clients: int) -> Figures:
+        waiting, accepted = await _threads(self._deps, runs), dict[str, float]()
+        cpu_s, began = await self._cpu_s(), time.time()
+
+        async def client() -> None:
+            while waiting:
+                await _send(self._deps, waiting.pop(), accepted)
+                if clients == 1:
+                    await self._until(lambda: accepted.keys() <= self._begun.keys())
+
+        await asyncio.gather(*(client() for _ in range(clients)))
+        took = time.time() - began
+        await self._until(lambda: accepted.keys() <= self._begun.keys())
+        delays = [(self._begun[run_id] - at) * 1e3 for run_id, at in accepted.items()]
+        return Figures(runs / took, delays, (await self._cpu_s() - cpu_s) * 1e3 / runs)
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def _elsewhere(run_id: str) -> None:
     raise AssertionError("the other process does it")
 
 
-async def _send_all(deps: Holdfast, waiting: list[str], clients: int, told: Connection) -> Figures:
-    expected, accepted, begun = len(waiting), dict[str, float](), dict[str, float]()
-    arrived = asyncio.Event()
-    hearing = asyncio.create_task(_hear(told, begun, expected, arrived))
-    await _send(deps, waiting.pop(), accepted)  # the first pays for what is loaded on first use
-    began, cpu = time.time(), time.process_time()
-
-    async def client() -> None:
-        while waiting:
-            run_id = await _send(deps, waiting.pop(), accepted)
-            while clients == 1 and run_id not in begun:
-                arrived.clear()
-                await arrived.wait()
-
-    async with asyncio.timeout(WITHIN_S):
-        await asyncio.gather(*(client() for _ in range(clients)))
-        took = time.time() - began
-        await hearing
-    delays = [(begun[run_id] - at) * 1e3 for run_id, at in accepted.items()][1:]
-    return Figures((expected - 1) / took, delays, (time.process_time() - cpu) * 1e3 / expected)
-
-
-async def _hear(told: Connection, begun: dict[str, float], expected: int, arrived: asyncio.Event) -> None:
-    while len(begun) < expected:
-        run_id, at = await asyncio.to_thread(told.recv)
-        begun[run_id] = at
-        arrived.set()
-
-
-async def _send(deps: Holdfast, thread_id: str, accepted: dict[str, float]) -> str:
+async def _send(deps: Holdfast, thread_id: str, accepted: dict[str, float]) -> None:
     request = SendRequest(
         thread_id=thread_id,
         parsed=ParsedInput(messages=(NewMessage(role="user", parts=(Text(TEXT),)),)),
@@ -211,9 +234,7 @@ async def _send(deps: Holdfast, thread_id: str, accepted: dict[str, float]) -> s
         request_config={},
         background=True,
     )
-    run_id = (await deps.send(request)).run.id
-    accepted[run_id] = time.time()
-    return run_id
+    accepted[(await deps.send(request)).run.id] = time.time()
 
 
 async def _threads(deps: Holdfast, count: int) -> list[str]:
@@ -243,24 +264,27 @@ async def _threads(deps: Holdfast, count: int) -> list[str]:
 # --- both, in turns ---
 
 
-def one_round(url: str, way: Way, runs: int, clients: int) -> Figures:
-    context = multiprocessing.get_context("spawn")
-    pipe: Any = context.Pipe()
-    ours, theirs = pipe
-    driving = context.Process(target=drive, args=(url, way, theirs), daemon=True)
-    driving.start()
-    ours.recv()
-    figures = uvloop.run(accept(url, way, runs, clients, ours))
-    ours.send(None)
-    while (last := ours.recv())[0] != "cpu":
-        pass
-    driving.join(30)
-    return figures._replace(cpu_ms=figures.cpu_ms + last[1] * 1e3 / runs)
-
-
-async def _prepare(url: str) -> None:
-    async with jobs(url) as (app, _):
-        await app.schema_manager.apply_schema_async()
+async def measure(server: str, runs: int, rounds: int) -> None:
+    print("| clients | way | accepted per s | accepted → begun p50 | p99 | CPU of both processes per run |")
+    print("|---|---|---|---|---|---|")
+    async with AsyncExitStack() as stack:
+        ways: list[Accepting] = []
+        for way in WAYS:
+            url = await create_database(server)
+            if way == "jobs":
+                async with jobs(url) as (app, _):
+                    await app.schema_manager.apply_schema_async()
+            ways.append(Accepting(way, url))
+            await stack.enter_async_context(ways[-1].open())
+        for clients in CLIENTS:
+            kept: dict[Way, list[Figures]] = {way: [] for way in WAYS}
+            for number in range(rounds + 1):  # the first pays for what is loaded on first use
+                for each in ways if number % 2 else ways[::-1]:
+                    figures = await each.one_round(runs if clients > 1 else min(runs, ONE_BY_ONE), clients)
+                    if number:
+                        kept[each.way].append(figures)
+            for way, measured in kept.items():
+                print(f"| {clients} | {way} | {_shown(measured)} |", flush=True)
 
 
 def main() -> None:
@@ -268,19 +292,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=400, help="accepted in each round by several clients")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    print("| clients | way | accepted per s | accepted → begun p50 | p99 | CPU of both processes per run |")
-    print("|---|---|---|---|---|---|")
     with running_server() as postgres:
-        urls = {way: asyncio.run(create_database(postgres.uri)) for way in WAYS}
-        asyncio.run(_prepare(urls["jobs"]))
-        for clients in CLIENTS:
-            runs = given.runs if clients > 1 else ONE_BY_ONE
-            kept: dict[Way, list[Figures]] = {way: [] for way in WAYS}
-            for number in range(given.rounds):
-                for way in WAYS if number % 2 else WAYS[::-1]:
-                    kept[way].append(one_round(urls[way], way, runs, clients))
-            for way, figures in kept.items():
-                print(f"| {clients} | {way} | {_shown(figures)} |", flush=True)
+        uvloop.run(measure(postgres.uri, given.runs, given.rounds))
 
 
 def _shown(rounds: list[Figures]) -> str:

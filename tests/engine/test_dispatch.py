@@ -70,6 +70,22 @@ async def test_runs_that_wait_are_taken_in_the_order_in_which_they_came(world: W
     assert taken == waiting
 
 
+async def test_a_new_run_does_not_overtake_one_that_waits(world: World, full: Node) -> None:
+    waiting = (await full.send(HELLO, thread=await world.add_thread(), background=True)).run.id
+    world.tools.let_go.set()
+    await full.settled()  # now there is room, and nobody has looked for what waits
+    late = await full.send(HELLO, thread=await world.add_thread(), background=True)
+    assert late.stream is None
+    assert await full.worker.recover() == 1
+    assert full.worker.owns(waiting)
+    await full.settled()
+    assert await full.worker.recover() == 1
+    await full.settled()
+    assert await full.worker.recover() == 0
+    assert (await full.send(HELLO, thread=await world.add_thread(), background=True)).stream is not None
+    await full.settled()
+
+
 async def test_another_server_with_room_takes_a_run_that_waits(world: World, full: Node) -> None:
     run_id = (await full.send(HELLO, thread=await world.add_thread(), background=True)).run.id
     other = world.node()

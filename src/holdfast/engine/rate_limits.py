@@ -20,7 +20,7 @@ from holdfast.store import rate_limits as buckets
 from holdfast.store.transaction import Database, IntegrityError
 
 SHOWN_S: Final = 1.0  # a shorter wait is not put on record
-_NOTHING: Final = Taken(0, 0, 0)
+_NOTHING: Final = Taken(0, 0, 0)  # where nothing had to be taken, because earlier calls used less than they had
 log = logging.getLogger(__name__)
 
 

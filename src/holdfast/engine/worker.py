@@ -99,6 +99,7 @@ class Worker:
         self.bus = bus or Bus()
         self._owned: dict[str, _Owned] = {}
         self._expected: set[str] = set()  # claimed by their acceptance, and not driven yet
+        self._others_wait = False  # for all that is known here: runs that a sweep would find
         self._tasks: set[asyncio.Task[None]] = set()
         self._queues: dict[str, _ThreadQueue] = {}
         self._taking = asyncio.Lock()  # two at once would claim the same run twice
@@ -139,9 +140,15 @@ class Worker:
 
     def claims(self, *, background: bool) -> bool:
         """Whether a run is this worker's from its acceptance on. In the foreground somebody waits for it here; one in
-        the background can wait until there is room for it, here or elsewhere (decision 23). Where an agent may have
-        only so many, a claim decides, because only the database knows those that others drive."""
-        return not background or (self.has_room and not self._settings.most_runs_per_agent)
+        the background can wait until there is room for it, here or elsewhere (decision 23), and does while others wait:
+        whose turn it is, a sweep decides."""
+        return not background or (self.has_room and not self._sweep_decides)
+
+    @property
+    def _sweep_decides(self) -> bool:
+        """Which run is the next: one of those that wait; or, where an agent may have only so many, one whose agent has
+        fewer, which only the database knows."""
+        return self._others_wait or self._settings.most_runs_per_agent > 0
 
     @contextmanager
     def expect(self, run: Run) -> Generator[None]:
@@ -241,8 +248,9 @@ class Worker:
         """Of a run that was stored and belongs to nobody: a hint. If it is lost, or there is no room, a sweep finds the
         run, here or elsewhere."""
         if not self.has_room or self._draining:
+            self._others_wait = True
             self.offer(run_id)
-        elif self._settings.most_runs_per_agent:
+        elif self._sweep_decides:
             self._sweep_due.set()
         else:
             self._keep(asyncio.create_task(self._take_or_leave(run_id), name=run_id))
@@ -250,6 +258,7 @@ class Worker:
     async def _take_or_leave(self, run_id: str) -> None:
         try:
             if not await self.take(run_id, if_room=True) and not self.has_room:
+                self._others_wait = True
                 self.offer(run_id)
         except DatabaseError as error:
             log.warning("run %s waits for a sweep: %s", run_id, error)
@@ -277,7 +286,9 @@ class Worker:
                 return 0
             room = min(self._room, _CLAIMS_AT_ONCE)
             per_agent = self._settings.most_runs_per_agent
+            self._others_wait = False  # unless one comes, or there are more than are looked for
             found = await self._database.read(lambda tx: leases.waiting(tx, now_us, room, per_agent))
+            self._others_wait |= len(found) == room
             waiting = [run_id for run_id in found if run_id not in self._owned]
             if not waiting:
                 return 0
@@ -317,7 +328,11 @@ class Worker:
             group.create_task(repeat(self._flush, settings.flush_s))
             group.create_task(repeat(self._renew, settings.lease_ttl_s / 3))
             group.create_task(repeat(self._sweep, settings.sweep_s, at_once=True, sooner=self._sweep_due))
-            group.create_task(self.bus.listen(self.cancel, self._sweep_due.set))
+            group.create_task(self.bus.listen(self.cancel, self._hear_of_work))
+
+    def _hear_of_work(self) -> None:
+        self._others_wait = True
+        self._sweep_due.set()
 
     @property
     def draining(self) -> bool:

@@ -65,7 +65,8 @@ _NEXT = (
     .limit(bindparam("at_most"))
 )
 _NEXT_WITHIN_LIMIT = _NEXT.where(or_(_waiting.c.background.is_(False), _turn <= bindparam("most_per_agent")))
-# Not for key share: a run may be accepted meanwhile. In one order, so that two who claim cannot lock each other out.
+# Whoever accepts a run of the agent need not wait for it (FOR NO KEY UPDATE). In one order: two who claim do not lock
+# each other out.
 _LOCK_AGENTS = (
     select(agents.c.id)
     .where(agents.c.id.in_(select(runs.c.agent_id).where(in_array(runs.c.id, "ids"))))
