@@ -34,6 +34,7 @@ from holdfast.engine.run_reader import RunReader
 from holdfast.engine.runner import Runner
 from holdfast.engine.spans import Spans
 from holdfast.engine.streams import Streams
+from holdfast.engine.tasks import TaskSettings, TaskWorker
 from holdfast.engine.tool_calls import Executors, SandboxExecutor
 from holdfast.engine.tracing import ProviderTraces
 from holdfast.engine.worker import Worker, WorkerSettings
@@ -83,6 +84,7 @@ async def build(settings: Settings, *, warm_tools: bool = True) -> AsyncGenerato
             await database.write(lambda tx: sync_base_tools(tx, now_us))
             if not settings.is_shared:
                 await deps.worker.expire_other_leases()
+                await deps.tasks.expire_other_leases()
             async with _side_tasks(deps, sandbox if warm_tools else None):
                 yield deps
 
@@ -148,6 +150,7 @@ def assemble(
         takes_waiting=settings.worker,
     )
     worker = Worker(database, runner, streams, clock, worker_settings, bus)
+    tasks = TaskWorker(database, bus, TaskSettings(lease_ttl_s=settings.lease_ttl_s, takes=settings.worker))
     admission = Admission(database, worker, settings.max_foreground_runs, settings.max_waiting_runs)
     send = SendMessage(database, catalog, worker, clock, retry_policy.retries, admission)
     reader = RunReader(database, worker, streams)
@@ -162,6 +165,7 @@ def assemble(
         database=database,
         clock=clock,
         worker=worker,
+        tasks=tasks,
         streams=streams,
         reader=reader,
         retention=Retention(database, clock, _retention_policy(settings)),
@@ -216,13 +220,14 @@ async def _side_tasks(deps: Holdfast, sandbox: ForkServerSandbox | None) -> Asyn
     callbacks = Callbacks(deps.database, deps.clock, deps.settings.reachable_hosts)
     deps.worker.on_end = callbacks.wake
     async with asyncio.TaskGroup() as group:
-        forever = [group.create_task(side_task.run_forever()) for side_task in (deps.worker, deps.retention, callbacks)]
+        side_tasks = (deps.worker, deps.tasks, deps.retention, callbacks)
+        forever = [group.create_task(side_task.run_forever()) for side_task in side_tasks]
         if sandbox is not None:
             group.create_task(_warm(sandbox))
         try:
             yield
         finally:
-            await deps.worker.drain()
+            await asyncio.gather(deps.worker.drain(), deps.tasks.drain())
             for task in forever:
                 task.cancel()
 

@@ -13,6 +13,7 @@ from holdfast.engine.compacting import Compactor
 from holdfast.engine.retention import Retention
 from holdfast.engine.run_reader import RunReader
 from holdfast.engine.streams import Streams
+from holdfast.engine.tasks import TaskWorker
 from holdfast.engine.worker import Worker
 from holdfast.llm.base import Catalog
 from holdfast.secretbox import SecretBox
@@ -31,6 +32,7 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     database: Database
     clock: Clock
     worker: Worker
+    tasks: TaskWorker
     streams: Streams
     reader: RunReader
     retention: Retention

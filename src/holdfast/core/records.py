@@ -293,3 +293,15 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     created_us: int = 0
     updated_us: int = 0
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """Work that outlives the request that asked for it. It exists until it is done."""
+
+    id: str
+    organization_id: str
+    kind: str
+    subject_id: str
+    payload: dict[str, Any]
+    attempts: int = 0  # including the one under way
+    lease: int = 0

@@ -15,7 +15,11 @@ from holdfast.store.signals import Signals
 
 NET_S: Final = 0.1  # without signals
 NET_WITH_SIGNALS_S: Final = 1.0
-_CHANGED, _CANCEL, _WORK = "changed", "cancel", "work"
+_CHANGED, _CANCEL, _WORK, _TASK = "changed", "cancel", "work", "task"
+
+
+def _nothing() -> None:
+    pass
 
 
 class Watch:
@@ -41,6 +45,7 @@ class Bus:
     def __init__(self, signals: Signals | None = None) -> None:
         self._signals = signals
         self._watches: dict[str, set[Watch]] = {}
+        self.on_task: Callable[[], None] = _nothing  # called when another process has added a task
 
     @property
     def connected(self) -> bool | None:
@@ -86,6 +91,9 @@ class Bus:
         """A run was stored for nobody, or let go."""
         self._send(_WORK)
 
+    def task_waits(self) -> None:
+        self._send(_TASK)
+
     def _send(self, signal: str) -> None:
         if self._signals is not None:
             self._signals.send(signal)
@@ -101,11 +109,14 @@ class Bus:
                 on_cancel(run_id)
             elif kind == _WORK:
                 on_work()
+            elif kind == _TASK:
+                self.on_task()
             elif kind == _CHANGED:
                 self.wake(run_id)
 
         def missed() -> None:
             self.wake_all()
             on_work()
+            self.on_task()
 
         await self._signals.run_forever(heard, missed)

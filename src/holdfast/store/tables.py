@@ -427,22 +427,24 @@ tombstones = Table(
     Index("tombstones_by_age", "deleted_us"),
 )
 
-# The bucket of each limit of a provider that is configured (`core/rate_limits.py`), shared by all processes.
-rate_limits = Table(
-    "rate_limits",
+# Work that outlives the request that asked for it: ingesting a file, say. A row is added in the transaction that makes
+# the work due, and deleted in the one that ends it, so that no work is lost or done twice.
+tasks = Table(
+    "tasks",
     metadata,
-    Column("key", Text, primary_key=True),
-    Column("full_at_us", BigInteger, nullable=False),  # when it holds all that it can hold again
-)
-
-# Which run waits for the rate limit of a provider, and until when, so that any process can say it.
-rate_waits = Table(
-    "rate_waits",
-    metadata,
-    Column("run_id", Text, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
-    Column("provider", Text, nullable=False),
-    Column("until_us", BigInteger, nullable=False),
-    Index("rate_waits_by_end", "until_us"),
+    Column("id", Text, primary_key=True),
+    Column("organization_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("subject_id", Text, nullable=False),  # what it is about: a file, a run
+    Column("payload", Text, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("due_us", BigInteger, nullable=False),
+    Column("lease", BigInteger, nullable=False, server_default="0"),
+    Column("lease_owner", Text),
+    Column("lease_expires_us", BigInteger),
+    Column("created_us", BigInteger, nullable=False),
+    UniqueConstraint("kind", "subject_id", name="one_task_per_subject"),
+    Index("tasks_by_due", "due_us", "id"),
 )
 
 # Small facts about this database: the token estimate learnt per model, and whatever a later release needs.
