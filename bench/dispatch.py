@@ -264,7 +264,7 @@ async def _threads(deps: Holdfast, count: int) -> list[str]:
 # --- both, in turns ---
 
 
-async def measure(server: str, runs: int, rounds: int) -> None:
+async def measure(server: str, runs: int, rounds: int, several: list[int]) -> None:
     print("| clients | way | accepted per s | accepted → begun p50 | p99 | CPU of both processes per run |")
     print("|---|---|---|---|---|---|")
     async with AsyncExitStack() as stack:
@@ -276,7 +276,7 @@ async def measure(server: str, runs: int, rounds: int) -> None:
                     await app.schema_manager.apply_schema_async()
             ways.append(Accepting(way, url))
             await stack.enter_async_context(ways[-1].open())
-        for clients in CLIENTS:
+        for clients in several:
             kept: dict[Way, list[Figures]] = {way: [] for way in WAYS}
             for number in range(rounds + 1):  # the first pays for what is loaded on first use
                 for each in ways if number % 2 else ways[::-1]:
@@ -291,9 +291,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.dispatch", description=__doc__)
     parser.add_argument("--runs", type=int, default=400, help="accepted in each round by several clients")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
     given = parser.parse_args()
     with running_server() as postgres:
-        uvloop.run(measure(postgres.uri, given.runs, given.rounds))
+        uvloop.run(measure(postgres.uri, given.runs, given.rounds, given.clients))
 
 
 def _shown(rounds: list[Figures]) -> str:

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.rate_limits import parse_limits
+
 from ..exposition import parsed
 from ..scenario import eventually
 from ..served import ServedClient, served
@@ -61,3 +63,29 @@ async def test_too_many_who_wait_are_a_503_until_one_has_its_answer(tmp_path: Pa
         await stalling
         assert (await sending).stop_reason.stop_reason == "end_turn"
         assert await refused(client, "foreground") >= 3
+
+
+async def test_a_run_that_another_run_waits_for_is_not_refused(tmp_path: Path) -> None:
+    ask = "send_message_to_agent_and_wait_for_reply"
+    async with served(tmp_path, max_foreground_runs=1) as client:
+        asked = await client.agent()
+        asking = await client.agent(tools=[ask])
+        arguments = f'{{"message": "What is it?", "other_agent_id": "{asked.id}"}}'
+        answer = await client.say(asking.id, f"Call {ask} with {arguments}")
+        returned = next(each for each in answer.messages if each.message_type == "tool_return_message")
+        assert returned.status == "success", returned.tool_return
+        assert await refused(client, "foreground") == 0
+
+
+async def test_a_limit_of_a_provider_that_is_used_up_is_a_429_that_says_when_to_come_again(tmp_path: Path) -> None:
+    limits = parse_limits("holdfast=1/hour")
+    async with served(tmp_path, provider_limits=limits, provider_wait_s=0.0) as client:
+        agent = await client.agent()
+        await client.say(agent.id, HELLO)
+        answer = await client.http.post(f"/v1/agents/{agent.id}/messages", json={"input": HELLO})
+        assert answer.status_code == 429
+        assert answer.json()["error"]["type"] == "llm_rate_limit"
+        assert 3_500 < int(answer.headers["retry-after"]) <= 3_600
+        found = parsed((await client.http.get("/metrics")).text)
+        assert found['holdfast_rate_limit_refused_total{process="0",provider="holdfast"}'] == 1
+        assert found['holdfast_rate_limit_waiting{process="0",provider="holdfast"}'] == 0
