@@ -240,25 +240,23 @@ async def _send(deps: Holdfast, thread_id: str, accepted: dict[str, float]) -> N
 async def _threads(deps: Holdfast, count: int) -> list[str]:
     """Of ten agents."""
     made: list[str] = []
-
-    async def job(tx: Transaction) -> None:
-        made.clear()
-        for _ in range(10):
-            agent_id = ids.new("agent")
-            model = ModelChoice(handle=OFFLINE_MODEL, context_window=128_000)
-            await agents.insert(
-                tx, Agent(id=agent_id, name="ada", agent_type="letta_v1_agent", system="Be brief.", model=model)
-            )
-            for _ in range(count // 10 + 1):
-                thread = Thread(id=ids.new("conv"), agent_id=agent_id)
-                system = Message(id=ids.new("message"), role="system", parts=(Text("Be brief."),), created_us=0)
-                await threads.insert(tx, thread)
-                await messages.insert_many(tx, agent_id, [system])
-                await threads.append(tx, thread.id, [system.id])
-                made.append(thread.id)
-
-    await deps.database.write(job)
+    for _ in range(10):
+        made += await deps.database.write(lambda tx: _agent_with_threads(tx, count // 10 + 1))
     return made[:count]
+
+
+async def _agent_with_threads(tx: Transaction, count: int) -> list[str]:
+    agent_id, made = ids.new("agent"), [ids.new("conv") for _ in range(count)]
+    model = ModelChoice(handle=OFFLINE_MODEL, context_window=128_000)
+    await agents.insert(
+        tx, Agent(id=agent_id, name="ada", agent_type="letta_v1_agent", system="Be brief.", model=model)
+    )
+    for thread_id in made:
+        system = Message(id=ids.new("message"), role="system", parts=(Text("Be brief."),), created_us=0)
+        await threads.insert(tx, Thread(id=thread_id, agent_id=agent_id))
+        await messages.insert_many(tx, agent_id, [system])
+        await threads.append(tx, thread_id, [system.id])
+    return made
 
 
 # --- both, in turns ---
