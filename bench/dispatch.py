@@ -149,7 +149,7 @@ class Accepting:
     """One way: the process that drives, and a server without HTTP that leaves all background runs to it."""
 
     def __init__(self, way: Way, url: str) -> None:
-        self.way = way
+        self.way: Way = way
         self._url = url
         self._begun: dict[str, float] = {}  # by run; under CPU, what the other process has used
         self._arrived = asyncio.Event()
