@@ -28,6 +28,7 @@ from holdfast.api.routes import (
     approvals,
     archives,
     blocks,
+    console,
     conversation_messages,
     conversations,
     docs,
@@ -48,6 +49,7 @@ from holdfast.version import VERSION
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     root.router,
+    console.router,
     health.router,
     metrics.router,
     docs.router,
