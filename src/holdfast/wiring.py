@@ -142,14 +142,7 @@ def assemble(
         listeners_wait_s=settings.lease_ttl_s,
         rate_limits=limits,
     )
-    worker_settings = WorkerSettings(
-        lease_ttl_s=settings.lease_ttl_s,
-        drain_s=settings.drain_s,
-        most_runs=settings.max_runs,
-        most_runs_per_agent=settings.max_runs_per_agent,
-        takes_waiting=settings.worker,
-    )
-    worker = Worker(database, runner, streams, clock, worker_settings, bus)
+    worker = Worker(database, runner, streams, clock, _worker_settings(settings), bus)
     tasks = TaskWorker(database, bus, TaskSettings(lease_ttl_s=settings.lease_ttl_s, takes=settings.worker))
     admission = Admission(database, worker, settings.max_foreground_runs, settings.max_waiting_runs)
     send = SendMessage(database, catalog, worker, clock, retry_policy.retries, admission)
@@ -174,6 +167,16 @@ def assemble(
         send=send,
         cancel=cancel,
         metrics=Metrics(database, worker, streams, cancel, admission, limits, settings.process),
+    )
+
+
+def _worker_settings(settings: Settings) -> WorkerSettings:
+    return WorkerSettings(
+        lease_ttl_s=settings.lease_ttl_s,
+        drain_s=settings.drain_s,
+        most_runs=settings.max_runs,
+        most_runs_per_agent=settings.max_runs_per_agent,
+        takes_waiting=settings.worker,
     )
 
 
