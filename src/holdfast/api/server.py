@@ -21,6 +21,7 @@ from holdfast.api.not_implemented import unbuilt_routes
 from holdfast.api.routes import (
     agent_archives,
     agent_blocks,
+    agent_files,
     agent_history,
     agent_tools,
     agents,
@@ -54,6 +55,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     metrics.router,
     docs.router,
     agents.router,
+    agent_files.router,
     agent_blocks.router,
     agent_tools.router,
     blocks.router,

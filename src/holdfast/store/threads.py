@@ -149,9 +149,14 @@ _ORDERINGS: dict[OrderBy, Ordering] = {
 }
 
 
-async def insert(tx: Transaction, thread: Thread) -> None:
+async def insert(
+    tx: Transaction, thread: Thread, message_ids: Sequence[str] = (), system_digest: str | None = None
+) -> None:
+    """With these messages as its history and its window."""
     fixed = {name: getattr(thread, name) for name in _FIXED}
-    await tx.execute(_INSERT, fixed | _changeable(thread) | {"next_position": 0})
+    standing = {"next_position": len(message_ids), "system_digest": system_digest}
+    await tx.execute_many(_INSERT, [fixed | _changeable(thread) | standing])
+    await place(tx, thread.id, list(enumerate(message_ids)))
 
 
 async def find(tx: Transaction, thread_id: str) -> Thread | None:
@@ -237,6 +242,11 @@ async def extend(tx: Transaction, thread_id: str, end: int, count: int, at_us: i
 async def place(tx: Transaction, thread_id: str, places: Sequence[tuple[int, str]]) -> None:
     """Put messages at positions that were set aside in the same transaction, in history and in the window."""
     await tx.execute_many(_PLACE, [_placed(thread_id, position, each, position) for position, each in places])
+
+
+async def place_outside(tx: Transaction, thread_id: str, places: Sequence[tuple[int, str]]) -> None:
+    """As `place`, in history alone: messages that had left the window before they came here."""
+    await tx.execute_many(_PLACE, [_placed(thread_id, position, each, None) for position, each in places])
 
 
 async def place_reserved(tx: Transaction, thread_id: str, places: Sequence[tuple[int, str]]) -> None:
