@@ -11,15 +11,19 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from holdfast.actions.assembled import Holdfast
+from holdfast.actions.groups.discuss import Discuss
 from holdfast.actions.messages.ask_agents import AskAgents
 from holdfast.actions.messages.send import SendMessage
+from holdfast.actions.messages.sleeptime import ShowTurns
 from holdfast.actions.metrics import Metrics
 from holdfast.actions.providers import load_endpoints
 from holdfast.actions.runs.callbacks import Callbacks
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.tools.base_tools import shipped_id, sync_base_tools
+from holdfast.core.discussions import TASK as DISCUSSION_TASK
 from holdfast.core.redaction import is_secret_name
 from holdfast.core.retry_policy import RetryPolicy
+from holdfast.core.sleeptime import TASK as SLEEPTIME_TASK
 from holdfast.engine.admission import Admission
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.bus import Bus
@@ -149,6 +153,8 @@ def assemble(
     reader = RunReader(database, worker, streams)
     others = AskAgents(database, send, worker, reader, settings.queue_wait_s)
     executors.own.update((shipped_id(name), others) for name in talk.NAMES)
+    discuss = Discuss(database, send, worker, tasks, reader, clock)
+    tasks.kinds |= {SLEEPTIME_TASK: ShowTurns(database, send), DISCUSSION_TASK: discuss}
     cancel = CancelRuns(database, worker, clock)
     return Holdfast(
         settings=settings,
@@ -165,6 +171,7 @@ def assemble(
         compactor=compactor,
         archival=archival,
         send=send,
+        discuss=discuss,
         cancel=cancel,
         metrics=Metrics(database, worker, streams, cancel, admission, limits, settings.process),
     )
@@ -176,6 +183,15 @@ def _worker_settings(settings: Settings) -> WorkerSettings:
         drain_s=settings.drain_s,
         most_runs=settings.max_runs,
         most_runs_per_agent=settings.max_runs_per_agent,
+        takes_waiting=settings.worker,
+    )
+
+
+def _worker_settings(settings: Settings) -> WorkerSettings:
+    return WorkerSettings(
+        lease_ttl_s=settings.lease_ttl_s,
+        drain_s=settings.drain_s,
+        most_runs=settings.max_runs,
         takes_waiting=settings.worker,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.actions.groups.discuss import Discuss
 from holdfast.actions.messages.send import SendMessage
 from holdfast.actions.metrics import Metrics
 from holdfast.actions.runs.cancel import CancelRuns
@@ -39,5 +40,6 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     compactor: Compactor
     archival: ArchivalMemory
     send: SendMessage
+    discuss: Discuss
     cancel: CancelRuns
     metrics: Metrics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -29,6 +29,11 @@ _CONFIGURED = (
     "assistant_message_tool_name",
     "assistant_message_tool_kwarg",
     "include_return_message_types",
+)
+
+NO_STREAM_HERE: Final = (
+    "streaming=true is answered only to SDKs from 1.0 on, and this request comes from an older one or from none. "
+    "POST the same body to …/messages/stream instead."
 )
 
 
@@ -163,5 +168,6 @@ def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Respon
             include_compaction=request.include_compaction_messages,
             run_id=run_id,
             speaking=speaking,
+            due_run_ids=last.run_ids,
         )
     )

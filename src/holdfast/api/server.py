@@ -19,6 +19,7 @@ from holdfast.api.layers import OPEN_PATHS, Auth, CanonicalPaths, RequestIds, Tr
 from holdfast.api.limits import Limits
 from holdfast.api.not_implemented import unbuilt_routes
 from holdfast.api.routes import (
+    admin,
     agent_archives,
     agent_blocks,
     agent_files,
@@ -33,7 +34,10 @@ from holdfast.api.routes import (
     conversation_messages,
     conversations,
     docs,
+    groups,
     health,
+    identities,
+    jobs,
     messages,
     metrics,
     models,
@@ -63,6 +67,10 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     archives.passages_router,
     agent_archives.router,
     tools.router,
+    groups.router,
+    groups.agent_router,
+    identities.router,
+    identities.attaching_router,
     models.router,
     providers.router,
     messages.router,
@@ -72,10 +80,12 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     conversations.router,
     conversation_messages.router,
     runs.router,
+    jobs.router,
     steps.router,
     tags.router,
     steps.telemetry_router,
     approvals.router,
+    admin.router,
 )
 
 OBSERVING: Final[tuple[APIRouter, ...]] = (health.router, metrics.router)  # all that a worker serves

@@ -379,6 +379,8 @@ class Worker:
             self.bus.run_changed(session.run.id)
             self._look_for_waiting()
             self.on_end(session.run)
+            if session.has_due_tasks:
+                self.bus.task_added()
 
     def _look_for_waiting(self) -> None:
         """A run has ended. If there was no room until now, or its agent had as many as it may have, others may be

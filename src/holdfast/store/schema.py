@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.store import archive_tables, limit_tables
+from holdfast.store import archive_tables, group_tables, identity_tables, limit_tables
 from holdfast.store.tables import metadata
 
 ONLY_SQLITE = archive_tables.ONLY_SQLITE
-PARTS = (archive_tables, limit_tables)  # loaded, so that `metadata` has their tables
 
-__all__ = ["ONLY_SQLITE", "metadata"]
+__all__ = ["ONLY_SQLITE", "group_tables", "identity_tables", "limit_tables", "metadata"]
