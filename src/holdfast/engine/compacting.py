@@ -12,15 +12,16 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core import budget, compaction, model_history
-from holdfast.core.deltas import ReplyFolder
+from holdfast.core.deltas import Reply, ReplyFolder
 from holdfast.core.messages import Message, Summary, text_of
 from holdfast.core.records import CompactionSettings, ModelChoice
 from holdfast.core.retry_policy import RetryPolicy, pause_ms
 from holdfast.core.usage import estimate_tokens
 from holdfast.engine.clock import Clock
 from holdfast.engine.model_call import find_model
+from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.ratios import TokenRatios
-from holdfast.engine.spans import SpanHandle, Spans
+from holdfast.engine.spans import Spans
 from holdfast.errors import ContextTooLong, EmptyReply, ModelError, ModelUnavailable, Rejected, SystemPromptTooLong
 from holdfast.llm.base import Catalog, Model, ModelInfo, ModelRequest, ToolSchema
 
@@ -57,8 +58,10 @@ class Compactor:
         ratios: TokenRatios,
         retry_policy: RetryPolicy,
         spans: Spans | None = None,
+        rate_limits: RateLimits | None = None,
     ) -> None:
         self.ratios = ratios
+        self._rate_limits = rate_limits
         self._catalog = catalog
         self._clock = clock
         self._retry_policy = retry_policy
@@ -172,8 +175,16 @@ class Compactor:
             max_output_tokens=wanted.model.max_output_tokens if own else None,
             settings=settings.model_settings or (wanted.model.settings if own else {}),
         )
+        limits = self._rate_limits.of(info.provider_name) if self._rate_limits is not None else None
+        guess = request.estimated_tokens() if limits is not None else 0
+        if limits is not None:
+            await limits.admit(guess, wanted.run_id)
         with self._spans.model(info, wanted.step_id) as work:
-            return await _read_summary(info, model, request, work)
+            reply = await _read_reply(model, request)
+            work.replied(reply)
+            if limits is not None:
+                limits.used(guess, reply.usage)
+            return _summary_in(info, reply)
 
     async def _summariser(self, own: str, named: str | None) -> tuple[ModelInfo, Model]:
         if named is not None and named != own:
@@ -184,13 +195,15 @@ class Compactor:
         return await find_model(self._catalog, own)
 
 
-async def _read_summary(info: ModelInfo, model: Model, request: ModelRequest, work: SpanHandle) -> str:
+async def _read_reply(model: Model, request: ModelRequest) -> Reply:
     folder = ReplyFolder()
     async with aclosing(model.stream(request)) as deltas:
         async for delta in deltas:
             folder.add(delta)
-    reply = folder.reply()
-    work.replied(reply)
+    return folder.reply()
+
+
+def _summary_in(info: ModelInfo, reply: Reply) -> str:
     if reply.finish is None:
         raise ModelUnavailable("The model's stream ended before the summary was finished.")
     if reply.usage is not None:
