@@ -7,21 +7,29 @@ is deleted in the transaction that stores the result, so the work cannot be done
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import BigInteger, and_, bindparam, delete, or_, select, update
+from sqlalchemy import BigInteger, Executable, Table, and_, bindparam, delete, or_, select, update
 
 from holdfast import ids
 from holdfast.core.records import Task
-from holdfast.store.statements import database_now_us, in_array, insert_or_ignore
+from holdfast.store.statements import PerDialect, database_now_us, in_array
 from holdfast.store.tables import tasks
 from holdfast.store.transaction import Row, Transaction
 
 _TTL_US = bindparam("ttl_us", type_=BigInteger())
-_ADD = insert_or_ignore(tasks)
-_NOW = select(database_now_us().label("now_us"))
+
+
+def _build_add(insert: Callable[[Table], Any]) -> Executable:
+    """One that is there already is locked, so that whoever is just finishing it waits, and then sees what made it due
+    again."""
+    new = insert(tasks).inline().values(due_us=database_now_us(), created_us=database_now_us())
+    return new.on_conflict_do_update(index_elements=["kind", "subject_id"], set_={"kind": new.excluded.kind})
+
+
+_ADD = PerDialect(_build_add)
 _is_free = and_(
     tasks.c.due_us <= database_now_us(),
     or_(tasks.c.lease_expires_us.is_(None), tasks.c.lease_expires_us <= database_now_us()),
@@ -81,20 +89,17 @@ async def add(
     subject_id: str,
     payload: dict[str, Any] | None = None,
     organization_id: str = ids.DEFAULT_ORG,
-) -> bool:
-    """Whether it is new: a subject has at most one task of a kind, so adding it again changes nothing."""
-    now = await tx.fetch_one(_NOW)
-    assert now is not None
+) -> None:
+    """A subject has at most one task of a kind: adding it again changes nothing. It may be under way by then, so its
+    last write looks whether there is more to do, and adds it anew."""
     row = {
         "id": ids.new("task"),
         "organization_id": organization_id,
         "kind": kind,
         "subject_id": subject_id,
         "payload": _encode(payload or {}).decode(),
-        "due_us": now["now_us"],
-        "created_us": now["now_us"],
     }
-    return await tx.execute(_ADD, row) == 1
+    await tx.execute(_ADD, row)
 
 
 async def any_free(tx: Transaction, kinds: Sequence[str]) -> bool:
