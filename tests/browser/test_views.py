@@ -128,6 +128,36 @@ def test_a_tool_is_tried_without_a_conversation(open_page: Open, server: ServerP
     expect(page.locator(".try")).to_contain_text("sent 7 to Ada")
 
 
+def test_an_agent_is_exported_and_imported(
+    open_page: Open, server: ServerProcess, client: Letta, tmp_path: Path
+) -> None:
+    agent = client.agents.create(name="traveller", include_base_tools=False)
+    page = open_page(server.url, f"#/agents/{agent.id}")
+    with page.expect_download() as downloading:
+        page.get_by_role("button", name="Export").click()
+    file = tmp_path / downloading.value.suggested_filename
+    downloading.value.save_as(file)
+    assert file.name == "traveller.af"
+    client.agents.delete(agent.id)
+    page.goto(f"{server.url}/#/")
+    page.locator("input[type=file]").set_input_files(str(file))
+    expect(page.get_by_text("traveller.af: 1 imported")).to_be_visible()
+    assert len(client.agents.list(name="traveller_copy").items + client.agents.list(name="traveller").items) == 1
+
+
+def test_a_file_is_uploaded_and_its_ingestion_is_shown(
+    open_page: Open, server: ServerProcess, client: Letta, tmp_path: Path
+) -> None:
+    folder = client.folders.create(name="shelf")
+    agent = client.agents.create(name="reader", include_base_tools=False)
+    client.agents.folders.attach(folder.id, agent_id=agent.id)
+    page = open_page(server.url, f"#/agents/{agent.id}")
+    (tmp_path / "tea.txt").write_text("Ada likes tea.")
+    page.locator(".folder input[type=file]").set_input_files(str(tmp_path / "tea.txt"))
+    expect(page.locator(".folder tr")).to_contain_text("tea.txt")
+    expect(page.locator(".folder .status.completed")).to_be_visible()
+
+
 def test_hostile_content_does_nothing(open_page: Open, server: ServerProcess, client: Letta) -> None:
     source = f"def tell() -> str:\n    '''Tell.'''\n    return {SCRIPT!r} * 200\n"
     tool = client.tools.upsert(source_code=source)

@@ -16,7 +16,7 @@ from holdfast.engine.clock import Clock
 from holdfast.engine.file_deletion import clear_file
 from holdfast.engine.ingestion import KIND
 from holdfast.engine.tasks import TaskWorker
-from holdfast.errors import BugError, Conflict, Invalid, RequestError, TooLarge, UnsupportedFile
+from holdfast.errors import Conflict, Invalid, RequestError, TooLarge, UnsupportedFile
 from holdfast.store import agent_files as agent_file_rows
 from holdfast.store import files as file_rows
 from holdfast.store import folders as folder_rows
@@ -178,8 +178,7 @@ async def _store(tx: Transaction, file: File, handling: DuplicateHandling, now_u
             file = msgspec.structs.replace(file, name=old.name)
     file = await _insert(tx, file)
     await agent_file_rows.add_file(tx, await folder_rows.agents_of(tx, file.folder_id), file.id, now_us)
-    if not await task_rows.add(tx, KIND, file.id):
-        raise BugError(f"the new file {file.id} is being ingested already")
+    await task_rows.add(tx, KIND, file.id)
     return _Stored(file, replaced)
 
 

@@ -2,6 +2,7 @@
 import { get, patch, post, query, remove } from "../api.js";
 import { html, useState } from "../html.js";
 import { ContextBar } from "../parts/context_bar.js";
+import { Files } from "../parts/files.js";
 import { Problem, useLoaded, Waiting } from "../parts/load.js";
 import { Plain } from "../parts/markdown.js";
 
@@ -79,6 +80,15 @@ function Secrets({ agent, act }) {
       <input type="password" autocomplete="off" aria-label="Its value" placeholder="value" value=${value} onInput=${(event) => setValue(event.target.value)} /><button disabled=${!name}>Save</button></form>`;
 }
 
+async function download(agent) {
+  const content = await get(`/agents/${agent.id}/export`);
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([JSON.stringify(content, null, 2)], { type: "application/json" }));
+  link.download = `${agent.name}.af`;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
 export function Agent({ parts: [id] }) {
   const [failure, setFailure] = useState(null);
   const { data, error, again } = useLoaded(async (abort) => {
@@ -104,7 +114,7 @@ export function Agent({ parts: [id] }) {
   });
   return html`<main id="main" tabindex="-1">
     <header class="row"><h1>${agent.name}</h1><a href=${`#/agents/${id}/chat`}>Chat</a><span class="note">${agent.agent_type}</span>
-      <button class="danger" onClick=${destroy}>Delete</button></header>
+      <button onClick=${() => act(() => download(agent))}>Export</button><button class="danger" onClick=${destroy}>Delete</button></header>
     <${Problem} error=${failure ?? error} />
     <h2>Context window</h2><${ContextBar} context=${context} />
     <h2>Memory</h2>${agent.memory.blocks.length === 0 && html`<p class="empty">This agent has no memory blocks.</p>`}
@@ -113,6 +123,7 @@ export function Agent({ parts: [id] }) {
       ${[...new Set([agent.model, ...models.map(({ handle }) => handle)])].map((handle) => html`<option value=${handle}>${handle}</option>`)}</select></label>
     <details><summary>Settings</summary><${Plain} text=${JSON.stringify(agent.model_settings, null, 2)} /></details>
     <h2>Tools</h2><${Tools} agent=${agent} all=${tools} act=${act} />
+    <h2>Files</h2><${Files} agentId=${id} />
     ${rules.length > 0 && html`<h2>Tool rules</h2><${Plain} text=${JSON.stringify(rules, null, 2)} />`}
     <h2>Secrets</h2><${Secrets} agent=${agent} act=${act} />
     <h2>Instructions</h2><${Plain} text=${agent.system} />

@@ -56,7 +56,8 @@ export function Agents() {
   const [pages, setPages] = useState(1);
   const [failure, setFailure] = useState(null);
   const [name, setName] = useState("");
-  const { data, error } = useLoaded(
+  const [notes, setNotes] = useState(null);
+  const { data, error, again } = useLoaded(
     (abort) => get(`/agents/${query({ limit: pages * PAGE, query_text: text, order: "desc" })}`, abort), [text, pages]);
   const create = async (event) => {
     event.preventDefault();
@@ -67,11 +68,33 @@ export function Agents() {
       setFailure(problem);
     }
   };
-  return html`<main id="main" tabindex="-1">
+  const importFiles = async (files) => {
+    try {
+      const told = [];
+      for (const file of files) {
+        const form = new FormData();
+        form.append("file", file);
+        const made = await post("/agents/import", form);
+        told.push(`${file.name}: ${made.agent_ids.length} imported`, ...(made.repairs ?? []), ...(made.warnings ?? []));
+      }
+      setNotes(told.map((note) => (typeof note === "string" ? note : JSON.stringify(note))));
+      setFailure(null);
+    } catch (problem) {
+      setFailure(problem);
+    }
+    again();
+  };
+  const dropped = (event) => {
+    event.preventDefault();
+    if (event.dataTransfer.files.length) importFiles(event.dataTransfer.files);
+  };
+  return html`<main id="main" tabindex="-1" onDragOver=${(event) => event.preventDefault()} onDrop=${dropped}>
     <header class="row"><h1>Agents</h1>
       <input type="search" aria-label="Search agents" placeholder="Search by name" value=${text} onInput=${(event) => setText(event.target.value)} />
       <form class="row" onSubmit=${create}><input aria-label="Name of a new agent" placeholder="New agent" value=${name} onInput=${(event) => setName(event.target.value)} /><button>Create</button></form>
+      <label class="button">Import, or drop an agent file<input type="file" accept=".af,.json" multiple class="unseen" onChange=${(event) => importFiles(event.target.files)} /></label>
     </header>
+    ${notes && html`<ul class="note" role="status">${notes.map((note) => html`<li>${note}</li>`)}</ul>`}
     <${Problem} error=${failure ?? error} />
     ${!data && !error && html`<${Waiting} />`}
     ${data?.length === 0 && (text ? html`<p class="empty">No agent's name holds “${text}”.</p>` : html`<${FirstRun} fail=${setFailure} />`)}
