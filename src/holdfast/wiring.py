@@ -21,6 +21,7 @@ from holdfast.actions.tools.base_tools import shipped_id, sync_base_tools
 from holdfast.core.redaction import is_secret_name
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine.archival import ArchivalMemory
+from holdfast.engine.asking import Asker
 from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
@@ -164,6 +165,7 @@ def assemble(
         reader=reader,
         retention=Retention(database, clock, _retention_policy(settings)),
         compactor=compactor,
+        asker=Asker(retry_policy, instrumentation.spans),
         archival=archival,
         send=send,
         cancel=cancel,

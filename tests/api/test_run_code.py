@@ -82,7 +82,9 @@ async def test_a_python_program_calls_the_agents_own_tools_but_none_that_needs_a
     async def say(code: str, language: str = "python") -> Any:
         asked = "Call run_code with " + json.dumps({"code": code, "language": language})
         answer = await client.say(agent.id, asked)
-        return json.loads(next(each.tool_return for each in answer.messages if each.message_type == "tool_return_message"))
+        return json.loads(
+            next(each.tool_return for each in answer.messages if each.message_type == "tool_return_message")
+        )
 
     assert (await say("add(add(4, 5), 6)"))["results"] == ["15"]
     assert (await say("multiply(4, 5)"))["error"]["name"] == "PermissionError"

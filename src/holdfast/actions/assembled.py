@@ -8,6 +8,7 @@ from holdfast.actions.messages.send import SendMessage
 from holdfast.actions.metrics import Metrics
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.engine.archival import ArchivalMemory
+from holdfast.engine.asking import Asker
 from holdfast.engine.clock import Clock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.retention import Retention
@@ -37,6 +38,7 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     reader: RunReader
     retention: Retention
     compactor: Compactor
+    asker: Asker
     archival: ArchivalMemory
     send: SendMessage
     cancel: CancelRuns

@@ -99,8 +99,6 @@ Environments | hosted
   GET /v1/environments/{device_id}
   GET /v1/environments
   POST /v1/environments/{connection_id}/messages
-One-off generation
-  POST /v1/agents/{agent_id}/generate
 Groups
   GET /v1/agents/{agent_id}/groups
   GET POST /v1/groups/

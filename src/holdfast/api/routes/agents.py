@@ -10,6 +10,7 @@ from starlette.responses import Response
 from holdfast import ids
 from holdfast.actions.agents import read
 from holdfast.actions.agents.create import create_agent
+from holdfast.actions.agents.generate import generate
 from holdfast.actions.agents.model_choice import Defaults
 from holdfast.actions.agents.update import delete_agent, update_agent
 from holdfast.actions.assembled import Holdfast
@@ -21,6 +22,7 @@ from holdfast.api.params import After, AgentId, Before, Limit, Order, SearchQuer
 from holdfast.core.records import StopReason
 from holdfast.wire.agent_requests import CreateAgentRequest, Include, UpdateAgent
 from holdfast.wire.agents import AgentState, MemoryView, shown_to
+from holdfast.wire.generate import GenerateRequest, GenerateResponse
 
 router = LazyRouter(prefix="/v1/agents", tags=["agents"])
 
@@ -144,3 +146,9 @@ async def retrieve_memory(deps: Deps, agent_id: AgentId) -> Response:
 def _defaults(deps: Holdfast) -> Defaults:
     settings = deps.settings
     return Defaults(settings.default_model, settings.default_embedding, settings.max_context_window)
+
+
+@router.post("/{agent_id}/generate", responses={200: {"model": GenerateResponse}}, response_model=None)
+async def generate_once(deps: Deps, agent_id: AgentId, request: GenerateRequest) -> Response:
+    answer = await generate(agent_id, request, database=deps.database, catalog=deps.catalog, asker=deps.asker)
+    return json_response(answer)
