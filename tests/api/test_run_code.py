@@ -12,7 +12,6 @@ import pytest
 
 from ..served import ServedClient, served
 
-
 SIGNS = (("add", "+"), ("multiply", "*"))
 
 

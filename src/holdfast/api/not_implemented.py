@@ -109,8 +109,6 @@ Groups
   GET /v1/groups/{group_id}/messages
   PATCH /v1/groups/{group_id}/messages/{message_id}
   PATCH /v1/groups/{group_id}/reset-messages
-Chat completions
-  POST /v1/chat/completions
 Jobs
   GET /v1/jobs/
   GET /v1/jobs/active
