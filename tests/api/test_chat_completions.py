@@ -55,6 +55,8 @@ async def test_a_stream_is_chunks_of_what_is_said_and_one_stop(client: ServedCli
     }
     assert [event["choices"][0]["finish_reason"] for event in events[-2:]] == [None, "stop"]
     assert events[0]["choices"][0]["delta"]["role"] == "assistant"
+    cut = await chunks(client, asking(agent.id, "[[say:half]] [[finish:length]]", stream=True))
+    assert (said(cut), cut[-1]["choices"][0]["finish_reason"]) == ("half", "length")
     asked = asking(agent.id, "[[say:again]]", stream=True, stream_options={"include_usage": True})
     *_, last = await chunks(client, asked)
     assert (last["choices"], last["usage"]["prompt_tokens"] > 0) == ([], True)
