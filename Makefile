@@ -10,6 +10,8 @@ NEWEST_PRICES := $(VENV)/newest-prices
 CLIENT_0X := $(VENV)/client-0x
 LOCAL_MODEL := $(VENV)/local-model
 PROGRAMS := $(VENV)/programs
+BROWSER := $(VENV)/browser
+AXE := axe-core@4.14.0
 TESTS ?= tests
 # How many processes run tests. The whole suite often waits, quick tests hardly ever: see tests/conftest.py for `auto`.
 WORKERS ?=
@@ -24,7 +26,7 @@ INSTALL = test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found. Ins
 	"$(PYTHON)" scripts/install.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick faults coverage test-newest test-0x test-npm test-programs test-cgroups test-local-model check types format bench docs models models-newest clean
+.PHONY: help setup run test quick faults coverage test-newest test-0x test-npm test-browser test-programs test-cgroups test-local-model check types format bench docs models models-newest clean
 
 help: ## List the targets
 	@echo "Holdfast, a server for stateful LLM agents. To see it run: make run, then open http://127.0.0.1:8283"
@@ -81,6 +83,19 @@ $(CLIENT_0X)/.ready: tests/client_0x/requirements.txt | $(READY)
 
 test-npm: $(READY) ## Run the npm clients, 1.x and 0.x, and the Vercel provider against a server (needs node, npm and its registry)
 	$(BIN)/python -m tests.conformance.npm.run
+
+test-browser: $(BROWSER)/.ready ## Use the console in Chromium (needs chromium and npm, and the network once)
+	PYTHONPATH=$(BROWSER) $(BIN)/python -m pytest -n 0 tests/browser
+
+$(BROWSER)/.ready: tests/browser/requirements.txt | $(READY)
+	@rm -rf $(BROWSER)
+	@if command -v uv >/dev/null 2>&1; then \
+		uv pip install --quiet --python $(BIN)/python --no-deps --target $(BROWSER) --requirement $<; \
+	else \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(BROWSER) --requirement $<; \
+	fi
+	@cd $(BROWSER) && npm pack --silent --ignore-scripts $(AXE) >/dev/null && tar -xzf axe-core-*.tgz --strip-components=1 package/axe.min.js
+	@touch $@
 
 test-programs: $(PROGRAMS)/.ready ## Run letta-code, its SDK, letta, letta-mcp-server and ai-memory-sdk against a server (needs node, npm and the network, once)
 	$(BIN)/python -m pytest -n 0 tests/programs

@@ -16,6 +16,7 @@ from pathlib import Path
 import uvloop
 
 from bench import footprint, sections
+from bench.agent_files import agent_files
 from bench.archival import archival
 from bench.calibration import loop_ms
 from bench.client import Client
@@ -50,6 +51,9 @@ async def measure(only: set[str], paces: list[float]) -> list[Row]:
     if not only or "archival" in only:
         with tempfile.TemporaryDirectory() as folder:
             rows += _told(await archival(Path(folder)))
+    if not only or "files" in only:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += _told(await agent_files(Path(folder)))
     if not only or "models" in only:
         with tempfile.TemporaryDirectory() as folder:
             rows += _told(await models(Path(folder)))
@@ -108,7 +112,7 @@ def main() -> None:
     parser.add_argument(
         "--only",
         default="",
-        help=f"comma list of {', '.join([*SECTIONS, 'history', 'archival', 'models', 'footprint'])}",
+        help=f"comma list of {', '.join([*SECTIONS, 'history', 'archival', 'files', 'models', 'footprint'])}",
     )
     parser.add_argument("--times", type=int, default=1, help="how often to measure everything; an odd number is best")
     parser.add_argument("--json", type=Path, help="write the rows to this file")

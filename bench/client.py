@@ -60,12 +60,17 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self._http.close()
 
-    async def call(self, method: str, path: str, body: Any = None) -> Any:
-        async with self._http.request(method, f"{self._url}/v1{path}", json=body) as answer:
+    async def call(self, method: str, path: str, body: Any = None, form: aiohttp.FormData | None = None) -> Any:
+        return msgspec.json.decode(await self.text(path, method, body, form))
+
+    async def text(
+        self, path: str, method: str = "GET", body: Any = None, form: aiohttp.FormData | None = None
+    ) -> bytes:
+        async with self._http.request(method, f"{self._url}/v1{path}", json=body, data=form) as answer:
             data = await answer.read()
             if answer.status >= 400:
                 raise RuntimeError(f"{method} {path}: {answer.status} {data[:500]!r}")
-            return msgspec.json.decode(data)
+            return data
 
     async def tool(self, source: str) -> str:
         return (await self.call("PUT", "/tools/", {"source_code": source}))["id"]

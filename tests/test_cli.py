@@ -230,7 +230,7 @@ def test_the_version_can_be_asked_for_as_an_option(capsys: pytest.CaptureFixture
         (["srve"], "there is no command 'srve'. Did you mean `holdfast serve`?"),
         (["start", "--port", "1"], "Did you mean `holdfast serve`?"),
         (["model"], "Did you mean `holdfast models`?"),
-        (["xyzzy"], "There are: serve, worker, migrate, reseal, doctor, move, why, runs, approvals, models, version."),
+        (["xyzzy"], f"There are: {', '.join(build_parser()[1])}."),
         ([""], "There are: serve,"),
         (["--"], "holdfast: "),  # what is wrong with it depends on the version of Python
         (["--wat"], "unrecognized arguments: --wat"),

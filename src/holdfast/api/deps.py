@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 from starlette.types import Scope
 
 from holdfast import ids
+from holdfast.actions.agents.model_choice import Defaults
 from holdfast.actions.assembled import Holdfast
 from holdfast.errors import Invalid
 from holdfast.secretbox import SecretBox
@@ -23,6 +24,11 @@ async def _assembled(request: Request) -> Holdfast:
 
 def holdfast_for(scope: Scope) -> Holdfast:
     return scope["app"].state.holdfast
+
+
+def defaults_of(deps: Holdfast) -> Defaults:
+    settings = deps.settings
+    return Defaults(settings.default_model, settings.default_embedding, settings.max_context_window)
 
 
 def check_actor(header: str) -> None:

@@ -23,6 +23,7 @@ from holdfast.errors import RequestError, Unauthorized
 from holdfast.settings import Settings, is_loopback
 
 OPEN_PATHS: Final = frozenset({"/", "/v1/health", "/v1/health/", "/v1/ready", "/v1/ready/"})
+_CONSOLE: Final = "/console/"  # files of the web console, which hold no data
 _PREFIXES: Final = {b"authorization": b"Bearer ", b"x-bare-password": b"password "}
 _HARMLESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _propagator = TraceContextTextMapPropagator()
@@ -135,7 +136,7 @@ class Auth:
         self._reading = _accepted_headers(secrets_key) if secrets_key else {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in self._open_paths:
+        if scope["type"] == "lifespan" or scope["path"] in self._open_paths or scope["path"].startswith(_CONSOLE):
             await self._app(scope, receive, send)
             return
         try:

@@ -110,32 +110,34 @@ class _ClientLeft(HoldfastError):
     """Nobody is left to answer."""
 
 
-def check_json(body: bytes) -> Any:
-    """The decoded body, or Unprocessable with what is wrong and where."""
-    values = _count_values(body)
-    if values > MAX_VALUES:
-        raise Unprocessable(f"The body holds more than {MAX_VALUES} JSON values, the most that is accepted. Split it.")
+def check_json(body: bytes, what: str = "body", most_values: int = MAX_VALUES) -> Any:
+    """The decoded body, or Unprocessable with what is wrong and where. `what` is the name of what is read."""
+    values = _count_values(body, most_values)
+    if values > most_values:
+        raise Unprocessable(
+            f"The {what} holds more than {most_values} JSON values, the most that is accepted. Split it."
+        )
     try:
         value = msgspec.json.decode(body)
     except RecursionError as error:
-        raise Unprocessable("The body is nested too deeply.") from error
+        raise Unprocessable(f"The {what} is nested too deeply.") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Unprocessable(f"The body is not valid JSON in UTF-8: {error}") from error
+        raise Unprocessable(f"The {what} is not valid JSON in UTF-8: {error}") from error
     # Many short values are looked at in the body itself first: it hardly ever holds what could be wrong with one.
     if values * _SEARCH_COSTS < len(body) or b"\\u0000" in body or _LONG_NUMBER.search(body):
-        check_storable(value)
+        check_storable(value, what)
     return value
 
 
-def _count_values(body: bytes) -> int:
+def _count_values(body: bytes, most: int) -> int:
     """About how many values a JSON text holds, without decoding it. Never too few; too many only below the limit."""
     values = _separators(body)
-    if values <= MAX_VALUES:
+    if values <= most:
         return values
     # Commas and brackets in texts do not count.
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     texts = plain.count(b'"') // 2
-    return texts if texts > 2 * MAX_VALUES else _separators(b"".join(plain.split(b'"')[::2]))
+    return texts if texts > 2 * most else _separators(b"".join(plain.split(b'"')[::2]))
 
 
 def _separators(text: bytes) -> int:

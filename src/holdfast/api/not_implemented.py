@@ -40,9 +40,6 @@ REFUSED: Final = {
 # Families, and their operations below them: the methods, then the path. `hosted`: only the hosted service had them.
 # `dropped`: the old server had them, and this one will not.
 _TABLE: Final = """\
-Agent files
-  GET POST /v1/agents/{agent_id}/export
-  POST /v1/agents/import
 Folders and files
   GET /v1/agents/{agent_id}/folders
   PATCH /v1/agents/{agent_id}/folders/attach/{folder_id}

@@ -21,6 +21,7 @@ from holdfast.api.not_implemented import unbuilt_routes
 from holdfast.api.routes import (
     agent_archives,
     agent_blocks,
+    agent_files,
     agent_history,
     agent_tools,
     agents,
@@ -29,6 +30,7 @@ from holdfast.api.routes import (
     archives,
     blocks,
     chat_completions,
+    console,
     conversation_messages,
     conversations,
     docs,
@@ -49,10 +51,12 @@ from holdfast.version import VERSION
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     root.router,
+    console.router,
     health.router,
     metrics.router,
     docs.router,
     agents.router,
+    agent_files.router,
     agent_blocks.router,
     agent_tools.router,
     blocks.router,

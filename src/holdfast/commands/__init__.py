@@ -2,7 +2,8 @@
 
 `serving` runs the server on `connections`, `processes` runs several of it, `worker` drives runs without serving.
 `migrate` prepares the database, `move` copies it into another one, `reseal` rewrites its secrets, `doctor` checks
-whether a server can run, and `remote` asks a running one.
+whether a server can run. All others ask a running server (`server_api`): `remote` lists, shows and changes what it has,
+`chat` talks to an agent, `agent_files` and `apply` write files and read them.
 """
 
 from __future__ import annotations

@@ -1,39 +1,24 @@
-"""Commands that ask a running server and print its answer. Standard library only: they should start at once."""
+"""Commands that list, show and change what a running server has."""
 
 from __future__ import annotations
 
 import argparse
-import http.client
-import os
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import msgspec
+from holdfast.commands.printing import print_json, styled, text_table
+from holdfast.commands.server_api import ServerApi, quoted
+from holdfast.errors import ConfigError, NotFound
 
-from holdfast.commands import settings_from
-from holdfast.errors import ConfigError, HoldfastError, NotFound
-from holdfast.settings import Settings, is_loopback
-
-_TIMEOUT_S: Final = 30.0
 _MODEL_HEADINGS: Final = ("HANDLE", "WINDOW", "ABILITIES", "PRICE")
-
-
-class Unreachable(ConfigError):
-    """No server answered where one was looked for."""
-
-
-class Refusal(HoldfastError):
-    """The server answered, and the answer is no."""
+_STATUS_STYLES: Final = {"failed": "red", "completed": "green", "running": "yellow", "created": "yellow"}
+Record = dict[str, Any]
 
 
 def why(arguments: argparse.Namespace) -> int:
     """Where a run stands, in words: what it does or waits for, or how it ended."""
-    answer: dict[str, Any] = _ask(arguments, f"/v1/runs/{urllib.parse.quote(arguments.run, safe='')}/why")
+    answer: Record = ServerApi(arguments).get(f"/v1/runs/{quoted(arguments.run)}/why")
     if arguments.json:
-        _print_json(answer)
+        print_json(answer)
         return 0
     history: list[str] = answer.get("history", [])
     print("\n  ".join([str(answer["summary"]), *history]))
@@ -41,27 +26,76 @@ def why(arguments: argparse.Namespace) -> int:
 
 
 def runs(arguments: argparse.Namespace) -> int:
-    """The latest runs, newest first."""
-    found: list[dict[str, Any]] = _ask(arguments, "/v1/runs/", limit=arguments.limit, order="desc")
+    """The latest runs, newest first, or one of them."""
+    match arguments.action:
+        case "show":
+            return _show(arguments, f"/v1/runs/{quoted(arguments.run)}")
+        case "why":
+            return why(arguments)
+        case "watch":
+            return _watch(arguments)
+        case "cancel":
+            return _cancel(arguments)
+        case _:
+            return _list_runs(arguments)
+
+
+def _list_runs(arguments: argparse.Namespace) -> int:
+    api = ServerApi(arguments)
+    agent = None if arguments.agent is None else find_agent(api, arguments.agent)["id"]
+    wanted = {"limit": arguments.limit, "order": "desc", "agent_id": agent, "statuses": arguments.status}
+    found: list[Record] = api.get("/v1/runs/", **wanted)
     if arguments.json:
-        _print_json(found)
+        print_json(found)
     elif not found:
         print("There are no runs yet.")
     else:
         columns = ("id", "status", "stop_reason", "agent_id", "created_at")
-        print(
-            _text_table(
-                ("RUN", "STATUS", "STOPPED", "AGENT", "STARTED"), ([row.get(name) for name in columns] for row in found)
-            )
-        )
+        headings = ("RUN", "STATUS", "STOPPED", "AGENT", "STARTED")
+        print(text_table(headings, ([row.get(name) for name in columns] for row in found)))
     return 0
 
 
-def approvals(arguments: argparse.Namespace) -> int:
-    """The calls that wait for a person: what would be run, with which arguments, for which agent."""
-    found: list[dict[str, Any]] = _ask(arguments, "/v1/approvals/")
+def _watch(arguments: argparse.Namespace) -> int:
+    """The events of a background run, from the first, until it ends."""
+    api = ServerApi(arguments)
+    for event in api.stream(f"/v1/runs/{quoted(arguments.run)}/stream", {"starting_after": 0}):
+        if arguments.json:
+            print_json(event)
+        else:
+            kind = event.get("message_type", "event")
+            shown = next(
+                (
+                    event[key]
+                    for key in ("content", "reasoning", "tool_call", "tool_return", "stop_reason")
+                    if event.get(key)
+                ),
+                "",
+            )
+            print(f"{event.get('seq_id') or '':>6}  {styled(str(kind), 'dim')}  {shown}", flush=True)
+    return 0
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    api = ServerApi(arguments)
+    run: Record = api.get(f"/v1/runs/{quoted(arguments.run)}")
+    answer: Record = api.post(f"/v1/agents/{run['agent_id']}/messages/cancel", {"run_ids": [run["id"]]})
     if arguments.json:
-        _print_json(found)
+        print_json(answer)
+        return 0
+    status = str(answer.get(run["id"], "unknown"))
+    print(f"Run {run['id']}: {styled(status, _STATUS_STYLES.get(status, 'dim'))}")
+    return 0 if status == "cancelled" else 1
+
+
+def approvals(arguments: argparse.Namespace) -> int:
+    """The calls that wait for a person: what would be run, with which arguments, for which agent; or a decision."""
+    api = ServerApi(arguments)
+    found: list[Record] = api.get("/v1/approvals/")
+    if arguments.action in ("approve", "deny"):
+        return _decide(api, found, arguments)
+    if arguments.json:
+        print_json(found)
     elif not found:
         print("Nothing waits for a decision.")
     else:
@@ -69,26 +103,135 @@ def approvals(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _waiting_lines(waiting: dict[str, Any]) -> str:
+def _decide(api: ServerApi, found: list[Record], arguments: argparse.Namespace) -> int:
+    """By the id of the run that waits, or of one of its calls. All calls of a run are decided together."""
+    chosen = [
+        one for one in found if arguments.run in (one["run_id"], *(call["tool_call_id"] for call in one["tool_calls"]))
+    ]
+    if not chosen:
+        raise NotFound(f"Nothing waits for a decision under {arguments.run}. What does: holdfast approvals")
+    [waiting] = chosen
+    approve = arguments.action == "approve"
+    decisions = [
+        {
+            "type": "approval",
+            "tool_call_id": call["tool_call_id"],
+            "approve": approve,
+            "reason": getattr(arguments, "reason", None),
+        }
+        for call in waiting["tool_calls"]
+    ]
+    body = {"messages": [{"type": "approval", "approvals": decisions}], "background": True}
+    place = (
+        f"/v1/conversations/{waiting['conversation_id']}/messages"
+        if waiting.get("conversation_id")
+        else f"/v1/agents/{waiting['agent_id']}/messages/stream"
+    )
+    run_id = None
+    for event in api.stream(place, {**body, "streaming": True}):
+        run_id = run_id or event.get("run_id")
+    if arguments.json:
+        print_json({"decided": waiting["run_id"], "approve": approve, "run_id": run_id})
+    else:
+        print(
+            f"{'Approved' if approve else 'Denied'}. Run {run_id} carried on; `holdfast why {run_id}` says what it did."
+        )
+    return 0
+
+
+def _waiting_lines(waiting: Record) -> str:
     lines = [f"{waiting.get('agent_id')}, run {waiting.get('run_id')}, asked {waiting.get('asked_at')}"]
-    calls: list[dict[str, Any]] = waiting.get("tool_calls", [])
+    calls: list[Record] = waiting.get("tool_calls", [])
     lines += [f"  {call.get('name')} {call.get('arguments')}  ({call.get('tool_call_id')})" for call in calls]
     if changed := waiting.get("changed_secrets"):
         lines.append(f"  secrets changed since it was asked: {', '.join(changed)}")
     return "\n".join(lines)
 
 
+def agents(arguments: argparse.Namespace) -> int:
+    api = ServerApi(arguments)
+    if arguments.action == "show":
+        return _shown(find_agent(api, arguments.agent), arguments)
+    if arguments.action == "delete":
+        agent = find_agent(api, arguments.agent)
+        api.delete(f"/v1/agents/{agent['id']}")
+        print(f"Deleted {agent['name']} ({agent['id']}).")
+        return 0
+    found: list[Record] = api.get("/v1/agents/", limit=arguments.limit, order="desc")
+    if arguments.json:
+        print_json(found)
+    elif not found:
+        print("There are no agents yet. `holdfast chat` makes one.")
+    else:
+        columns = ("id", "name", "model", "last_stop_reason", "created_at")
+        print(
+            text_table(
+                ("AGENT", "NAME", "MODEL", "STOPPED", "CREATED"), ([row.get(name) for name in columns] for row in found)
+            )
+        )
+    return 0
+
+
+def find_agent(api: ServerApi, given: str) -> Record:
+    """By its id, or by a name that only one agent has."""
+    if given.startswith("agent-"):
+        return api.get(f"/v1/agents/{quoted(given)}")
+    found: list[Record] = api.get("/v1/agents/", name=given, limit=2)
+    if not found:
+        raise NotFound(f"There is no agent called {given!r}. Those that are there: holdfast agents")
+    if len(found) > 1:
+        raise ConfigError(f"Several agents are called {given!r}: use an id. `holdfast agents` shows them.")
+    return found[0]
+
+
+def tools(arguments: argparse.Namespace) -> int:
+    api = ServerApi(arguments)
+    if arguments.action == "show":
+        found: list[Record] = api.get("/v1/tools/", name=arguments.tool)
+        if not found:
+            raise NotFound(f"There is no tool called {arguments.tool!r}. Those that are there: holdfast tools")
+        return _shown(found[0], arguments)
+    found = api.get("/v1/tools/", limit=arguments.limit)
+    if arguments.json:
+        print_json(found)
+    else:
+        rows = (
+            [row["name"], row["tool_type"], "yes" if row.get("default_requires_approval") else None, _first_line(row)]
+            for row in found
+        )
+        print(text_table(("TOOL", "TYPE", "APPROVAL", "DESCRIPTION"), rows))
+    return 0
+
+
+def _first_line(tool: Record) -> str:
+    return (tool.get("description") or "").strip().partition("\n")[0][:80]
+
+
+def _show(arguments: argparse.Namespace, path: str) -> int:
+    return _shown(ServerApi(arguments).get(path), arguments)
+
+
+def _shown(record: Record, arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        print_json(record)
+        return 0
+    simple = {name: value for name, value in record.items() if value is not None and not isinstance(value, dict | list)}
+    width = max(map(len, simple))
+    print("\n".join(f"{name.ljust(width)}  {value}" for name, value in simple.items()))
+    return 0
+
+
 def models(arguments: argparse.Namespace) -> int:
     """The models that the server can use, and for every provider that could not be asked, since when and why."""
-    query = {"provider_name": arguments.provider} if arguments.provider else {}
-    found: list[dict[str, Any]] = _ask(arguments, "/v1/models/", **query)
-    providers: list[dict[str, Any]] = _ask(arguments, "/v1/models/providers")
+    api = ServerApi(arguments)
+    found: list[Record] = api.get("/v1/models/", provider_name=arguments.provider)
+    providers: list[Record] = api.get("/v1/models/providers")
     asked = [one for one in providers if arguments.provider in (None, one.get("name"))]
     if arguments.json:
-        _print_json({"models": found, "providers": asked})
+        print_json({"models": found, "providers": asked})
         return 0
     if found:
-        print(_text_table(_MODEL_HEADINGS, (_model_cells(model) for model in found)))
+        print(text_table(_MODEL_HEADINGS, (_model_cells(model) for model in found)))
     else:
         print(f"No provider called {arguments.provider} lists any model." if arguments.provider else "No models.")
     if sentences := [sentence for provider in asked if (sentence := _provider_sentence(provider))]:
@@ -96,19 +239,19 @@ def models(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _model_cells(model: dict[str, Any]) -> list[object]:
+def _model_cells(model: Record) -> list[object]:
     able: dict[str, bool] = model.get("abilities") or {}
     names = [name.replace("_", " ") for name, can in able.items() if can]
     return [model.get("handle"), f"{model.get('max_context_window') or 0:,}", ", ".join(names), _price(model)]
 
 
-def _price(model: dict[str, Any]) -> str | None:
+def _price(model: Record) -> str | None:
     """US dollars for a million tokens, in and out."""
     price: dict[str, float] | None = model.get("price")
     return None if price is None else f"${price['input']:g} / ${price['output']:g}"
 
 
-def _provider_sentence(provider: dict[str, Any]) -> str | None:
+def _provider_sentence(provider: Record) -> str | None:
     match provider.get("status"):
         case "ok" | "unlistable" | "not_asked" if provider.get("problem"):
             return str(provider["problem"])
@@ -122,63 +265,3 @@ def _provider_sentence(provider: dict[str, Any]) -> str | None:
             return f"{provider.get('name')} cannot list its models: write their names after {provider.get('name')}/."
         case _:
             return None
-
-
-def _print_json(value: object) -> None:
-    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
-
-
-def _text_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns as wide as their widest entry, nothing cut off."""
-    lines = [tuple(headings), *(tuple("-" if cell is None else str(cell) for cell in row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
-
-
-def _ask(arguments: argparse.Namespace, path: str, **query: object) -> Any:
-    settings = settings_from(arguments)
-    base = arguments.url or os.environ.get("HOLDFAST_URL") or _local_address(settings)
-    if urllib.parse.urlsplit(base).scheme not in ("http", "https"):
-        raise ConfigError(f"The address of the server must start with http:// or https://, not {base!r}.")
-    address = base.rstrip("/") + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
-    request = urllib.request.Request(address, headers=_headers(settings))
-    try:
-        with _line_to(base).open(request, timeout=_TIMEOUT_S) as answer:
-            return msgspec.json.decode(answer.read())
-    except urllib.error.HTTPError as error:
-        raise _refusal(error) from error
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise Unreachable(f"No server answers at {base} ({reason}). Start one with: holdfast serve") from error
-    except msgspec.DecodeError as error:
-        raise Refusal(f"{base} answered, but not as a Holdfast server does.") from error
-
-
-def _line_to(base: str) -> urllib.request.OpenerDirector:
-    """The environment's proxy is honoured, but never stands between us and a server on this machine."""
-    near = is_loopback(urllib.parse.urlsplit(base).hostname or "")
-    return urllib.request.build_opener(urllib.request.ProxyHandler({} if near else None))
-
-
-def _local_address(settings: Settings) -> str:
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)
-    return f"http://{host}:{settings.port}"
-
-
-def _headers(settings: Settings) -> dict[str, str]:
-    key = settings.api_key or os.environ.get("LETTA_API_KEY")
-    return {"authorization": f"Bearer {key}"} if key else {}
-
-
-def _refusal(error: urllib.error.HTTPError) -> HoldfastError:
-    body = error.read()
-    error.close()
-    try:
-        detail = msgspec.json.decode(body)["detail"]
-    except (msgspec.DecodeError, KeyError, TypeError):
-        detail = f"status {error.code}"
-    if error.code == 401:
-        return Refusal("The server wants an API key: set HOLDFAST_API_KEY to the one it was started with.")
-    return NotFound(str(detail)) if error.code == 404 else Refusal(str(detail))

@@ -138,7 +138,7 @@ def pending_start(messages: Sequence[Message]) -> int:
     end = len(messages)
     if not end or not messages[-1].is_approval_request:
         return end
-    return end - 2 if end > 1 and _are_one_reply(messages[-2], messages[-1]) else end - 1
+    return end - 2 if end > 1 and are_one_reply(messages[-2], messages[-1]) else end - 1
 
 
 def rows_of_turn(messages: Sequence[Message], run_id: str) -> list[Message]:
@@ -214,16 +214,16 @@ class _Prefix(msgspec.Struct, frozen=True):
 
 
 def _extended(prefix: _Prefix, rows: Sequence[Message], key: HistoryKey) -> _Prefix:
-    draft = _Draft(prefix, _first_returns(rows), key)
+    draft = _Draft(prefix, first_returns(rows), key)
     for index, row in enumerate(rows):
         role = row.role
         if role == "user" or role == "summary" or (role == "system" and (index or not _is_prompt(row))):
             # A system row that is not the first was sent like a user's message, by an operator or another agent.
             draft.user(row)
         elif role == "assistant":
-            paired = index + 1 < len(rows) and _are_one_reply(row, rows[index + 1])
+            paired = index + 1 < len(rows) and are_one_reply(row, rows[index + 1])
             draft.assistant((row, rows[index + 1]) if paired else (row,))
-        elif role == "approval" and not (index and _are_one_reply(rows[index - 1], row)):
+        elif role == "approval" and not (index and are_one_reply(rows[index - 1], row)):
             draft.assistant((row,))
     return draft.result()
 
@@ -324,7 +324,7 @@ class _Draft:
         return ToolReturn(call.id, call.name, found.status, content)
 
 
-def _first_returns(rows: Iterable[Message]) -> dict[str, tuple[ToolReturn, int]]:
+def first_returns(rows: Iterable[Message]) -> dict[str, tuple[ToolReturn, int]]:
     """By call id, the first return that comes after its call, and when it came."""
     called: set[str] = set()
     returned: dict[str, tuple[ToolReturn, int]] = {}
@@ -340,7 +340,7 @@ def _first_returns(rows: Iterable[Message]) -> dict[str, tuple[ToolReturn, int]]
     return returned
 
 
-def _are_one_reply(first: Message, second: Message) -> bool:
+def are_one_reply(first: Message, second: Message) -> bool:
     """Whether an assistant row and the approval request after it came from one reply of the model."""
     return (
         second.role == "approval"

@@ -108,7 +108,7 @@ class ArchivalMemory:
 
     async def add(self, archive_id: str, new: Sequence[NewPassage]) -> tuple[Archive, list[Passage]]:
         archive = await self._database.read(lambda tx: archives.get(tx, archive_id))
-        write = await self._prepared(archive, new, None)
+        write = await self.prepared(archive, new)
         await self._database.write(lambda tx: commit(tx, write))
         return archive, list(write.passages)
 
@@ -124,7 +124,7 @@ class ArchivalMemory:
     async def prepared_for_agent(self, agent_id: str, new: Sequence[NewPassage]) -> PassageWrite:
         """To be given to `commit`, which raises ArchiveChanged when it has to be made ready again."""
         archive, is_new = await self._database.read(lambda tx: _archive_for(tx, agent_id, self._clock.now_us()))
-        return msgspec.structs.replace(await self._prepared(archive, new, agent_id), is_new=is_new)
+        return msgspec.structs.replace(await self.prepared(archive, new, agent_id), is_new=is_new)
 
     async def of_agent(self, agent_id: str) -> Archive | None:
         async def read(tx: Transaction) -> Archive | None:
@@ -196,7 +196,8 @@ class ArchivalMemory:
     def _until(self, batches: int) -> float:
         return asyncio.get_running_loop().time() + batches * self._embedding_timeout_s
 
-    async def _prepared(self, archive: Archive, new: Sequence[NewPassage], for_agent: str | None) -> PassageWrite:
+    async def prepared(self, archive: Archive, new: Sequence[NewPassage], for_agent: str | None = None) -> PassageWrite:
+        """To be given to `commit`, or stored with an archive that is new itself."""
         for one in new:
             self._check_length(one.text)
         now_us = self._clock.now_us()

@@ -239,6 +239,11 @@ async def place(tx: Transaction, thread_id: str, places: Sequence[tuple[int, str
     await tx.execute_many(_PLACE, [_placed(thread_id, position, each, position) for position, each in places])
 
 
+async def place_outside(tx: Transaction, thread_id: str, places: Sequence[tuple[int, str]]) -> None:
+    """As `place`, in history alone: messages that had left the window before they came here."""
+    await tx.execute_many(_PLACE, [_placed(thread_id, position, each, None) for position, each in places])
+
+
 async def place_reserved(tx: Transaction, thread_id: str, places: Sequence[tuple[int, str]]) -> None:
     """Put messages at positions that were set aside earlier, for what follows an approval (decision 5). The end moves
     too, as with every change of the window, because other processes may have cached the window (decision 11)."""

@@ -334,10 +334,10 @@ def stored_view(message: Message, *, agent_id: str | None, conversation_id: str 
         "model": message.model,
         "content": _stored_content(message),
         "name": message.name,
-        "tool_calls": [_stored_call(call) for call in message.calls] or None,
+        "tool_calls": [stored_call(call) for call in message.calls] or None,
         "tool_call_id": message.returns[0].call_id if message.returns else None,
-        "tool_returns": [_stored_return(each) for each in message.returns] or None,
-        "approvals": [_stored_decision(each) for each in message.decisions] or None,
+        "tool_returns": [stored_return(each) for each in message.returns] or None,
+        "approvals": [stored_decision(each) for each in message.decisions] or None,
         "approve": None if spoken is None else isinstance(spoken, Approve),
         "approval_request_id": spoken and spoken.call_id,
         "denial_reason": spoken.reason if isinstance(spoken, Deny) else None,
@@ -360,32 +360,39 @@ def _stored_content(message: Message) -> list[WireMessage]:
     content: list[WireMessage] = []
     for part in message.parts:
         match part:
-            case Text() | Image():
-                content.append(_part(part))
             case Thoughts(text):
                 content.append(_part(Text(text)))
-            case Reasoning(text, signature):
-                content.append({"type": "reasoning", "is_native": True, "reasoning": text, "signature": signature})
-            case RedactedReasoning(data):
-                content.append({"type": "redacted_reasoning", "data": data})
-            case OmittedReasoning(signature):
-                content.append({"type": "omitted_reasoning", "signature": signature})
             case Summary():
                 content.append(_part(Text(packed_summary(message))))
-            case _:  # calls, returns and decisions have fields of their own
-                continue
+            case _:
+                content += stored_part(part)
     return content
 
 
-def _stored_call(call: ToolCall) -> WireMessage:
+def stored_part(part: AnyPart) -> list[WireMessage]:
+    """None of a call, a return or a decision, which have fields of their own."""
+    match part:
+        case Text() | Image():
+            return [_part(part)]
+        case Reasoning(text, signature):
+            return [{"type": "reasoning", "is_native": True, "reasoning": text, "signature": signature}]
+        case RedactedReasoning(data):
+            return [{"type": "redacted_reasoning", "data": data}]
+        case OmittedReasoning(signature):
+            return [{"type": "omitted_reasoning", "signature": signature}]
+        case _:
+            return []
+
+
+def stored_call(call: ToolCall) -> WireMessage:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _stored_return(given: ToolReturn | ClientReturn) -> WireMessage:
+def stored_return(given: ToolReturn | ClientReturn) -> WireMessage:
     shown = _tool_return(given)
     del shown["type"]
     return {"func_response": shown.pop("tool_return"), **shown}
 
 
-def _stored_decision(decision: Decision) -> WireMessage:
-    return _stored_return(decision) if isinstance(decision, ClientReturn) else _decision(decision)
+def stored_decision(decision: Decision) -> WireMessage:
+    return stored_return(decision) if isinstance(decision, ClientReturn) else _decision(decision)

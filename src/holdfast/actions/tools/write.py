@@ -36,7 +36,11 @@ async def upsert_tool(database: Database, request: ToolCreate, project_id: str |
 
 
 async def _upsert(tx: Transaction, request: ToolCreate, project_id: str | None, now_us: int) -> Tool:
-    wanted = described_tool(request, project_id, now_us)
+    return await store_named(tx, described_tool(request, project_id, now_us), now_us)
+
+
+async def store_named(tx: Transaction, wanted: Tool, now_us: int) -> Tool:
+    """In the place of the tool that has its name, if there is one."""
     known = await tool_rows.find_named(tx, wanted.name)
     if known is None:
         if await tool_rows.insert(tx, wanted):
@@ -49,8 +53,8 @@ async def _upsert(tx: Transaction, request: ToolCreate, project_id: str | None, 
         wanted,
         id=known.id,
         tags=wanted.tags or known.tags,
-        metadata=known.metadata,
-        project_id=project_id or known.project_id,
+        metadata=wanted.metadata or known.metadata,
+        project_id=wanted.project_id or known.project_id,
         created_us=known.created_us,
     )
     return await _save(tx, known, replaced, now_us)

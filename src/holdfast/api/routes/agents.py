@@ -11,11 +11,9 @@ from holdfast import ids
 from holdfast.actions.agents import read
 from holdfast.actions.agents.create import create_agent
 from holdfast.actions.agents.generate import generate
-from holdfast.actions.agents.model_choice import Defaults
 from holdfast.actions.agents.update import delete_agent, update_agent
-from holdfast.actions.assembled import Holdfast
 from holdfast.actions.queries import AgentFilter, Page
-from holdfast.api.deps import Asking, Deps, Opener
+from holdfast.api.deps import Asking, Deps, Opener, defaults_of
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
 from holdfast.api.params import After, AgentId, Before, Limit, Order, SearchQuery
@@ -94,7 +92,7 @@ async def create(deps: Deps, request: CreateAgentRequest) -> Response:
         database=deps.database,
         catalog=deps.catalog,
         secretbox=deps.secretbox,
-        defaults=_defaults(deps),
+        defaults=defaults_of(deps),
         now_us=deps.clock.now_us(),
     )
     return json_response(state)
@@ -126,7 +124,7 @@ async def update(deps: Deps, agent_id: AgentId, request: UpdateAgent) -> Respons
         database=deps.database,
         catalog=deps.catalog,
         secretbox=deps.secretbox,
-        defaults=_defaults(deps),
+        defaults=defaults_of(deps),
         now_us=deps.clock.now_us(),
     )
     return json_response(state)
@@ -141,11 +139,6 @@ async def delete(deps: Deps, agent_id: AgentId) -> Response:
 @router.get("/{agent_id}/core-memory", deprecated=True, responses={200: {"model": MemoryView}}, response_model=None)
 async def retrieve_memory(deps: Deps, agent_id: AgentId) -> Response:
     return json_response(await read.read_memory(deps.database, agent_id))
-
-
-def _defaults(deps: Holdfast) -> Defaults:
-    settings = deps.settings
-    return Defaults(settings.default_model, settings.default_embedding, settings.max_context_window)
 
 
 @router.post("/{agent_id}/generate", responses={200: {"model": GenerateResponse}}, response_model=None)

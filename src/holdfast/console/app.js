@@ -1,0 +1,84 @@
+// The shell: navigation, the open approvals in the title, the key, and the view that the address names.
+import { get, key, needsKey, useKey } from "./api.js";
+import { html, render, signal, useEffect, useState } from "./html.js";
+import { Agent } from "./views/agent.js";
+import { Agents } from "./views/agents.js";
+import { Approvals } from "./views/approvals.js";
+import { Chat } from "./views/chat.js";
+import { Overview } from "./views/overview.js";
+import { Run } from "./views/run.js";
+import { Runs } from "./views/runs.js";
+
+const POLL_MS = 2000;
+const address = signal(location.hash.slice(1) || "/");
+const approvals = signal([]);
+const reachable = signal(true);
+addEventListener("hashchange", () => (address.value = location.hash.slice(1) || "/"));
+
+const VIEWS = [
+  [/^\/$/, Agents, "Agents"],
+  [/^\/agents\/([^/]+)$/, Agent, "Agent"],
+  [/^\/agents\/([^/]+)\/chat(?:\/([^/]+))?$/, Chat, "Chat"],
+  [/^\/approvals$/, Approvals, "Approvals"],
+  [/^\/runs$/, Runs, "Runs"],
+  [/^\/runs\/([^/]+)$/, Run, "Run"],
+  [/^\/overview$/, Overview, "Overview"],
+];
+// Letters that open a view, wherever no text is being written.
+const KEYS = { a: "#/", p: "#/approvals", r: "#/runs", o: "#/overview" };
+
+addEventListener("keydown", (event) => {
+  const writing = /^(input|textarea|select)$/i.test(event.target.tagName);
+  if (!writing && !event.ctrlKey && !event.metaKey && !event.altKey && KEYS[event.key]) location.hash = KEYS[event.key];
+});
+
+async function lookForApprovals() {
+  try {
+    approvals.value = await get("/approvals/?limit=100");
+    reachable.value = true;
+  } catch (error) {
+    reachable.value = error.status !== 0;
+  }
+}
+
+function KeyForm() {
+  const [text, setText] = useState("");
+  return html`<main class="narrow"><h1>This server has a key</h1>
+    <p>It is the value of <code>HOLDFAST_API_KEY</code> where the server runs. It is kept until this tab is closed.</p>
+    <form onSubmit=${(event) => { event.preventDefault(); useKey(text.trim()); }}>
+      <label>API key<input type="password" autocomplete="current-password" autofocus value=${text} onInput=${(event) => setText(event.target.value)} /></label>
+      <button class="primary">Open the console</button>
+    </form></main>`;
+}
+
+function App() {
+  const path = address.value.split("?")[0];
+  const [view, found, name] = VIEWS.map(([pattern, component, label]) => [component, path.match(pattern), label]).find(([, match]) => match) ?? [];
+  const waiting = approvals.value.length;
+  useEffect(() => {
+    lookForApprovals();
+    const timer = setInterval(() => document.hidden || lookForApprovals(), POLL_MS);
+    return () => clearInterval(timer);
+  }, [key.value]);
+  useEffect(() => {
+    document.title = `${waiting ? `(${waiting}) ` : ""}${name ?? "Not found"} · Holdfast`;
+  }, [waiting, name]);
+  if (needsKey.value) return html`<${KeyForm} />`;
+  const current = (href) => (`#${path}` === href ? "page" : undefined);
+  return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to content</a>
+    <nav aria-label="Main">
+      <a class="brand" href="#/">Holdfast</a>
+      <a href="#/" aria-current=${current("#/")}>Agents</a>
+      <a href="#/approvals" aria-current=${current("#/approvals")}>Approvals ${waiting > 0 && html`<b class="badge" data-approvals=${waiting}>${waiting}</b>`}</a>
+      <a href="#/runs" aria-current=${current("#/runs")}>Runs</a>
+      <a href="#/overview" aria-current=${current("#/overview")}>Overview</a>
+    </nav>
+    ${!reachable.value && html`<p class="problem banner" role="status">The server cannot be reached. The console tries again every two seconds.</p>`}
+    ${view
+      ? html`<${view} key=${path} parts=${found.slice(1).map((part) => part && decodeURIComponent(part))} approvals=${approvals} refresh=${lookForApprovals} />`
+      : html`<main id="main" tabindex="-1"><h1>There is no such page</h1><p><a href="#/">All agents</a></p></main>`}`;
+}
+
+const place = document.getElementById("app");
+place.replaceChildren();
+render(html`<${App} />`, place);

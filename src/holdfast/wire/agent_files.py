@@ -1,0 +1,296 @@
+"""Agent files (`.af`) as they are read: sections of records that refer to each other by ids of the file, such as
+`tool-3`. Whatever is wrong with one is told with the record's section, place and name.
+
+Sections that this server cannot store are kept as they are (`others`): whoever imports says what becomes of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Final, TypeVar, cast
+
+import msgspec
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from holdfast.errors import Invalid, Unprocessable
+from holdfast.wire import legacy_agent_files
+from holdfast.wire.agent_file_messages import FileMessage, read_message
+from holdfast.wire.agent_requests import AgentFields, AgentName, AgentType, EmbeddingConfig, Secrets
+from holdfast.wire.blocks import CreateBlock, Tag
+from holdfast.wire.bounds import MAX_LINES, Handle, Id, JsonObject, Many, Name, Source
+from holdfast.wire.tools import Requirement, ReturnLimit, ToolType
+
+MADE_HERE: Final = "holdfast-"  # how the revision of files begins that this server wrote
+# How ids begin in the sections that are read, and the sections that are not.
+_LOCAL_IDS: Final = {"agents": "agent", "blocks": "block", "tools": "tool", "archives": "archive"}
+_OTHERS: Final = ("groups", "sources", "files", "mcp_servers", "skills")
+_PROBLEMS_TOLD: Final = 10
+_MESSAGE_ID: Final = re.compile("message-[0-9]{1,9}")
+
+Model = TypeVar("Model", bound=BaseModel)
+Entry = TypeVar("Entry")
+
+
+class FileAgent(AgentFields):
+    """What a request may say of an agent, and what it refers to. Its messages are read apart, for there may be many."""
+
+    agent_type: AgentType = "letta_v1_agent"
+    memory_blocks: Many[CreateBlock] | None = None
+    tools: Many[Name] | None = None
+    group_ids: Many[Id] | None = None
+    archive_ids: Many[Id] | None = None
+
+
+class FileTool(BaseModel):
+    name: Name | None = None
+    tool_type: ToolType = "custom"
+    description: str | None = None
+    source_type: Name | None = None
+    source_code: Source | None = None
+    json_schema: JsonObject | None = None
+    args_json_schema: JsonObject | None = None
+    tags: Many[Name] | None = None
+    return_char_limit: ReturnLimit = 50_000
+    pip_requirements: Many[Requirement] | None = None
+    npm_requirements: Many[Requirement] | None = None
+    default_requires_approval: bool | None = None
+    enable_parallel_execution: bool | None = None
+    metadata_: JsonObject | None = None
+
+    @property
+    def called(self) -> str:
+        """By its own name, or by that of its schema."""
+        return self.name or str((self.json_schema or {}).get("name") or "")
+
+
+class FilePassage(BaseModel):
+    text: str
+    tags: Many[Tag] | None = None
+    metadata: JsonObject | None = None
+    created_at: datetime | None = None
+
+
+class FileArchive(BaseModel):
+    """Of a section that only this server writes."""
+
+    name: Name
+    description: str | None = None
+    embedding: Handle | None = None
+    embedding_config: EmbeddingConfig | None = None
+    passages: Annotated[list[FilePassage], Field(max_length=MAX_LINES, fail_fast=True)] = []
+
+
+class AgentEntry(msgspec.Struct, frozen=True):
+    """`where` is how errors and warnings name it."""
+
+    where: str
+    fields: FileAgent
+    block_ids: list[str]
+    messages: list[FileMessage]
+    in_context: list[str]
+
+
+class BlockEntry(msgspec.Struct, frozen=True):
+    where: str
+    block: CreateBlock
+
+
+class ToolEntry(msgspec.Struct, frozen=True):
+    where: str
+    tool: FileTool
+
+
+class ArchiveEntry(msgspec.Struct, frozen=True):
+    where: str
+    archive: FileArchive
+
+
+class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
+    """By the ids that they have in the file."""
+
+    agents: dict[str, AgentEntry]
+    blocks: dict[str, BlockEntry]
+    tools: dict[str, ToolEntry]
+    archives: dict[str, ArchiveEntry]
+    others: dict[str, list[dict[str, Any]]]
+    is_ours: bool
+
+
+class ImportOptions(msgspec.Struct, frozen=True, kw_only=True):
+    name: str | None = None
+    model: str | None = None
+    embedding: str | None = None
+    secrets: dict[str, str] = {}
+    project_id: str | None = None
+    override_existing_tools: bool = True
+    append_copy_suffix: bool = True
+    strip_messages: bool = False
+
+
+def new_name(written: str | None) -> str | None:
+    return None if not written else _field("name", written, TypeAdapter(AgentName))
+
+
+def given_secrets(written: str | None) -> dict[str, str]:
+    """Of a form field that holds a JSON object."""
+    if not written:
+        return {}
+    try:
+        value = msgspec.json.decode(written)
+    except msgspec.DecodeError as error:
+        raise Unprocessable(f'secrets: must be a JSON object such as {{"KEY": "value"}}: {error}') from error
+    return _field("secrets", value, TypeAdapter(Secrets))
+
+
+def _field(name: str, value: object, adapter: TypeAdapter[Entry]) -> Entry:
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise Unprocessable(f"{name}: {_told(error)}") from error
+
+
+def agent_file_of(value: object) -> AgentFile:
+    """Raises Invalid with up to ten sentences about what is wrong. Takes long for a long history: use a thread."""
+    if not isinstance(value, dict):
+        raise Invalid("This is no agent file: it must hold a JSON object.")
+    told = cast("dict[str, Any]", value)
+    if legacy_agent_files.is_legacy(told):
+        told = legacy_agent_files.converted(told)
+    if not isinstance(told.get("agents"), list):
+        raise Invalid(
+            "This is no agent file of a known format: it has neither a list `agents` nor the `system`, `core_memory` "
+            "and `messages` of the older format."
+        )
+    return _Reading(told).result()
+
+
+class _Reading:
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self._told = told
+        self._problems: list[str] = []
+
+    def result(self) -> AgentFile:
+        blocks = self._section("blocks", lambda where, one: BlockEntry(where, _valid(CreateBlock, one)))
+        tools = self._section("tools", _tool_entry)
+        archives = self._section("archives", lambda where, one: ArchiveEntry(where, _valid(FileArchive, one)))
+        agents = self._section("agents", lambda where, one: self._agent(where, one, blocks))
+        others = {name: self._records(name) for name in _OTHERS}
+        for entry in agents.values():
+            self._check_references(entry, {"tool": tools, "block": blocks, "archive": archives})
+        if not agents and not self._problems:
+            self._problems.append("agents: the file holds no agent")
+        if self._problems:
+            shown = self._problems[:_PROBLEMS_TOLD]
+            more = len(self._problems) - len(shown)
+            raise Invalid("; ".join(shown) + (f"; and {more} more" if more else ""))
+        metadata = self._told.get("metadata")
+        revision = cast("dict[str, Any]", metadata).get("revision_id") if isinstance(metadata, dict) else None
+        return AgentFile(
+            agents=agents,
+            blocks=blocks,
+            tools=tools,
+            archives=archives,
+            others=others,
+            is_ours=str(revision).startswith(MADE_HERE),
+        )
+
+    def _records(self, section: str) -> list[dict[str, Any]]:
+        listed = self._told.get(section)
+        if listed is None:
+            return []
+        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in cast("list[Any]", listed)):
+            self._problems.append(f"{section}: must be a list of objects")
+            return []
+        return cast("list[dict[str, Any]]", listed)
+
+    def _section(self, section: str, read: Callable[[str, dict[str, Any]], Entry]) -> dict[str, Entry]:
+        pattern = re.compile(f"{_LOCAL_IDS[section]}-[0-9]{{1,9}}")
+        found: dict[str, Entry] = {}
+        for index, one in enumerate(self._records(section)):
+            name, local = one.get("name") or one.get("label"), one.get("id")
+            where = f"{section}[{index}]" + (f" {name!r}" if isinstance(name, str) else "")
+            if not isinstance(local, str) or not pattern.fullmatch(local):
+                self._problems.append(f"{where}: its id must look like {_LOCAL_IDS[section]}-0, not {local!r}")
+            elif local in found:
+                self._problems.append(f"{where}: the id {local} is used twice")
+            else:
+                try:
+                    found[local] = read(where, one)
+                except Invalid as error:
+                    self._problems.append(f"{where}: {error.message}")
+        return found
+
+    def _agent(self, where: str, one: dict[str, Any], blocks: dict[str, BlockEntry]) -> AgentEntry:
+        in_context = one.get("in_context_message_ids")
+        fields = _valid(FileAgent, {name: value for name, value in one.items() if name != "messages"})
+        read: list[FileMessage] = []
+        for index, message in enumerate(_as_list("messages", one.get("messages"))):
+            try:
+                read.append(read_message(message))
+            except Invalid as error:
+                self._problems.append(f"{where} messages[{index}]: {error.message}")
+        block_ids = list(fields.block_ids or ())
+        for inline in fields.memory_blocks or ():
+            local = f"block-{max((int(name.partition('-')[2]) for name in blocks), default=-1) + 1}"
+            blocks[local] = BlockEntry(f"{where} memory_blocks {inline.label!r}", inline)
+            block_ids.append(local)
+        # A file that does not say which messages are in the context window means all of them.
+        known = [message.id for message in read]
+        return AgentEntry(where, fields, block_ids, read, known if in_context is None else _ids(in_context))
+
+    def _check_references(self, entry: AgentEntry, known: Mapping[str, Mapping[str, object]]) -> None:
+        fields = entry.fields
+        named = {"tool": fields.tool_ids, "block": entry.block_ids, "archive": fields.archive_ids}
+        for kind, local_ids in named.items():
+            for local in local_ids or ():
+                if local not in known[kind]:
+                    self._problems.append(f"{entry.where}: its {kind} {local} is not in the file")
+        messages = {message.id for message in entry.messages}
+        if len(messages) < len(entry.messages):
+            self._problems.append(f"{entry.where}: two of its messages have the same id")
+        if strange := [local for local in messages if not _MESSAGE_ID.fullmatch(local)]:
+            self._problems.append(f"{entry.where}: ids of messages must look like message-0, not {min(strange)!r}")
+        if missing := [local for local in entry.in_context if local not in messages]:
+            self._problems.append(
+                f"{entry.where}: in_context_message_ids names {missing[0]}, which is not among its messages"
+            )
+
+
+def _tool_entry(where: str, one: dict[str, Any]) -> ToolEntry:
+    tool = _valid(FileTool, one)
+    if not tool.called:
+        raise Invalid("has no name")
+    return ToolEntry(where, tool)
+
+
+def _valid(model: type[Model], value: object) -> Model:
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise Invalid(_told(error)) from error
+
+
+def _told(error: ValidationError) -> str:
+    """Without the values: they may be long, or secret."""
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    return ", ".join(
+        f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}".removeprefix(": ")
+        for problem in problems[:_PROBLEMS_TOLD]
+    )
+
+
+def _as_list(name: str, value: object) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise Invalid(f"{name}: must be a list")
+    return cast("list[Any]", value)
+
+
+def _ids(value: object) -> list[str]:
+    listed: Iterable[Any] = _as_list("in_context_message_ids", value)
+    if not all(isinstance(one, str) for one in listed):
+        raise Invalid("in_context_message_ids: must be a list of ids")
+    return list(dict.fromkeys(listed))

@@ -1,0 +1,108 @@
+"""The console in a real browser, Debian's Chromium, against a real server. `make test-browser` brings the driver."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from letta_client import Letta
+from playwright.sync_api import Browser, Page, Request, sync_playwright
+
+from tests.serving import ServerProcess
+
+LIMIT_MS = 15_000
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+SHOTS = os.environ.get("CONSOLE_SHOTS")
+INVOICE = '''
+def send_invoice(customer: str, amount: int) -> str:
+    """Send an invoice.
+
+    Args:
+        customer: Who is to pay.
+        amount: How much, in euros.
+    """
+    return f"sent {amount} to {customer}"
+'''
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Generator[Browser]:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert found, "no Chromium: apt-get install chromium"
+    with sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=found, args=ARGUMENTS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("holdfast"), HOLDFAST_DEFAULT_MODEL="holdfast/offline") as started:
+        yield started
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Letta:
+    return server.client()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Generator[Open]:
+    """Opens a page of a server. Whatever goes wrong in it, or leaves its origin, fails the test."""
+    contexts: list[Any] = []
+    problems: list[str] = []
+
+    def watch(page: Page, url: str) -> None:
+        page.on("pageerror", lambda error: problems.append(f"exception: {error}"))
+
+        def asked(request: Request) -> None:
+            if not request.url.startswith((url, "data:")):
+                problems.append(f"a request left the origin: {request.url}")
+
+        page.on("request", asked)
+        page.on("console", lambda said: problems.append(f"{said.type}: {said.text}") if _matters(said.text) else None)
+
+    def make(url: str, path: str = "", **options: Any) -> Page:
+        context = browser.new_context(viewport={"width": 1100, "height": 760}, **options)
+        contexts.append(context)
+        context.set_default_timeout(LIMIT_MS)
+        page = context.new_page()
+        watch(page, url)
+        page.goto(f"{url}/{path}")
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert not problems
+
+
+def _matters(text: str) -> bool:
+    """A browser reports every failed request; the console shows those itself."""
+    return "Content Security Policy" in text or "Uncaught" in text
+
+
+@pytest.fixture
+def shot() -> Callable[[Page, str], None]:
+    """Keeps a picture when CONSOLE_SHOTS names a directory: the documentation shows them."""
+
+    def take(page: Page, name: str) -> None:
+        if SHOTS:
+            Path(SHOTS).mkdir(parents=True, exist_ok=True)
+            page.screenshot(path=f"{SHOTS}/{name}.png")
+
+    return take
