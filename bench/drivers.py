@@ -103,7 +103,10 @@ class PsycopgTransaction:
 async def with_asyncpg(connection: Any, job: Job[Any], read_only: bool) -> Any:
     kind = {"isolation": "repeatable_read", "readonly": True} if read_only else {"isolation": "read_committed"}
     async with connection.transaction(**kind):
-        return await job(PostgresTransaction(connection))
+        tx = PostgresTransaction(connection)
+        result = await job(tx)
+        await tx.flush()
+        return result
 
 
 async def with_psycopg(connection: Any, job: Job[Any], read_only: bool) -> Any:

@@ -12,52 +12,39 @@ import logging
 import os
 import secrets
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Final, Self
-
-import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.fernet import Fernet, InvalidToken, MultiFernet
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from typing import TYPE_CHECKING, Final, Self
 
 from holdfast.errors import ConfigError, WrongKey
 from holdfast.private_files import KEY_FILE
 
+if TYPE_CHECKING:
+    from holdfast.secret_ciphers import Ciphers
+
 _KEY_BYTES: Final = 32
-_FERNET: Final = b"gAAAA"  # how every Fernet token begins: its version and the upper bytes of its time
-_AES_GCM: Final = b"\x01"
-_NONCE_BYTES: Final = 12
 
 _log = logging.getLogger(__name__)
 
 
-class _Key(msgspec.Struct, frozen=True):
-    fernet: Fernet
-    aes_gcm: AESGCM  # only opens
-
-    @classmethod
-    def from_bytes(cls, key: bytes) -> Self:
-        return cls(_fernet(key), AESGCM(key))
-
-    @classmethod
-    def from_passphrase(cls, passphrase: str) -> Self:
-        return cls(_fernet(passphrase.encode()), AESGCM(_derived(passphrase.encode(), version=1)))
-
-
 class SecretBox:
-    def __init__(self, keys: Sequence[_Key], origin: str) -> None:
+    def __init__(self, keys: Sequence[bytes], origin: str, *, passphrases: bool = False) -> None:
         """The newest key first. `origin` says where they came from, for the sentence that a wrong key earns."""
-        self._newest = keys[0].fernet
-        self._all = MultiFernet([key.fernet for key in keys])
-        self._aes_gcm = [key.aes_gcm for key in keys]
+        self._keys = keys
+        self._passphrases = passphrases
         self._origin = origin
+
+    @cached_property
+    def _ciphers(self) -> Ciphers:
+        from holdfast.secret_ciphers import Ciphers  # noqa: PLC0415 - six megabytes that most servers never need
+
+        return Ciphers(self._keys, passphrases=self._passphrases)
 
     @classmethod
     def from_passphrases(cls, passphrases: Sequence[str]) -> Self:
         """The newest first. Each must be strong by itself: it is stretched once per process, not slowed down."""
-        return cls([_Key.from_passphrase(each) for each in passphrases], "the encryption key in the environment")
+        keys = [each.encode() for each in passphrases]
+        return cls(keys, "the encryption key in the environment", passphrases=True)
 
     @classmethod
     def from_directory(cls, directory: Path) -> Self:
@@ -66,7 +53,7 @@ class SecretBox:
         try:
             if not path.exists():
                 _create_key_file(path)
-            return cls([_Key.from_bytes(key) for key in _read_key_file(path)], str(path))
+            return cls(_read_key_file(path), str(path))
         except OSError as error:
             raise ConfigError(
                 f"The key file {path} cannot be used: {error.strerror or error}. Let the server alone read it "
@@ -74,52 +61,22 @@ class SecretBox:
             ) from error
 
     def seal(self, text: str) -> bytes:
-        return self._newest.encrypt(text.encode())
+        return self._ciphers.seal(text)
 
     def open(self, sealed: bytes) -> str:
-        if sealed.startswith(_FERNET):
-            return self._open_fernet(sealed)
-        if sealed.startswith(_AES_GCM) and len(sealed) > len(_AES_GCM) + _NONCE_BYTES:
-            return self._open_aes_gcm(sealed)
-        raise WrongKey("A stored secret is damaged: it does not have the form that Holdfast writes.")
+        text = self._ciphers.open(sealed)
+        if text is None:
+            raise self._wrong_key()
+        return text
 
     def is_sealed_with_newest(self, sealed: bytes) -> bool:
-        try:
-            self._newest.decrypt(sealed)
-        except InvalidToken:
-            return False
-        return True
-
-    def _open_fernet(self, sealed: bytes) -> str:
-        try:
-            return self._all.decrypt(sealed).decode()
-        except InvalidToken as error:
-            raise self._wrong_key() from error
-
-    def _open_aes_gcm(self, sealed: bytes) -> str:
-        start = len(_AES_GCM) + _NONCE_BYTES
-        for cipher in self._aes_gcm:
-            try:
-                return cipher.decrypt(sealed[len(_AES_GCM) : start], sealed[start:], _AES_GCM).decode()
-            except InvalidTag:
-                continue
-        raise self._wrong_key()
+        return self._ciphers.is_sealed_with_newest(sealed)
 
     def _wrong_key(self) -> WrongKey:
         return WrongKey(
             f"A stored secret cannot be read with {self._origin}: it was sealed with another key. "
             f"Put the old key back, or set the secret again."
         )
-
-
-def _fernet(key: bytes) -> Fernet:
-    return Fernet(base64.urlsafe_b64encode(_derived(key, version=2)))
-
-
-def _derived(key: bytes, *, version: int) -> bytes:
-    """A key of its own for each version, because one key is for one algorithm."""
-    info = f"secrets at rest, version {version}".encode()
-    return HKDF(algorithm=SHA256(), length=_KEY_BYTES, salt=b"holdfast", info=info).derive(key)
 
 
 def _create_key_file(path: Path) -> None:

@@ -23,6 +23,11 @@ async def test_a_program_is_told_in_json_where_things_are(accept: str | None) ->
         told = answer.json()
         assert told["name"] == "holdfast"
         assert (told["version"], told["holdfast_version"]) == ("0.16.8", told["holdfast_version"])
+
+
+async def test_the_places_that_a_program_is_told_of_are_there() -> None:
+    async with client_of() as client:
+        told = (await client.get("/")).json()
         for place in ("health", "docs", "openapi"):
             assert (await client.get(told[place])).status_code == 200
 

@@ -24,6 +24,7 @@ ALLOWED_INSIDE = {
     ("llm/catalog/adapters.py", "holdfast.llm.anthropic"): "aiohttp is slow to import",
     ("llm/catalog/adapters.py", "holdfast.llm.bridge"): "optional and slow",
     ("llm/catalog/adapters.py", "holdfast.llm.chat"): "aiohttp is slow to import",
+    ("secretbox.py", "holdfast.secret_ciphers"): "cryptography takes six megabytes, which most servers never need",
     ("tools/mcp.py", "mcp"): "optional and slow",
     ("llm/bridge/adapter.py", "holdfast.llm.bridge"): "pydantic-ai and the SDKs, optional and slow",
     ("telemetry.py", "opentelemetry.exporter.otlp.proto.http.trace_exporter"): "optional and slow",

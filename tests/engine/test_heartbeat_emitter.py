@@ -132,7 +132,7 @@ _BEFORE = st.lists(
 )
 
 
-@examples(300)
+@examples(100)
 @given(
     st.sampled_from(["send_message", "note", "guarded"]),
     _ARGUMENTS,

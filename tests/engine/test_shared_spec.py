@@ -194,6 +194,7 @@ async def test_a_spec_that_a_run_begins_to_use_meanwhile_is_not_deleted(postgres
     async def begin(tx: Transaction) -> Run:
         run = await end_as_before(tx, world.agent_id, events=())
         await journal.append_start(tx, run.id, journal.START + '"agent_id":"a"}}', given.hash, 1)
+        await journal.load(tx, run.id)  # what was put off is sent before anything is read
         refers.set()
         await may_commit.wait()
         return run

@@ -57,7 +57,7 @@ def null_filled(view: dict[str, Any], shape: type[ModelSettings] | type[LLMConfi
 
 
 @pytest.mark.slow
-@examples(400)
+@examples(130)
 @given(history=histories(), data=st.data())
 def test_writing_back_what_was_shown_changes_nothing(
     history: tuple[ModelChoice, ModelInfo, str], data: st.DataObject
@@ -86,7 +86,7 @@ def test_writing_back_what_was_shown_changes_nothing(
 
 
 @pytest.mark.slow
-@examples(200)
+@examples(70)
 @given(history=histories())
 def test_another_agent_made_of_what_was_shown_is_called_the_same(
     history: tuple[ModelChoice, ModelInfo, str],
@@ -107,7 +107,7 @@ def test_another_agent_made_of_what_was_shown_is_called_the_same(
 
 
 @pytest.mark.slow
-@examples(200)
+@examples(70)
 @given(history=histories())
 def test_both_ways_of_showing_it_agree_and_have_numbers(history: tuple[ModelChoice, ModelInfo, str]) -> None:
     choice, info, _ = history

@@ -7,12 +7,13 @@ LeaseLost. One that finds a cancel on record, and does not itself carry it out, 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.core.frames import Frame, closing_frames
+from holdfast.core.messages import Message
 from holdfast.core.records import STATUS_OF_STOP, Run, StopReason
 from holdfast.core.run import Phase, RunState, Settle, plan
 from holdfast.core.transitions import Failure
@@ -110,7 +111,8 @@ async def cancel_parked(tx: Transaction, clock: Clock, run_id: str) -> bool:
 async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: int) -> None:
     """Ends a run whose journal cannot be folded: as failed, with the reason, its stream closed and its thread free."""
     end = _End(failure.stop_reason, failure.error, now_us, max(0, now_us - run.created_us) * 1_000)
-    await _advance(tx, run, run.checkpoints + 1, end, unless_cancelling=False)
+    if await _advance(tx, run, run.checkpoints + 1, end, unless_cancelling=False):
+        await last_run.record(tx, run, end.stop_reason, end.now_us, end.duration_ns)
     ended = {"status": "failed", "stop_reason": failure.stop_reason, "error_type": failure.kind}
     for step in await steps.list_of_run(tx, run.id):
         if step.status == "pending":
@@ -125,16 +127,19 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
 async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> int | None:
     """Where the thread's history ends now; None when that is not known without asking."""
     run, draft = session.run, session.draft
-    if not await _move(tx, session):
+    end = _end_now(session)
+    if not await _move(tx, session, end):
         return None
+    next_position = await _write_rows(tx, session)
     await _write_events(tx, session)
     for step in draft.steps.values():
         await steps.save(tx, step)
+    if end is not None:
+        await last_run.record(tx, run, end.stop_reason, end.now_us, end.duration_ns)
     for step_id, took_ns in session.late_tool_ns.items():
         await steps.add_tool_time(tx, step_id, took_ns)
     if (trace := session.storable_trace) is not None:
         await traces.save(tx, trace)
-    end = await _write_rows(tx, session)
     for write in draft.memory:
         if isinstance(write, PassageWrite):
             await _write_passages(tx, write)
@@ -146,26 +151,7 @@ async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> int 
         raise BugError(f"thread {run.thread_id} waits for a decision already")
     if run.background:
         await store_frames(tx, session.stream, frames)
-    return end
-
-
-async def _move(tx: Transaction, session: Session) -> bool:
-    """Moves the run's row to where the state says. False when an earlier try has written this very checkpoint, though
-    its commit was not confirmed."""
-    state, now_us = session.state, session.clock.now_us()
-    stop = stop_reason_now(state)
-    end: _End | None = None
-    if stop is not None:
-        end = _End(stop, state.error, now_us, session.clock.now_ns() - session.received_ns)
-    return await _advance(
-        tx,
-        session.run,
-        session.checkpoints + 1,
-        end,
-        started_us=session.run.started_us or now_us,
-        ttft_ns=session.ttft_ns,
-        unless_cancelling="cancelled" not in (state.ending, state.stop_reason),
-    )
+    return next_position
 
 
 class _End(msgspec.Struct, frozen=True):
@@ -173,6 +159,28 @@ class _End(msgspec.Struct, frozen=True):
     error: dict[str, Any] | None
     now_us: int
     duration_ns: int
+
+
+def _end_now(session: Session) -> _End | None:
+    stop, clock = stop_reason_now(session.state), session.clock
+    if stop is None:
+        return None
+    return _End(stop, session.state.error, clock.now_us(), clock.now_ns() - session.received_ns)
+
+
+async def _move(tx: Transaction, session: Session, end: _End | None) -> bool:
+    """Moves the run's row to where the state says. False when an earlier try has written this very checkpoint, though
+    its commit was not confirmed."""
+    state = session.state
+    return await _advance(
+        tx,
+        session.run,
+        session.checkpoints + 1,
+        end,
+        started_us=session.run.started_us or session.clock.now_us(),
+        ttft_ns=session.ttft_ns,
+        unless_cancelling="cancelled" not in (state.ending, state.stop_reason),
+    )
 
 
 async def _advance(
@@ -209,8 +217,6 @@ async def _advance(
         raise LeaseLost(f"run {run.id} is driven by another worker")
     if outcome == "cancelling":
         raise CancelPending(f"run {run.id} was asked to stop")
-    if outcome == "ok" and end is not None:
-        await last_run.record(tx, run, end.stop_reason, end.now_us, end.duration_ns)
     return outcome == "ok"
 
 
@@ -228,19 +234,23 @@ async def _write_events(tx: Transaction, session: Session) -> None:
 
 async def _write_rows(tx: Transaction, session: Session) -> int | None:
     """As `_write`. Only our own moves of the end are counted: if somebody else moves it too, their change of the window
-    is one that we do not know, and ours is never taken for the one that ends there."""
-    draft, thread_id = session.draft, session.run.thread_id
-    if draft.rows:
-        await messages.insert_many(tx, session.run.agent_id, draft.rows)
-    appended = [row.id for row in draft.rows if row.id not in draft.positions]
+    is one that we do not know, and ours is never taken for the one that ends there.
+
+    Positions are asked for before anything is inserted, so that PostgreSQL is sent all inserts together.
+    """
+    draft, agent_id, thread_id = session.draft, session.run.agent_id, session.run.thread_id
+    rows: Sequence[Message] = draft.rows
+    appended = [row.id for row in rows if row.id not in draft.positions]
     moves = len(draft.changed)
     if draft.cut is not None:
         appended.remove(draft.cut.summary_id)
+        await messages.insert_many(tx, agent_id, rows)  # the summary is there before it takes its place
         await threads.replace_window(tx, thread_id, draft.cut.evicted_ids, draft.cut.summary_id)
-        moves += 1
-    if appended:
-        await threads.append(tx, thread_id, appended)
-        moves += len(appended)
+        rows, moves = (), moves + 1
+    first = await threads.reserve(tx, thread_id, len(appended)) if appended else 0
+    await messages.insert_many(tx, agent_id, rows)
+    await threads.place(tx, thread_id, list(enumerate(appended, first)))
+    moves += len(appended)
     if draft.positions:
         await threads.place_reserved(
             tx, thread_id, [(position, row_id) for row_id, position in draft.positions.items()]

@@ -28,6 +28,7 @@ from holdfast.core.frames import (
 from holdfast.errors import HandedOver
 from holdfast.store import frames as frame_rows
 from holdfast.store import leases, messages
+from holdfast.store.frames import FrameBatch
 from holdfast.store.transaction import Database, Transaction
 
 Numbered = tuple[int, Frame]
@@ -312,22 +313,21 @@ async def store_frames(tx: Transaction, stream: RunStream, frames: Sequence[Fram
     """Writes everything not yet stored plus `frames`, as one batch. The caller marks it stored after the commit."""
     batch = [*stream.unstored(), *frames]
     if batch:
-        first = stream.stored + 1
-        await frame_rows.append(tx, stream.run_id, first, first + len(batch) - 1, encode(batch))
+        await frame_rows.append_many(tx, [_batch_of(stream, batch)])
 
 
 async def _store_batches(
     tx: Transaction, batches: Sequence[tuple[RunStream, Sequence[Frame]]], *, wait: bool
 ) -> set[str]:
     """The runs whose frames were stored. Not those of one that another worker has taken over, nor of one whose row is
-    being changed: they are stored the next time."""
-    held: set[str] = set()
-    for stream, batch in batches:
-        if await leases.is_held(tx, stream.run_id, stream.lease, wait=wait):
-            first = stream.stored + 1
-            await frame_rows.append(tx, stream.run_id, first, first + len(batch) - 1, encode(batch))
-            held.add(stream.run_id)
+    being changed: they are stored the next time. Two statements for any number of runs."""
+    held = await leases.still_held(tx, {stream.run_id: stream.lease for stream, _ in batches}, wait=wait)
+    await frame_rows.append_many(tx, [_batch_of(stream, batch) for stream, batch in batches if stream.run_id in held])
     return held
+
+
+def _batch_of(stream: RunStream, frames: Sequence[Frame]) -> FrameBatch:
+    return FrameBatch(stream.run_id, stream.stored + 1, stream.stored + len(frames), encode(frames))
 
 
 def without_abandoned(frames: Sequence[Numbered], marks: Sequence[AbandonedFrame] = ()) -> list[Numbered]:

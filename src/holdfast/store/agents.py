@@ -104,7 +104,7 @@ _OPEN_HOLDS = select(holds.c.thread_id, holds.c.request_id, holds.c.hold).where(
 
 
 async def insert(tx: Transaction, agent: Agent) -> None:
-    await tx.execute(_INSERT, _columns(agent))
+    await tx.execute_many(_INSERT, [_columns(agent)])
 
 
 async def get(tx: Transaction, agent_id: str, *, lock: bool = False) -> Agent:

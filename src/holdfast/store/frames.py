@@ -5,6 +5,9 @@ Frames of other runs are not stored: nobody can attach to them, and their messag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from sqlalchemy import bindparam, func, select
 
 from holdfast.store.statements import insert_or_update
@@ -21,10 +24,22 @@ _LOAD_SOME = _LOAD.limit(bindparam("at_most"))
 _LAST = select(func.max(frames.c.last_seq).label("last")).where(frames.c.run_id == bindparam("run"))
 
 
+class FrameBatch(NamedTuple):
+    run_id: str
+    first_seq: int
+    last_seq: int
+    frames: bytes
+
+
 async def append(tx: Transaction, run_id: str, first_seq: int, last_seq: int, blob: bytes) -> None:
     """A batch with the `first_seq` of a stored one replaces it: it holds the same frames and those that came since. Its
     owner wrote it again because the first commit was not confirmed."""
-    await tx.execute(_APPEND, {"run_id": run_id, "first_seq": first_seq, "last_seq": last_seq, "frames": blob})
+    await append_many(tx, [FrameBatch(run_id, first_seq, last_seq, blob)])
+
+
+async def append_many(tx: Transaction, batches: Sequence[FrameBatch]) -> None:
+    """As `append`; of each run one."""
+    await tx.execute_many(_APPEND, [batch._asdict() for batch in batches])
 
 
 async def load(tx: Transaction, run_id: str, after_seq: int, limit: int | None = None) -> list[tuple[int, int, bytes]]:

@@ -41,7 +41,7 @@ async def append(tx: Transaction, run_id: str, first_number: int, events: Sequen
 async def append_start(tx: Transaction, run_id: str, event: str, spec_hash: str, at_us: int) -> None:
     """The first event; its spec lacks the fields of the shared spec. If that one is not stored, IntegrityError."""
     row = {"run_id": run_id, "number": 1, "event": event, "at_us": at_us, "spec_hash": spec_hash}
-    await tx.execute(_APPEND, row)
+    await tx.execute_many(_APPEND, [row])
 
 
 async def append_next(tx: Transaction, run_id: str, events: Sequence[str], at_us: int) -> None:

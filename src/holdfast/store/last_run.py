@@ -21,13 +21,6 @@ _thread = update(threads).where(threads.c.id == bindparam("thread")).values(last
 
 
 async def record(tx: Transaction, run: Run, stop_reason: StopReason, now_us: int, duration_ns: int) -> None:
-    await tx.execute(
-        _agent,
-        {
-            "agent": run.agent_id,
-            "stop_reason": stop_reason,
-            "now_us": now_us,
-            "duration_ns": duration_ns,
-        },
-    )
-    await tx.execute(_thread, {"thread": run.thread_id, "now_us": now_us})
+    ended = {"stop_reason": stop_reason, "now_us": now_us, "duration_ns": duration_ns}
+    await tx.execute_many(_agent, [{"agent": run.agent_id, **ended}])
+    await tx.execute_many(_thread, [{"thread": run.thread_id, "now_us": now_us}])

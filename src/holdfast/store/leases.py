@@ -3,7 +3,7 @@ grows with every claim, and whoever writes for the run must hold the newest."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -80,7 +80,7 @@ _RENEW = (
     .returning(runs.c.id, runs.c.lease, runs.c.cancel_asked_us)
 )
 _RENEW_THESE = _RENEW.where(in_array(runs.c.id, "ids"))
-_held = select(runs.c.id).where(THIS_RUN, THIS_LEASE, IS_ACTIVE)
+_held = select(runs.c.id, runs.c.lease).where(in_array(runs.c.id, "ids"), IS_ACTIVE)
 _HELD = _held.with_for_update(read=True)
 _HELD_UNLOCKED = _held.with_for_update(read=True, skip_locked=True)
 _RELEASE = update(runs).where(THIS_RUN, THIS_LEASE).values(lease_owner=None, lease_expires_us=None)
@@ -133,12 +133,13 @@ async def renew(
     return [(row["id"], row["lease"], row["cancel_asked_us"]) for row in rows]
 
 
-async def is_held(tx: Transaction, run_id: str, lease: int, *, wait: bool = True) -> bool:
-    """Whether this lease is the run's current one; then nobody can take the run over before the transaction ends.
+async def still_held(tx: Transaction, held: Mapping[str, int], *, wait: bool = True) -> set[str]:
+    """Those of these runs whose current lease is the given one; nobody can take them over before the transaction ends.
 
-    Without `wait` it is False also while another transaction, which may be stuck, changes the run: ask again later.
+    Without `wait` one is left out also while another transaction, which may be stuck, changes it: ask again later.
     """
-    return await tx.fetch_one(_HELD if wait else _HELD_UNLOCKED, {"run": run_id, "held_lease": lease}) is not None
+    rows = await tx.fetch_all(_HELD if wait else _HELD_UNLOCKED, {"ids": list(held)})
+    return {row["id"] for row in rows if row["lease"] == held[row["id"]]}
 
 
 async def release(tx: Transaction, run_id: str, lease: int) -> bool:

@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from holdfast.errors import BugError, HoldfastError
 from holdfast.store import kv
 from holdfast.store.migrations import revision
+from holdfast.store.postgres_batch import Batch
 from holdfast.store.statements import Compiler, Statement, database_now_us
 from holdfast.store.timing import Connections, DatabaseUsage, Timing
 from holdfast.store.transaction import (
@@ -71,8 +72,10 @@ class PostgresTransaction:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        self._batch = Batch()
 
     async def execute(self, statement: Statement, parameters: Parameters | None = None) -> int:
+        await self.flush()
         given = parameters or {}
         sql, values = COMPILER.prepare(statement, given).bind(given)
         done: str = await self._connection.execute(sql, *values)
@@ -84,9 +87,20 @@ class PostgresTransaction:
             return
         prepared = COMPILER.prepare(statement, parameters[0])
         sql, _ = prepared.bind(parameters[0])
-        await self._connection.executemany(sql, [prepared.bind(each)[1] for each in parameters])
+        rows = [prepared.bind(each)[1] for each in parameters]
+        if self._batch.add(sql, rows):
+            return
+        await self.flush()
+        await self._connection.executemany(sql, rows)
+
+    async def flush(self) -> None:
+        """Sends what was put off. Whatever follows in the transaction sees it."""
+        if self._batch:
+            sql, values = self._batch.take()
+            await self._connection.execute(sql, *values)
 
     async def fetch_all(self, statement: Statement, parameters: Parameters | None = None) -> list[Row]:
+        await self.flush()
         given = parameters or {}
         sql, values = COMPILER.prepare(statement, given).bind(given)
         return await self._connection.fetch(sql, *values)
@@ -233,8 +247,10 @@ class PostgresDatabase:
             async with asyncio.timeout(self._timeout_s + CUT_S):
                 transaction = connection.transaction(**kind)
                 await transaction.start()
+                tx = PostgresTransaction(connection)
                 try:
-                    result = await job(PostgresTransaction(connection))
+                    result = await job(tx)
+                    await tx.flush()
                 except BaseException:
                     if not _is_lost(connection):
                         await transaction.rollback()
@@ -255,6 +271,11 @@ class PostgresDatabase:
         used = open_ - self._pool.get_idle_size()
         connections = Connections(open=open_, used=used, most=self._pool.get_max_size())
         return DatabaseUsage(reads=self._reads, writes=self._written, connections=connections)
+
+    async def is_newest(self) -> bool:
+        """Whether its schema is the one that this program was written for."""
+        async with self._pool.acquire() as connection:
+            return await read_revision(connection) == revision.HEAD
 
     async def aclose(self) -> None:
         """What hangs is cut off: a stopping server does not wait for a database that does not answer."""
@@ -319,6 +340,11 @@ async def _give_back(pool: Any, connection: Any) -> None:
         _log.warning("a connection to PostgreSQL was given up: %s", error or type(error).__name__)
 
 
+async def _keep_session(connection: Any) -> None:
+    """No transaction of ours changes its session, so there is nothing to reset; the driver would do so with four more
+    commands for each transaction. One that was left open is rolled back all the same."""
+
+
 async def _now_us(tx: Transaction) -> int:
     row = await tx.fetch_one(_CLOCK)
     assert row is not None
@@ -355,6 +381,7 @@ async def connect(dsn: str, *, pool_size: int, timeout_s: float, name: str = SER
             statement_cache_size=1_000,
             max_cached_statement_lifetime=0,
             server_settings=settings,
+            reset=_keep_session,
         )
         for size in (pool_size, LEASE_CONNECTIONS)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,10 +20,15 @@ _errors: Any = asyncpg
 async def open_postgres(
     dsn: str, *, pool_size: int, timeout_s: float, name: str = postgres.SERVER_NAME
 ) -> PostgresDatabase:
-    """Migrated to the newest schema."""
+    """Migrated to the newest schema. One that is needs no connection for that: looking takes one of the pool's."""
     with explained(dsn):
-        await postgres.migrate(dsn)
-        return await postgres.connect(dsn, pool_size=pool_size, timeout_s=timeout_s, name=name)
+        database = await postgres.connect(dsn, pool_size=pool_size, timeout_s=timeout_s, name=name)
+        async with AsyncExitStack() as on_failure:
+            on_failure.push_async_callback(database.aclose)
+            if not await database.is_newest():
+                await postgres.migrate(dsn)
+            on_failure.pop_all()
+        return database
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class StepFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 async def save(tx: Transaction, step: Step) -> None:
     """Insert it, or bring what is stored up to date; feedback and tags are left as they are."""
-    await tx.execute(_SAVE, _columns(step))
+    await tx.execute_many(_SAVE, [_columns(step)])
 
 
 async def add_tool_time(tx: Transaction, step_id: str, more_ns: int) -> None:

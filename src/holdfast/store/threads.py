@@ -149,9 +149,14 @@ _ORDERINGS: dict[OrderBy, Ordering] = {
 }
 
 
-async def insert(tx: Transaction, thread: Thread) -> None:
+async def insert(
+    tx: Transaction, thread: Thread, message_ids: Sequence[str] = (), system_digest: str | None = None
+) -> None:
+    """With these messages as its history and its window."""
     fixed = {name: getattr(thread, name) for name in _FIXED}
-    await tx.execute(_INSERT, fixed | _changeable(thread) | {"next_position": 0})
+    standing = {"next_position": len(message_ids), "system_digest": system_digest}
+    await tx.execute_many(_INSERT, [fixed | _changeable(thread) | standing])
+    await place(tx, thread.id, list(enumerate(message_ids)))
 
 
 async def find(tx: Transaction, thread_id: str) -> Thread | None:

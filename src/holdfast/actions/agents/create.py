@@ -241,10 +241,9 @@ async def _begin_thread(
     """The default thread has the agent's id and begins with the system message."""
     messages = first_messages(agent, blocks, request.initial_message_sequence, now_us)
     message_ids = [message.id for message in messages]
-    await thread_rows.insert(tx, Thread(id=agent.id, agent_id=agent.id, created_us=now_us, updated_us=now_us))
+    thread = Thread(id=agent.id, agent_id=agent.id, created_us=now_us, updated_us=now_us)
     await message_rows.insert_many(tx, agent.id, messages)
-    await thread_rows.append(tx, agent.id, message_ids)
-    await thread_rows.set_system_digest(tx, agent.id, system_prompt.digest(agent, blocks, None))
+    await thread_rows.insert(tx, thread, message_ids, system_prompt.digest(agent, blocks, None))
     return message_ids
 
 

@@ -93,6 +93,7 @@ class AcceptContext(msgspec.Struct, frozen=True):
     repeated: Run | None
     hold: HoldRow | None
     answered: HoldRow | None  # the decided hold that this answer answers again
+    claims: bool  # whether this process drives the run; if not, neither blocks nor window were read
     secret_names: frozenset[str] = frozenset()  # of the agent; read only for an answer
 
 
@@ -155,10 +156,10 @@ class SendMessage:
 
     async def _load_context(self, sending: SendRequest) -> AcceptContext:
         """A long window that is not in memory is read where it holds up nobody."""
-        windows = self._worker.windows
+        windows, claims = self._worker.windows, self._worker.claims(background=sending.background)
         try:
             return await self._database.read(
-                lambda tx: load_accept_context(tx, sending, windows, longest=_LONGEST_WINDOW)
+                lambda tx: load_accept_context(tx, sending, windows, longest=_LONGEST_WINDOW, claims=claims)
             )
         except _LongWindow:
             return await self._database.read_long(lambda tx: load_accept_context(tx, sending, windows))
@@ -251,7 +252,7 @@ class SendMessage:
             retries=self._retries,
             kept=_kept_tools(context, sending.parsed),
         )
-        parsed, claims = sending.parsed, self._worker.claims(background=sending.background)
+        parsed, claims = sending.parsed, context.claims
         run = Run(
             id=run_id,
             agent_id=context.agent.id,
@@ -290,12 +291,19 @@ def _loaded(accepting: _Plan, context: AcceptContext, started: RunStarted) -> Lo
 
 
 async def load_accept_context(
-    tx: Transaction, sending: SendRequest, windows: Windows | None = None, longest: int | None = None
+    tx: Transaction,
+    sending: SendRequest,
+    windows: Windows | None = None,
+    longest: int | None = None,
+    *,
+    claims: bool = True,
 ) -> AcceptContext:
     """Raises _LongWindow when the window may have more than `longest` messages that are not in memory."""
     standing = await threads.head(tx, sending.thread_id)
     thread, parsed = standing.thread, sending.parsed
-    window = windows.of(thread.id, standing.end) if windows else None
+    window: list[Message] | None = None if claims else []
+    if claims and windows:
+        window = windows.of(thread.id, standing.end)
     if window is None and longest is not None and standing.end > longest:
         raise _LongWindow("a long window is to be read")
     repeated = await runs.by_request_key(tx, thread.id, parsed.request_key) if parsed.request_key else None
@@ -308,14 +316,15 @@ async def load_accept_context(
         agent=await agents.get(tx, thread.agent_id),
         thread=thread,
         tools=await tools.of_agent(tx, thread.agent_id),
-        blocks=await blocks_in_view(tx, thread),
-        window=window or await threads.window(tx, thread.id),
+        blocks=await blocks_in_view(tx, thread) if claims else [],
+        window=await threads.window(tx, thread.id) if window is None else window,
         end=standing.end,
         system_digest=standing.system_digest,
         active=await runs.active_of_thread(tx, thread.id) if standing.is_busy else None,
         repeated=repeated,
         hold=hold,
         answered=answered,
+        claims=claims,
         secret_names=frozenset(await agents.secret_ids_of(tx, thread.agent_id))
         if parsed.decisions and hold is not None
         else frozenset(),

@@ -159,7 +159,6 @@ async def _delete(tx: Transaction, thread_id: str, clock: Clock) -> None:
 
 async def _begin(tx: Transaction, agent: Agent, thread: Thread, now_us: int) -> str:
     """Stores the thread with its system message, compiled at once."""
-    await threads.insert(tx, thread)
     in_view = await blocks_in_view(tx, thread)
     text = system_prompt.compile_system(
         agent,
@@ -170,8 +169,7 @@ async def _begin(tx: Transaction, agent: Agent, thread: Thread, now_us: int) -> 
     )
     system = Message(id=ids.new("message"), role="system", parts=(Text(text),), created_us=now_us)
     await messages.insert_many(tx, agent.id, [system])
-    await threads.append(tx, thread.id, [system.id])
-    await threads.set_system_digest(tx, thread.id, system_prompt.digest(agent, in_view, thread.id))
+    await threads.insert(tx, thread, [system.id], system_prompt.digest(agent, in_view, thread.id))
     return system.id
 
 

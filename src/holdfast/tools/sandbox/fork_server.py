@@ -92,7 +92,6 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, _ignore)
         self._selector.register(exits, selectors.EVENT_READ, lambda: self._note_exits(exits))
         self._selector.register(self._control, selectors.EVENT_READ, self._receive)
-        gc.collect()
         gc.freeze()  # children share these pages; a collection there must not touch them
         self._control.sendall(pack(Ready(self._active.isolation, self._active.refusal)))
         while True:
@@ -369,11 +368,9 @@ def main(config_text: str) -> NoReturn:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for pipes of calls and for rules; calls get their own
     linux.die_with_parent()
+    _preload()
     egress_layer = egress_filter.enclose(config)
     linux.adopt_orphans()
-    for name in _PRELOADED.split():
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
     namespaces = config.layers.namespaces and linux.works(lambda: _try_namespaces(config))
     is_read_only = False
     if namespaces:
@@ -381,6 +378,18 @@ def main(config_text: str) -> NoReturn:
         linux.stay_open_to_ancestors()
         is_read_only = _restrict_files(config)
     ForkServer(isolation.detect(config, namespaces, is_read_only, egress_layer), control).serve()
+
+
+def _preload() -> None:
+    """Before the first fork: the guard, and the process outside our namespaces, then share these pages with us instead
+    of having copies. A collection would write to all of them, so nothing that is loaded by now is collected again."""
+    gc.disable()
+    for name in _PRELOADED.split():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def _restrict_files(config: ForkServerConfig) -> bool:

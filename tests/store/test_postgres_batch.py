@@ -1,0 +1,112 @@
+"""Writes whose outcome nobody waits for reach PostgreSQL together, and do what they would have done one by one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from sqlalchemy import bindparam, select, update
+
+from holdfast.store.database import Database, Transaction, open_database
+from holdfast.store.postgres_batch import Batch, joined
+from holdfast.store.statements import insert_into, insert_or_ignore, insert_or_update
+from holdfast.store.tables import facts
+from holdfast.store.transaction import IntegrityError
+
+_INSERT = insert_into(facts)
+_SAVE = insert_or_update(facts, ["key"], ["value"])
+_ADD = insert_or_ignore(facts)
+_CHANGE = update(facts).where(facts.c.key == bindparam("of")).values(value=bindparam("to"))
+_ALL = select(facts.c.key, facts.c.value).order_by(facts.c.key)
+
+
+@pytest.fixture
+async def database(postgres_url: str) -> AsyncIterator[Database]:
+    opened = await open_database(postgres_url)
+    yield opened
+    await opened.aclose()
+
+
+def fact(key: str, value: str) -> dict[str, str]:
+    return {"key": key, "value": value}
+
+
+async def everything(tx: Transaction) -> dict[str, str]:
+    return {row["key"]: row["value"] for row in await tx.fetch_all(_ALL)}
+
+
+def test_parameters_are_numbered_on_from_part_to_part_and_from_row_to_row() -> None:
+    row = "INSERT INTO t (a, b) VALUES ($1::VARCHAR, $2::BIGINT)"
+    change = "UPDATE u SET a=$1::VARCHAR WHERE u.id = $2::VARCHAR"
+    assert joined(((change, 1), (row, 2), (change, 1))) == (
+        "WITH part_0 AS (UPDATE u SET a=$1::VARCHAR WHERE u.id = $2::VARCHAR), "
+        "part_1 AS (INSERT INTO t (a, b) VALUES ($3::VARCHAR, $4::BIGINT), ($5::VARCHAR, $6::BIGINT)) "
+        "UPDATE u SET a=$7::VARCHAR WHERE u.id = $8::VARCHAR"
+    )
+    assert joined(((row, 1),)) == row
+
+
+def test_many_rows_and_rows_that_are_not_plainly_inserted_are_sent_by_themselves() -> None:
+    row, change = "INSERT INTO t (a) VALUES ($1::VARCHAR)", "UPDATE t SET a=$1::VARCHAR"
+    batch = Batch()
+    assert not batch.add(row, [["x"]] * 9)
+    assert not batch.add(change, [["x"]] * 2)
+    assert not batch
+    assert batch.add(row, [["x"]] * 8) and batch.add(change.replace(" t ", " u "), [["x"]])
+    assert len(batch.take()[1]) == 9
+    assert not batch
+
+
+def test_a_table_occurs_twice_only_if_both_parts_insert() -> None:
+    row, change = "INSERT INTO t (a) VALUES ($1::VARCHAR)", "UPDATE t SET a=$1::VARCHAR"
+    save = "INSERT INTO t (a) VALUES ($1::VARCHAR) ON CONFLICT (a) DO UPDATE SET a = excluded.a"
+    for first, second, together in ((row, row, True), (row, change, False), (change, row, False), (save, save, False)):
+        batch = Batch()
+        assert batch.add(first, [["x"]])
+        assert batch.add(second, [["y"]]) is together
+
+
+async def test_inserts_upserts_and_updates_that_are_put_off_are_all_done(database: Database) -> None:
+    await database.write(lambda tx: tx.execute_many(_INSERT, [fact("a", "1"), fact("b", "1"), fact("c", "1")]))
+
+    async def job(tx: Transaction) -> None:
+        await tx.execute_many(_CHANGE, [{"of": "a", "to": "2"}])
+        await tx.execute_many(_SAVE, [fact("b", "2")])
+        await tx.execute_many(_ADD, [fact("c", "2"), fact("d", "2")])
+        await tx.execute_many(_INSERT, [fact("e", "2")])
+
+    await database.write(job)
+    assert await database.read(everything) == {"a": "2", "b": "2", "c": "1", "d": "2", "e": "2"}
+
+
+async def test_what_follows_in_the_transaction_sees_what_was_put_off(database: Database) -> None:
+    async def job(tx: Transaction) -> tuple[int, dict[str, str]]:
+        await tx.execute_many(_INSERT, [fact("a", "1")])
+        changed = await tx.execute(_CHANGE, {"of": "a", "to": "2"})
+        await tx.execute_many(_INSERT, [fact("b", "1")])
+        return changed, await everything(tx)
+
+    assert await database.write(job) == (1, {"a": "2", "b": "1"})
+
+
+async def test_what_is_refused_at_the_end_undoes_the_whole_transaction(database: Database) -> None:
+    async def job(tx: Transaction) -> str:
+        await tx.execute(_INSERT, fact("a", "1"))
+        await tx.execute_many(_INSERT, [fact("b", "1")])
+        await tx.execute_many(_INSERT, [fact("a", "2")])
+        return "done"
+
+    with pytest.raises(IntegrityError):
+        await database.write(job)
+    assert await database.read(everything) == {}
+
+
+async def test_a_job_that_fails_sends_nothing_of_what_was_put_off(database: Database) -> None:
+    async def job(tx: Transaction) -> Any:
+        await tx.execute_many(_INSERT, [fact("a", "1")])
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await database.write(job)
+    assert await database.read(everything) == {}
