@@ -12,9 +12,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import msgspec
 from sqlalchemy import update
 
 from holdfast import ids
+from holdfast.actions.agents.create import add_sleeptime_agent
 from holdfast.actions.messages.send import Accepted, SendMessage, SendRequest
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.tools.base_tools import find_named
@@ -40,7 +42,7 @@ from holdfast.engine.tool_calls import Execute, Executor
 from holdfast.engine.worker import Worker, WorkerSettings
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog.catalog import ModelCatalog
-from holdfast.store import agents, holds, messages, runs, threads, tools
+from holdfast.store import agents, blocks, groups, holds, messages, runs, threads, tools
 from holdfast.store.database import Database, DatabaseError, Job, Transaction, open_database
 from holdfast.store.holds import HoldRow
 from holdfast.store.signals import Signals
@@ -363,6 +365,18 @@ class World:
             await tools.attach_many(tx, agent.id, [tool.id for tool in found.values()])
 
         await self.database.write(change)
+
+    async def be_looked_after(self) -> str:
+        """Gives it a sleeptime agent, which is set to work after every turn; its id."""
+
+        async def change(tx: Transaction) -> str:
+            agent, now_us = await agents.get(tx, self.agent_id), self.clock.now_us()
+            group = await add_sleeptime_agent(tx, agent, await blocks.of_agent(tx, agent.id), now_us)
+            await groups.update_group(tx, msgspec.structs.replace(group, sleeptime_agent_frequency=None))
+            await agents.set_sleeptime(tx, agent.id, True)
+            return group.agent_ids[0]
+
+        return await self.database.write(change)
 
     async def change_rules(self, rules: tuple[Rule, ...], **model: Any) -> None:
         """As an edit of the agent would."""

@@ -11,15 +11,19 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from holdfast.actions.assembled import Holdfast
+from holdfast.actions.groups.discuss import Discuss
 from holdfast.actions.messages.ask_agents import AskAgents
 from holdfast.actions.messages.send import SendMessage
+from holdfast.actions.messages.sleeptime import ShowTurns
 from holdfast.actions.metrics import Metrics
 from holdfast.actions.providers import load_endpoints
 from holdfast.actions.runs.callbacks import Callbacks
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.tools.base_tools import shipped_id, sync_base_tools
+from holdfast.core.discussions import TASK as DISCUSSION_TASK
 from holdfast.core.redaction import is_secret_name
 from holdfast.core.retry_policy import RetryPolicy
+from holdfast.core.sleeptime import TASK as SLEEPTIME_TASK
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.asking import Asker
 from holdfast.engine.bus import Bus
@@ -139,18 +143,14 @@ def assemble(
         instrumentation,
         listeners_wait_s=settings.lease_ttl_s,
     )
-    worker_settings = WorkerSettings(
-        lease_ttl_s=settings.lease_ttl_s,
-        drain_s=settings.drain_s,
-        most_runs=settings.max_runs,
-        takes_waiting=settings.worker,
-    )
-    worker = Worker(database, runner, streams, clock, worker_settings, bus)
+    worker = Worker(database, runner, streams, clock, _worker_settings(settings), bus)
     tasks = TaskWorker(database, bus, TaskSettings(lease_ttl_s=settings.lease_ttl_s, takes=settings.worker))
     send = SendMessage(database, catalog, worker, clock, retry_policy.retries)
     reader = RunReader(database, worker, streams)
     others = AskAgents(database, send, worker, reader, settings.queue_wait_s)
     executors.own.update((shipped_id(name), others) for name in talk.NAMES)
+    discuss = Discuss(database, send, worker, tasks, reader, clock)
+    tasks.kinds |= {SLEEPTIME_TASK: ShowTurns(database, send), DISCUSSION_TASK: discuss}
     cancel = CancelRuns(database, worker, clock)
     return Holdfast(
         settings=settings,
@@ -168,8 +168,18 @@ def assemble(
         asker=Asker(retry_policy, instrumentation.spans),
         archival=archival,
         send=send,
+        discuss=discuss,
         cancel=cancel,
         metrics=Metrics(database, worker, streams, cancel, settings.process),
+    )
+
+
+def _worker_settings(settings: Settings) -> WorkerSettings:
+    return WorkerSettings(
+        lease_ttl_s=settings.lease_ttl_s,
+        drain_s=settings.drain_s,
+        most_runs=settings.max_runs,
+        takes_waiting=settings.worker,
     )
 
 

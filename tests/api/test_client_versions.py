@@ -11,14 +11,23 @@ from tests.clients import AS_0X, AS_1X
 from .resources import Served
 
 BOTH = pytest.mark.parametrize("headers", [AS_0X, AS_1X], ids=["0.x", "1.x"])
-FILLED = ("tools", "blocks", "memory", "tags", "secrets", "tool_exec_environment_variables")
+FILLED = (
+    "tools",
+    "blocks",
+    "memory",
+    "tags",
+    "secrets",
+    "tool_exec_environment_variables",
+    "identities",
+    "identity_ids",
+)
 BY_RELATION = {
     "agent.tools": {"tools"},
     "agent.blocks": {"blocks", "memory", "tags"},
     "agent.tags": {"tags"},
     "agent.secrets": {"secrets", "tool_exec_environment_variables"},
     "agent.sources": set[str](),
-    "agent.identities": set[str](),
+    "agent.identities": {"identities", "identity_ids"},
     "agent.managed_group": set[str](),
     "agent.pending_approval": set[str](),
 }
@@ -29,7 +38,7 @@ BY_OLD_NAME = {
     "secrets": {"secrets", "tool_exec_environment_variables"},
     "tool_exec_environment_variables": {"secrets", "tool_exec_environment_variables"},
     "sources": set[str](),
-    "identity_ids": set[str](),
+    "identity_ids": {"identities", "identity_ids"},
     "multi_agent_group": set[str](),
     "pending_approval": set[str](),
     "no such thing": set[str](),
@@ -43,7 +52,10 @@ def speak_as(served: Served, headers: dict[str, str]) -> None:
 
 async def make(served: Served) -> dict[str, Any]:
     blocks = [{"label": "human", "value": "Ada"}]
-    return await served.create(memory_blocks=blocks, tags=["b", "a"], secrets={"KEY": "hush"})
+    ada = {"identifier_key": "ada", "name": "Ada", "identity_type": "user"}
+    identity = await served.ok("PUT", "/v1/identities/", ada)
+    relations = {"tags": ["b", "a"], "secrets": {"KEY": "hush"}, "identity_ids": [identity["id"]]}
+    return await served.create(memory_blocks=blocks, **relations)
 
 
 def filled(state: dict[str, Any]) -> set[str]:

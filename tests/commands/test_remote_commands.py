@@ -149,24 +149,6 @@ def test_chat_in_a_pipe_says_how_to_approve(server: ServerProcess, billing: Any)
     assert "holdfast approvals approve run-" in ended.stderr
 
 
-def test_an_agent_goes_into_a_file_and_comes_out_of_it(command: Command, client: Letta, tmp_path: Path) -> None:
-    agent = client.agents.create(name="traveller", include_base_tools=False)
-    client.agents.messages.create(agent.id, input="Hello")
-    file = str(tmp_path / "traveller.af")
-    assert f"written to {file}" in command("export", "traveller", file)
-    assert "is there already" in command("export", "traveller", file, code=2)
-    assert json.loads(command("export", "traveller", "-"))["agents"][0]["name"] == "traveller"
-    command("export", "traveller", file, "--force")
-    assert "Imported agent-" in command("import", file, "--name", "copy")
-    [copy] = client.agents.list(name="copy").items
-    assert "You said: Hello" in str(client.agents.messages.list(copy.id).items[-1])
-    [bare] = json.loads(command("import", file, "--name", "bare", "--strip-messages", "--json"))["agent_ids"]
-    assert "Hello" not in str(client.agents.messages.list(bare).items)
-    assert "cannot be read" in command("import", str(tmp_path / "none.af"), code=2)
-    for made in (agent.id, copy.id, bare):
-        client.agents.delete(made)
-
-
 class TestApply:
     @pytest.fixture
     def file(self, tmp_path: Path) -> Path:

@@ -335,3 +335,21 @@ async def test_a_task_added_by_another_process_is_heard_of(database: Database) -
     await worker.settled()
     forever.cancel()
     assert await done(database) == 1
+
+
+async def test_waiting_for_what_will_come_is_no_attempt(database: Database) -> None:
+    left = 2 * MOST_ATTEMPTS
+
+    async def wait(held: HeldTask) -> None:
+        nonlocal left
+        left -= 1
+        if left:
+            raise TryAgain("the agent is busy", after_s=0, counts=False)
+
+    kind = Counting(wait)
+    worker = a_worker(database, kind)
+    await add(database)
+    while await worker.sweep():
+        await worker.settled()
+    assert (left, kind.given_up) == (0, [])
+    assert await database.read(lambda tx: kv.number(tx, "file-1")) == 1

@@ -11,10 +11,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy import select
 
 from holdfast.actions.messages.send import Accepted
 from holdfast.core.hold import Hold
 from holdfast.core.messages import Approve, ClientReturn, Decision, Deny
+from holdfast.core.records import Run
+from holdfast.store.group_tables import group_turns
+from holdfast.store.tables import tasks
+from holdfast.store.transaction import Row, Transaction
 from tests.effort import EFFORT
 from tests.scenario import NO_ARGUMENTS, Node, World
 
@@ -35,6 +40,7 @@ class Scene(msgspec.Struct, frozen=True):
     name: str
     turns: tuple[Turn, ...]
     speaks_through_tool: bool = False  # played by an agent that calls send_message
+    looked_after: bool = False  # by a sleeptime agent, whom each turn sets to work
 
     @property
     def prelude(self) -> tuple[Turn, ...]:
@@ -115,6 +121,7 @@ SCENES = (
         (Turn(f"{_WITH_HEARTBEAT.format('guarded')} [[say:Done.]]"), Turn(answer=deny)),
         speaks_through_tool=True,
     ),
+    Scene("a turn that sets a sleeptime agent to work", (Turn("Hello [[say:Good day.]]"),), looked_after=True),
 )
 BY_NAME = {scene.name: scene for scene in SCENES}
 MODES = tuple(Mode(tokens, background) for background in (False, True) for tokens in (False, True))
@@ -136,6 +143,8 @@ async def lead_up(node: Node, scene: Scene) -> None:
     """Everything before the turn that is to be disturbed."""
     if scene.speaks_through_tool:
         await node.world.speak_through_send_message()
+    if scene.looked_after:
+        await node.world.be_looked_after()
     for turn in scene.prelude:
         await play(node, turn, MODES[0])
         await node.settled()
@@ -144,6 +153,19 @@ async def lead_up(node: Node, scene: Scene) -> None:
 async def pending_hold(world: World) -> Hold | None:
     row = await world.pending()
     return row.hold if row else None
+
+
+async def check_counted(world: World, scene: Scene, run: Run) -> None:
+    """A turn is kept for the sleeptime agent once, and sets it to work if it came to its end."""
+
+    async def read(tx: Transaction) -> tuple[list[Row], list[Row]]:
+        return await tx.fetch_all(select(group_turns)), await tx.fetch_all(select(tasks))
+
+    turns, due = await world.database.read(read)
+    assert [turn["run_id"] for turn in turns] == ([run.id] if scene.looked_after else [])
+    sets_to_work = scene.looked_after and run.status == "completed"
+    assert [turn["shown_by_run_id"] is not None for turn in turns] == [sets_to_work] * len(turns)
+    assert [task["kind"] for task in due] == ["sleeptime"] * sets_to_work
 
 
 # --- where they are played ---

@@ -17,7 +17,7 @@ from tests.invariants import Snapshot, assert_invariants, stream_violations
 from tests.scenario import World
 
 from .cancelling import SeamNode
-from .scenes import MODES, SCENES, Mode, Scene, lead_up, pending_hold, play, played
+from .scenes import MODES, SCENES, Mode, Scene, check_counted, lead_up, pending_hold, play, played
 from .templates import Template, world_from
 
 ANSWER_S = 60.0
@@ -75,6 +75,7 @@ class Trial:
             assert snapshot.runs[self.stoppable].status == "cancelled"
         if self.run_id is not None:
             await self._check_run(snapshot, snapshot.runs[self.run_id])
+            await check_counted(self.world, self.scene, snapshot.runs[self.run_id])
         self._check_that_finished_tools_have_their_returns(snapshot)
         self._check_that_nothing_is_left_running()
         await self._check_that_the_next_message_works()

@@ -12,15 +12,17 @@ import pytest
 from sqlalchemy import update
 
 from holdfast.core.frames import ErrorFrame, StopFrame
-from holdfast.core.records import Tool
-from holdfast.store import blocks, journal, tools
+from holdfast.core.records import Run, Tool
+from holdfast.store import blocks, journal, runs, tools
 from holdfast.store.database import Transaction
+from holdfast.store.paging import Page
+from holdfast.store.run_filters import RunFilter
 from holdfast.store.tables import runs as run_rows
 from tests.invariants import assert_invariants
 from tests.scenario import World, eventually
 
 from .crashing import CrashPoint, Story, outlive, tell
-from .scenes import BY_NAME, MODES, Mode, Scene, on_both_databases, played
+from .scenes import BY_NAME, MODES, Mode, Scene, check_counted, on_both_databases, played
 from .templates import Template, world_from
 
 CRASH_MODES = (MODES[0], MODES[2], MODES[3])
@@ -36,6 +38,7 @@ ON_POSTGRES = [
         "resume with a message",
         "memory tool",
         "compaction",
+        "a turn that sets a sleeptime agent to work",
     )
 ]
 
@@ -58,6 +61,11 @@ async def check_tools(world: World, story: Story) -> None:
         assert counts.finished[call_id] or call_id in story.unknown, "a call that never finished was said to have"
 
 
+async def runs_of(world: World) -> list[Run]:
+    every = Page(limit=None, order="asc")
+    return await world.database.read(lambda tx: runs.list_runs(tx, RunFilter(agent_ids=(world.agent_id,)), every))
+
+
 async def check_memory(world: World, scene: Scene) -> None:
     (notes,) = await world.database.read(lambda tx: blocks.of_agent(tx, world.agent_id))
     assert notes.value.count("tea") == (scene.name == "memory tool")
@@ -76,6 +84,8 @@ async def same_story_after(
             assert story.steps == expected.steps
             await check_tools(world, story)
             await check_memory(world, scene)
+            [*_, last] = await runs_of(world)
+            await check_counted(world, scene, last)
         except AssertionError as error:
             error.add_note(f"crashed at {crashes} of {scene.name!r}, {mode}")
             raise

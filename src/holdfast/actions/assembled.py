@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.actions.groups.discuss import Discuss
 from holdfast.actions.messages.send import SendMessage
 from holdfast.actions.metrics import Metrics
 from holdfast.actions.runs.cancel import CancelRuns
@@ -41,5 +42,6 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     asker: Asker
     archival: ArchivalMemory
     send: SendMessage
+    discuss: Discuss
     cancel: CancelRuns
     metrics: Metrics

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.actions.agents.read import whole_state
+from holdfast.actions.agents.sleeptime import share_blocks
 from holdfast.core.records import Block
 from holdfast.errors import Conflict, Unprocessable
 from holdfast.store import agents as agent_rows
@@ -80,6 +81,7 @@ async def attach_block(database: Database, agent_id: str, block_id: str) -> Agen
     async def write(tx: Transaction) -> AgentState:
         await agent_rows.get(tx, agent_id, lock=True)
         await block_rows.attach(tx, agent_id, await block_rows.get(tx, block_id, lock=True))
+        await share_blocks(tx, agent_id)
         return await whole_state(tx, agent_id)
 
     return await database.write(write)
@@ -89,6 +91,7 @@ async def detach_block(database: Database, agent_id: str, block_id: str) -> Agen
     async def write(tx: Transaction) -> AgentState:
         await agent_rows.get(tx, agent_id, lock=True)
         await block_rows.detach(tx, agent_id, block_id)
+        await share_blocks(tx, agent_id, (block_id,))
         return await whole_state(tx, agent_id)
 
     return await database.write(write)

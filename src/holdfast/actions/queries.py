@@ -10,6 +10,8 @@ from typing import TypeVar
 
 from holdfast.store.agents import AgentFilter
 from holdfast.store.blocks import BlockFilter
+from holdfast.store.groups import GroupFilter
+from holdfast.store.identities import IdentityFilter
 from holdfast.store.paging import Page
 from holdfast.store.run_filters import RunFilter
 from holdfast.store.steps import StepFilter
@@ -17,7 +19,18 @@ from holdfast.store.threads import ThreadFilter
 from holdfast.store.tools import ToolFilter
 from holdfast.store.transaction import Database, Job
 
-__all__ = ["AgentFilter", "BlockFilter", "Page", "RunFilter", "StepFilter", "ThreadFilter", "ToolFilter", "read_page"]
+__all__ = [
+    "AgentFilter",
+    "BlockFilter",
+    "GroupFilter",
+    "IdentityFilter",
+    "Page",
+    "RunFilter",
+    "StepFilter",
+    "ThreadFilter",
+    "ToolFilter",
+    "read_page",
+]
 
 T = TypeVar("T")
 

@@ -35,6 +35,7 @@ class Family(msgspec.Struct, frozen=True):
 # Messages are history; the old server refused this as well.
 REFUSED: Final = {
     "PATCH /v1/agents/{agent_id}/messages/{message_id}": "Stored messages cannot be changed; send a new one instead.",
+    "PATCH /v1/groups/{group_id}/messages/{message_id}": "Stored messages cannot be changed; send a new one instead.",
 }
 
 # Families, and their operations below them: the methods, then the path. `hosted`: only the hosted service had them.
@@ -59,17 +60,6 @@ Folders and files
   GET /v1/folders/metadata
   GET /v1/folders/name/{folder_name}
   GET /v1/folders/{folder_id}/passages
-Identities
-  PATCH /v1/agents/{agent_id}/identities/attach/{identity_id}
-  PATCH /v1/agents/{agent_id}/identities/detach/{identity_id}
-  PATCH /v1/blocks/{block_id}/identities/attach/{identity_id}
-  PATCH /v1/blocks/{block_id}/identities/detach/{identity_id}
-  GET POST PUT /v1/identities/
-  GET /v1/identities/count
-  GET PATCH DELETE /v1/identities/{identity_id}
-  GET /v1/identities/{identity_id}/agents
-  GET /v1/identities/{identity_id}/blocks
-  PUT /v1/identities/{identity_id}/properties
 Scheduled messages | hosted
   POST GET /v1/agents/{agent_id}/schedule
   GET DELETE /v1/agents/{agent_id}/schedule/{scheduled_message_id}
@@ -96,21 +86,6 @@ Environments | hosted
   GET /v1/environments/{device_id}
   GET /v1/environments
   POST /v1/environments/{connection_id}/messages
-Groups
-  GET /v1/agents/{agent_id}/groups
-  GET POST /v1/groups/
-  GET /v1/groups/count
-  GET PATCH DELETE /v1/groups/{group_id}
-  PATCH /v1/groups/{group_id}/blocks/attach/{block_id}
-  PATCH /v1/groups/{group_id}/blocks/detach/{block_id}
-  GET /v1/groups/{group_id}/messages
-  PATCH /v1/groups/{group_id}/messages/{message_id}
-  PATCH /v1/groups/{group_id}/reset-messages
-Jobs
-  GET /v1/jobs/
-  GET /v1/jobs/active
-  GET DELETE /v1/jobs/{job_id}
-  PATCH /v1/jobs/{job_id}/cancel
 Batches
   POST GET /v1/messages/batches
   GET /v1/messages/batches/{batch_id}
@@ -146,12 +121,9 @@ Changes of passages
   PATCH /v1/agents/{agent_id}/archival-memory/{memory_id}
 Captured messages
   POST /v1/agents/{agent_id}/messages/capture
-Messages to groups
-  POST /v1/groups/{group_id}/messages
-  POST /v1/groups/{group_id}/messages/stream
 Users and organizations
-  GET POST PUT DELETE /v1/admin/users/
-  GET POST PATCH DELETE /v1/admin/orgs/
+  POST PUT DELETE /v1/admin/users/
+  POST PATCH DELETE /v1/admin/orgs/
   POST /v1/auth
 Figures of stored embeddings
   GET /v1/embeddings/total_storage_size

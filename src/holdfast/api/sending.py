@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
@@ -16,7 +16,6 @@ from holdfast.api.json import json_response
 from holdfast.core.frames import CompactionFrame, ErrorFrame, MessageFrame, StopFrame, UsageFrame
 from holdfast.core.messages import Image, Message, image_of
 from holdfast.core.records import Run, StopReason
-from holdfast.core.usage import Usage
 from holdfast.engine.run_reader import require_replayable
 from holdfast.engine.streams import PACKET_GAP_S, Numbered
 from holdfast.errors import Invalid
@@ -31,6 +30,11 @@ _CONFIGURED = (
     "assistant_message_tool_name",
     "assistant_message_tool_kwarg",
     "include_return_message_types",
+)
+
+NO_STREAM_HERE: Final = (
+    "streaming=true is answered only to SDKs from 1.0 on, and this request comes from an older one or from none. "
+    "POST the same body to …/messages/stream instead."
 )
 
 
@@ -141,9 +145,7 @@ async def frames_of(deps: Holdfast, accepted: Accepted) -> Sequence[Any]:
 
 class Ended(msgspec.Struct, frozen=True):
     stop_reason: StopReason
-    usage: Usage
-    step_count: int
-    context_tokens: int | None
+    used: UsageFrame
 
 
 def ended(frames: Sequence[Any]) -> Ended | Response:
@@ -154,7 +156,7 @@ def ended(frames: Sequence[Any]) -> Ended | Response:
     stop = next((frame for frame in reversed(frames) if isinstance(frame, StopFrame)), None)
     if stop is None or not isinstance(last, UsageFrame):
         return failed_run_answer(HANDED_OVER)
-    return Ended(stop.stop_reason, last.usage, last.step_count, last.context_tokens)
+    return Ended(stop.stop_reason, last)
 
 
 def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Response:
@@ -172,12 +174,13 @@ def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Respon
         letta_response(
             made,
             end.stop_reason,
-            end.usage,
-            step_count=end.step_count,
-            context_tokens=end.context_tokens,
+            end.used.usage,
+            step_count=end.used.step_count,
+            context_tokens=end.used.context_tokens,
             include_types=request.include_return_message_types,
             include_compaction=request.include_compaction_messages,
             run_id=run_id,
             speaking=speaking,
+            due_run_ids=end.used.run_ids,
         )
     )

@@ -19,6 +19,7 @@ from holdfast.api.layers import OPEN_PATHS, Auth, CanonicalPaths, RequestIds, Tr
 from holdfast.api.limits import Limits
 from holdfast.api.not_implemented import unbuilt_routes
 from holdfast.api.routes import (
+    admin,
     agent_archives,
     agent_blocks,
     agent_files,
@@ -34,7 +35,10 @@ from holdfast.api.routes import (
     conversation_messages,
     conversations,
     docs,
+    groups,
     health,
+    identities,
+    jobs,
     messages,
     metrics,
     models,
@@ -64,6 +68,10 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     archives.passages_router,
     agent_archives.router,
     tools.router,
+    groups.router,
+    groups.agent_router,
+    identities.router,
+    identities.attaching_router,
     models.router,
     providers.router,
     messages.router,
@@ -74,10 +82,12 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     conversation_messages.router,
     chat_completions.router,
     runs.router,
+    jobs.router,
     steps.router,
     tags.router,
     steps.telemetry_router,
     approvals.router,
+    admin.router,
 )
 
 _LOCAL_ORIGIN: Final = r"https?://([a-z0-9-]+\.)?(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?"

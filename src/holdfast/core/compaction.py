@@ -137,8 +137,11 @@ def summary_request(
 
 def transcript(messages: Sequence[Message], limit: int) -> str:
     """The rows as plain text; when it is longer than `limit` bytes the middle is left out."""
-    lines = [line for message in messages for line in _lines(message)]
-    text = "\n".join(lines)
+    return without_middle("\n".join(line for message in messages for line in _lines(message)), limit)
+
+
+def without_middle(text: str, limit: int) -> str:
+    """The text itself, unless it is longer than `limit` bytes."""
     if len(text.encode()) <= limit:
         return text
     # Characters may take four bytes each: a quarter of the limit per half is always enough of a cut.
@@ -203,24 +206,24 @@ def _asked_last(turns: tuple[Turn, ...], question: Text) -> tuple[Turn, ...]:
 def _lines(message: Message) -> list[str]:
     match message.role:
         case "user" | "system":
-            return [f"{message.role.title()}: {_short(text_of(message.parts))}"]
+            return [f"{message.role.title()}: {shortened(text_of(message.parts))}"]
         case "summary":
             return [f"Earlier summary: {text_of(message.parts)}"]
         case "assistant" | "approval":
             return [line for part in message.parts if (line := _spoken_line(part))]
         case _:
-            return [f"Result of {part.name}: {_short(content_text(part.content))}" for part in message.returns]
+            return [f"Result of {part.name}: {shortened(content_text(part.content))}" for part in message.returns]
 
 
 def _spoken_line(part: object) -> str | None:
     match part:
         case Text():
-            return f"Assistant: {_short(part.text)}"
+            return f"Assistant: {shortened(part.text)}"
         case ToolCall():
-            return f"Assistant called {part.name} with {_short(part.arguments)}"
+            return f"Assistant called {part.name} with {shortened(part.arguments)}"
         case _:
             return None
 
 
-def _short(text: str) -> str:
+def shortened(text: str) -> str:
     return text if len(text) <= _ROW_CHARS else f"{text[:_ROW_CHARS]}... [{len(text) - _ROW_CHARS} more characters]"

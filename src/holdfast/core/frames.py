@@ -8,6 +8,7 @@ The last frame of a finished run is UsageFrame, or ErrorFrame when it failed; St
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -116,6 +117,7 @@ class UsageFrame(FrameBase, frozen=True, tag="u"):
     usage: Usage
     step_count: int
     context_tokens: int | None = None
+    run_ids: tuple[str, ...] = ()  # of the runs that this one has made due
 
 
 class ErrorFrame(FrameBase, frozen=True, tag="e"):
@@ -149,6 +151,13 @@ def closing_frames(
     if error is not None and stop_reason not in FAILED_WITH_ANSWER:
         return [StopFrame(stop_reason), ErrorFrame(error)]
     return [StopFrame(stop_reason), UsageFrame(usage, step_count, context_tokens)]
+
+
+def with_due_runs(frames: Sequence[Frame], run_ids: tuple[str, ...]) -> Sequence[Frame]:
+    """The end of a run tells of the runs that it has made due, if there are any."""
+    if not run_ids:
+        return frames
+    return [msgspec.structs.replace(each, run_ids=run_ids) if isinstance(each, UsageFrame) else each for each in frames]
 
 
 def message_frames(message: Message, speaking: Speaking | None = None) -> list[MessageFrame]:

@@ -295,6 +295,59 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True):
     updated_us: int = 0
 
 
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """A person or an organisation as a program outside knows it, with the agents and blocks that belong to it."""
+
+    id: str
+    identifier_key: str
+    name: str
+    identity_type: str  # wire value: org, user, other
+    project_id: str | None = None
+    properties: tuple[dict[str, Any], ...] = ()  # key, value and type of each
+    agent_ids: tuple[str, ...] = ()
+    block_ids: tuple[str, ...] = ()
+    created_us: int = 0
+    updated_us: int = 0
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Agents that work together. Of a sleeptime group, they look after the memory of the agent that manages it."""
+
+    id: str
+    manager_type: str  # wire value: sleeptime, round_robin, supervisor, dynamic
+    agent_ids: tuple[str, ...]
+    description: str = ""
+    manager_agent_id: str | None = None
+    shared_block_ids: tuple[str, ...] = ()
+    project_id: str | None = None
+    max_turns: int | None = None
+    termination_token: str | None = None
+    sleeptime_agent_frequency: int | None = None  # of a sleeptime group; None: after every turn
+    turns_counter: int | None = None  # of a sleeptime group: 0 when its agents have just been set to work
+    last_processed_message_id: str | None = None
+    hidden: bool | None = None
+    created_us: int = 0
+    updated_us: int = 0
+
+
+class Discussion(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to a group, and what became of it. The group as it was then."""
+
+    id: str
+    group_id: str
+    manager_type: str
+    agent_ids: tuple[str, ...]
+    request: dict[str, Any]  # as it was sent, with its messages
+    manager_agent_id: str | None = None
+    termination_token: str | None = None
+    max_turns: int | None = None
+    request_key: str | None = None
+    created_us: int = 0
+    ended_us: int | None = None
+    stop_reason: StopReason | None = None
+    error: dict[str, Any] | None = None
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Work that outlives the request that asked for it. It exists until it is done."""
 

@@ -91,6 +91,11 @@ class Bus:
         """A run was stored for nobody, or let go."""
         self._send(_WORK)
 
+    def task_added(self) -> None:
+        """By a run that was driven here."""
+        self.on_task()
+        self.task_waits()
+
     def task_waits(self) -> None:
         self._send(_TASK)
 

@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.frames import Frame, closing_frames
+from holdfast.core.frames import Frame, closing_frames, with_due_runs
 from holdfast.core.messages import Message
 from holdfast.core.records import STATUS_OF_STOP, Run, StopReason
 from holdfast.core.run import Phase, RunState, Settle, plan
 from holdfast.core.transitions import Failure
+from holdfast.engine.after_run import NOTHING, Due, continue_discussion, leads_on, run_ended
 from holdfast.engine.archival import ArchiveChanged, PassageWrite, commit
 from holdfast.engine.clock import Clock
 from holdfast.engine.ratios import store_ratio
@@ -52,7 +53,7 @@ async def checkpoint(
     """
     frames = [*session.draft.frames, *frames_at_stop(session.state)]
 
-    def write() -> Awaitable[int | None]:
+    def write() -> Awaitable[_Written]:
         return database.write(lambda tx: _write(tx, session, frames))
 
     def waiting(for_s: float) -> None:
@@ -62,13 +63,14 @@ async def checkpoint(
     # Locked over all tries: were the frames stored by one that only seemed to fail, nobody else may store them.
     async with session.stream.storing:
         try:
-            session.next_position = await write()
+            written = await write()
         except DatabaseError:
             if scope is None:
                 raise
-            session.next_position = await until_database_answers(write, f"run {session.run.id}", scope.pause, waiting)
+            written = await until_database_answers(write, f"run {session.run.id}", scope.pause, waiting)
+        session.next_position, session.has_due_tasks = written.next_position, written.due.has_tasks
         # Published only now: what a listener has seen, a replay can show.
-        session.stream.publish(*frames)
+        session.stream.publish(*with_due_runs(frames, written.due.run_ids))
         session.stream.mark_stored(session.stream.last - session.stream.stored)
     session.committed()
 
@@ -113,6 +115,7 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
     end = _End(failure.stop_reason, failure.error, now_us, max(0, now_us - run.created_us) * 1_000)
     if await _advance(tx, run, run.checkpoints + 1, end, unless_cancelling=False):
         await last_run.record(tx, run, end.stop_reason, end.now_us, end.duration_ns)
+    await continue_discussion(tx, run)
     ended = {"status": "failed", "stop_reason": failure.stop_reason, "error_type": failure.kind}
     for step in await steps.list_of_run(tx, run.id):
         if step.status == "pending":
@@ -124,12 +127,16 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
         await store_frames(tx, stream, closing_frames(failure.stop_reason, failure.error, usage, step_count))
 
 
-async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> int | None:
-    """Where the thread's history ends now; None when that is not known without asking."""
+class _Written(msgspec.Struct, frozen=True):
+    next_position: int | None = None  # where the thread's history ends now; None when it is not known without asking
+    due: Due = NOTHING
+
+
+async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> _Written:
     run, draft = session.run, session.draft
     end = _end_now(session)
     if not await _move(tx, session, end):
-        return None
+        return _Written()
     next_position = await _write_rows(tx, session)
     await _write_events(tx, session)
     for step in draft.steps.values():
@@ -149,9 +156,12 @@ async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> int 
         await store_ratio(tx, *draft.ratio)
     if draft.hold is not None and not await holds.insert(tx, run, draft.hold, session.clock.now_us()):
         raise BugError(f"thread {run.thread_id} waits for a decision already")
+    due = NOTHING
+    if end is not None and leads_on(session.agent, run):
+        due = await run_ended(tx, session.agent, run, end.stop_reason)
     if run.background:
-        await store_frames(tx, session.stream, frames)
-    return next_position
+        await store_frames(tx, session.stream, with_due_runs(frames, due.run_ids))
+    return _Written(next_position, due)
 
 
 class _End(msgspec.Struct, frozen=True):

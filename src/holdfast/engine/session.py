@@ -63,6 +63,7 @@ class Session:
         self.received_ns = reading_at(clock, run.created_us)
         self.history_builder = HistoryBuilder()  # replaced by the one of the thread's last run, if it was kept
         self.next_position: int | None = loaded.next_position  # as of the last checkpoint; None when it is not known
+        self.has_due_tasks = False  # the end of this run has added some
         self._stored = stored
         # These outlive starting over: they tell of what has happened, not of what was decided.
         self.metrics = StepMetrics("")

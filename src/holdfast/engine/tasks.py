@@ -39,11 +39,13 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TryAgain(HoldfastError):
-    """Raised by a kind of task: what it needs is not there now, but may be later."""
+    """Raised by a kind of task: what it needs is not there now, but may be later. It counts as an attempt, unless the
+    task knows that it will come: an agent that is busy, say."""
 
-    def __init__(self, message: str, after_s: float | None = None) -> None:
+    def __init__(self, message: str, after_s: float | None = None, *, counts: bool = True) -> None:
         super().__init__(message)
         self.after_s = after_s
+        self.counts = counts
 
 
 class HeldTask:
@@ -202,7 +204,14 @@ class TaskWorker:
         except RunInterrupted:
             raise
         except (TryAgain, DatabaseError) as error:
-            log.warning("task %s (%s) is tried again: %s", task.id, task.kind, error)
+            expected = isinstance(error, TryAgain) and not error.counts
+            log.log(
+                logging.DEBUG if expected else logging.WARNING,
+                "task %s (%s) is tried again: %s",
+                task.id,
+                task.kind,
+                error,
+            )
             await self._postpone(kind, held, error)
         except HoldfastError as error:
             await kind.give_up(held, error)
@@ -212,12 +221,15 @@ class TaskWorker:
 
     async def _postpone(self, kind: TaskKind, held: HeldTask, error: Exception) -> None:
         attempts = held.task.attempts
-        if attempts >= MOST_ATTEMPTS and not isinstance(error, DatabaseError):
+        counts = not isinstance(error, TryAgain) or error.counts
+        if attempts >= MOST_ATTEMPTS and counts and not isinstance(error, DatabaseError):
             await kind.give_up(held, error)
             return
         asked_s = error.after_s if isinstance(error, TryAgain) else None
         after_s = _RETRY_AFTER_S[min(attempts, len(_RETRY_AFTER_S)) - 1] if asked_s is None else asked_s
-        await self._let_go(held, partial(tasks.postpone, task=held.task, after_us=int(after_s * 1_000_000)))
+        await self._let_go(
+            held, partial(tasks.postpone, task=held.task, after_us=int(after_s * 1_000_000), counts=counts)
+        )
 
     async def _let_go(self, held: HeldTask, job: Callable[[Transaction], Coroutine[Any, Any, bool]]) -> None:
         try:

@@ -332,6 +332,8 @@ class Worker:
             self.bus.run_changed(session.run.id)
             self._sweep_if_full()
             self.on_end(session.run)
+            if session.has_due_tasks:
+                self.bus.task_added()
 
     def _sweep_if_full(self) -> None:
         """There was no room until now: runs may be waiting for it."""

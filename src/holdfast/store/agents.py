@@ -16,6 +16,8 @@ from holdfast.errors import NotFound
 from holdfast.store import archives, messages
 from holdfast.store.archive_tables import agent_archives
 from holdfast.store.blocks import contains_text, tagged
+from holdfast.store.identities import owned_by
+from holdfast.store.identity_tables import identity_agents
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_into
 from holdfast.store.tables import agent_blocks, agent_secrets, agent_tags, agents, holds
@@ -42,6 +44,8 @@ class AgentFilter(msgspec.Struct, frozen=True, kw_only=True):
     last_stop_reason: str | None = None
     block_id: str | None = None
     archive_id: str | None = None
+    identity_id: str | None = None
+    identifier_keys: tuple[str, ...] = ()
     show_hidden: bool = False
 
 
@@ -72,6 +76,8 @@ _INSERT_SECRET = insert_into(agent_secrets)
 _ONE = select(agents).where(agents.c.id == bindparam("id"))
 _ONE_LOCKED = _ONE.with_for_update()
 _EXISTS = select(agents.c.id).where(agents.c.id == bindparam("id"))
+_KEPT = select(agents.c.id).where(in_array(agents.c.id, "ids")).with_for_update(read=True, key_share=True)
+_MANY = select(agents).where(in_array(agents.c.id, "ids"))
 _PLACE_LOCKED = (
     select(agents.c.id, *(ordering.sort for ordering in _ORDERINGS.values()))
     .where(agents.c.id == bindparam("id"))
@@ -83,6 +89,7 @@ _UPDATE = (
     .where(agents.c.id == bindparam("of_agent"))
     .values({column: bindparam(f"new_{column.name}") for column in agents.c if column.name not in _UNCHANGING})
 )
+_SET_SLEEPTIME = update(agents).where(agents.c.id == bindparam("of_agent")).values(enable_sleeptime=bindparam("enable"))
 _TAGS = (
     select(agent_tags.c.agent_id, agent_tags.c.tag)
     .where(in_array(agent_tags.c.agent_id, "ids"))
@@ -120,10 +127,24 @@ async def require(tx: Transaction, agent_id: str) -> None:
         raise NotFound("Agent not found")
 
 
+async def missing(tx: Transaction, agent_ids: Collection[str]) -> list[str]:
+    """Those that do not exist. The others stay until the transaction ends, for rows that will refer to them."""
+    found = {row["id"] for row in await tx.fetch_all(_KEPT, {"ids": list(agent_ids)})} if agent_ids else set[str]()
+    return [agent_id for agent_id in agent_ids if agent_id not in found]
+
+
+async def find_many(tx: Transaction, agent_ids: Collection[str]) -> dict[str, Agent]:
+    return {row["id"]: _record(row) for row in await tx.fetch_all(_MANY, {"ids": list(agent_ids)})}
+
+
 async def update_agent(tx: Transaction, agent: Agent) -> None:
     """Write everything but what runs leave behind, so that an edit cannot undo the end of a run."""
     changed = {f"new_{name}": value for name, value in _columns(agent).items() if name not in _UNCHANGING}
     await tx.execute(_UPDATE, {"of_agent": agent.id, **changed})
+
+
+async def set_sleeptime(tx: Transaction, agent_id: str, enable: bool | None) -> None:
+    await tx.execute(_SET_SLEEPTIME, {"of_agent": agent_id, "enable": enable})
 
 
 async def delete_agent(tx: Transaction, agent_id: str, now_us: int) -> str | None:
@@ -242,6 +263,9 @@ def _conditions(filters: AgentFilter) -> list[ColumnElement[bool]]:
     if filters.archive_id is not None:
         attached = select(agent_archives.c.agent_id).where(agent_archives.c.archive_id == filters.archive_id)
         conditions.append(agents.c.id.in_(attached))
+    owned = owned_by(identity_agents, identity_agents.c.agent_id, filters.identity_id, filters.identifier_keys)
+    if owned is not None:
+        conditions.append(agents.c.id.in_(owned))
     if not filters.show_hidden:
         conditions.append(or_(agents.c.hidden.is_(None), agents.c.hidden.is_(False)))
     return conditions

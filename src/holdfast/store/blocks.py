@@ -10,6 +10,8 @@ from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, upda
 
 from holdfast.core.records import Block
 from holdfast.errors import Conflict, NotFound
+from holdfast.store.identities import owned_by
+from holdfast.store.identity_tables import identity_blocks
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_into, insert_or_ignore
 from holdfast.store.tables import agent_blocks, block_tags, blocks
@@ -33,6 +35,8 @@ class BlockFilter(msgspec.Struct, frozen=True, kw_only=True):
     agents_less_than: int | None = None
     agents_exactly: tuple[int, ...] = ()
     agent_id: str | None = None
+    identity_id: str | None = None
+    identifier_keys: tuple[str, ...] = ()
     show_hidden: bool = False
 
 
@@ -172,6 +176,10 @@ async def detach(tx: Transaction, agent_id: str, block_id: str) -> None:
         raise NotFound(f"Block {block_id} is not attached to the agent {agent_id}")
 
 
+async def detach_if_attached(tx: Transaction, agent_id: str, block_id: str) -> None:
+    await tx.execute(_DETACH, {"agent_id": agent_id, "block_id": block_id})
+
+
 async def detach_all(tx: Transaction, agent_id: str) -> None:
     await tx.execute(_DETACH_ALL, {"agent_id": agent_id})
 
@@ -211,6 +219,9 @@ def _conditions(filters: BlockFilter) -> list[ColumnElement[bool]]:
         conditions.append(
             blocks.c.id.in_(select(agent_blocks.c.block_id).where(agent_blocks.c.agent_id == filters.agent_id))
         )
+    owned = owned_by(identity_blocks, identity_blocks.c.block_id, filters.identity_id, filters.identifier_keys)
+    if owned is not None:
+        conditions.append(blocks.c.id.in_(owned))
     return conditions + _agent_counts(filters)
 
 

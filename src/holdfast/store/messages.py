@@ -116,6 +116,20 @@ async def list_of_step(tx: Transaction, step_id: str, page: Page) -> list[Messag
     return await _list(tx, page, messages.c.step_id == step_id)
 
 
+async def list_of_group(tx: Transaction, group_id: str, page: Page) -> list[Message]:
+    """Of the runs that were sent something as members of the group."""
+    return await _list(tx, page, _said_in(group_id))
+
+
+async def ids_of_group(tx: Transaction, group_id: str) -> set[str]:
+    return {row["id"] for row in await tx.fetch_all(select(messages.c.id).where(_said_in(group_id)))}
+
+
+def _said_in(group_id: str) -> ColumnElement[bool]:
+    sent = messages.alias("sent")
+    return messages.c.run_id.in_(select(sent.c.run_id).where(sent.c.group_id == group_id))
+
+
 async def count_of_agent(tx: Transaction, agent_id: str) -> int:
     row = await tx.fetch_one(_COUNT, {"agent": agent_id})
     return row["rows"] if row else 0

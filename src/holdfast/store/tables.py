@@ -205,6 +205,7 @@ messages = Table(
     Index("messages_of_run", "run_id", "seq"),
     Index("messages_of_step", "step_id", "seq"),
     Index("messages_of_agent", "agent_id", "seq"),
+    Index("messages_of_group", "group_id", "run_id", sqlite_where=text("group_id IS NOT NULL")),
 )
 
 # The context window is this relation, never a second list of ids. `position` is the order of history and never

@@ -58,7 +58,11 @@ _free_again = {"lease_owner": None, "lease_expires_us": None}
 _POSTPONE = (
     update(tasks)
     .where(_this_lease)
-    .values(due_us=database_now_us() + bindparam("after_us", type_=BigInteger()), **_free_again)
+    .values(
+        due_us=database_now_us() + bindparam("after_us", type_=BigInteger()),
+        attempts=tasks.c.attempts - bindparam("uncounted", type_=BigInteger()),
+        **_free_again,
+    )
 )
 _RELEASE = update(tasks).where(_this_lease).values(attempts=tasks.c.attempts - 1, **_free_again)
 _WITHDRAW = delete(tasks).where(tasks.c.kind == bindparam("of_kind"), in_array(tasks.c.subject_id, "subjects"))
@@ -122,8 +126,10 @@ async def finish(tx: Transaction, task: Task) -> bool:
     return await tx.execute(_FINISH, {"task": task.id, "held_lease": task.lease}) == 1
 
 
-async def postpone(tx: Transaction, task: Task, after_us: int) -> bool:
-    return await tx.execute(_POSTPONE, {"task": task.id, "held_lease": task.lease, "after_us": after_us}) == 1
+async def postpone(tx: Transaction, task: Task, after_us: int, *, counts: bool = True) -> bool:
+    """`counts`: as an attempt."""
+    held = {"task": task.id, "held_lease": task.lease}
+    return await tx.execute(_POSTPONE, {**held, "after_us": after_us, "uncounted": 0 if counts else 1}) == 1
 
 
 async def release(tx: Transaction, task: Task) -> bool:

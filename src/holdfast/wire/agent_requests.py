@@ -172,10 +172,6 @@ class AgentFields(BaseModel):
         """A thing asked for that this server does not have yet; better refused than silently left out."""
         if self.folder_ids or self.source_ids:
             return "Folders cannot be attached to agents yet: leave out folder_ids and source_ids."
-        if self.identity_ids:
-            return "Identities cannot be attached to agents yet: leave out identity_ids."
-        if self.enable_sleeptime:
-            return "Sleeptime agents beside an agent are not built yet: leave out enable_sleeptime."
         return None
 
 

@@ -11,10 +11,12 @@ from typing_extensions import TypedDict
 from holdfast import ids
 from holdfast.core import default_texts
 from holdfast.core.messages import Message
-from holdfast.core.records import Agent, Block, CompactionSettings, Tool
+from holdfast.core.records import Agent, Block, CompactionSettings, Group, Identity, Tool
 from holdfast.wire import messages, times
 from holdfast.wire.blocks import BlockResponse, block_view
 from holdfast.wire.clients import Client
+from holdfast.wire.groups import GroupView, group_view
+from holdfast.wire.identities import IdentityView, identity_view
 from holdfast.wire.model_settings import ModelViews
 from holdfast.wire.tool_rules import rules_view
 from holdfast.wire.tools import ToolView, tool_view
@@ -25,9 +27,17 @@ MASKED: Final = "********"
 _FILE_LIMITS: Final = ((8_000, 3, 5_000), (32_000, 5, 15_000), (128_000, 10, 25_000), (200_000, 10, 40_000))
 _FILE_LIMITS_BEYOND: Final = (15, 40_000)
 
-# Those that can be filled. There are no sources, identities or groups here.
+# Those that can be filled. There are no sources here.
 ALL_RELATIONS: Final = frozenset(
-    {"agent.blocks", "agent.tools", "agent.tags", "agent.secrets", "agent.pending_approval"}
+    {
+        "agent.blocks",
+        "agent.identities",
+        "agent.managed_group",
+        "agent.pending_approval",
+        "agent.secrets",
+        "agent.tags",
+        "agent.tools",
+    }
 )
 
 # The retired names of relations, and what they are called now.
@@ -60,6 +70,8 @@ class Relations(msgspec.Struct, frozen=True, kw_only=True):
     tools: Sequence[Tool] = ()
     tags: Sequence[str] = ()
     secrets: Sequence[Secret] = ()
+    identities: Sequence[Identity] = ()
+    managed_group: Group | None = None
     pending_approval: Message | None = None
     changed_secrets: Sequence[str] = ()  # since the pending approval was asked for
 
@@ -110,10 +122,10 @@ class AgentState(TypedDict):
     secrets: list[SecretView]
     tool_exec_environment_variables: list[SecretView]
     identity_ids: list[str]
-    identities: list[dict[str, Any]]
+    identities: list[IdentityView]
     pending_approval: dict[str, Any] | None
-    multi_agent_group: dict[str, Any] | None
-    managed_group: dict[str, Any] | None
+    multi_agent_group: GroupView | None
+    managed_group: GroupView | None
     message_buffer_autoclear: bool
     enable_sleeptime: bool | None
     timezone: str
@@ -154,6 +166,7 @@ def included(include: Iterable[str], include_relationships: Iterable[str] | None
 def agent_state(agent: Agent, relations: Relations, models: ModelViews) -> AgentState:
     blocks = [block_view(block) for block in relations.blocks]
     secrets = [_secret_view(agent, secret) for secret in relations.secrets]
+    group = None if relations.managed_group is None else group_view(relations.managed_group)
     files_open, file_chars = _file_limits(agent)
     model_settings, llm_config = models.of(agent.model)
     return {
@@ -179,11 +192,11 @@ def agent_state(agent: Agent, relations: Relations, models: ModelViews) -> Agent
         "tags": list(relations.tags),
         "secrets": secrets,
         "tool_exec_environment_variables": secrets,
-        "identity_ids": [],
-        "identities": [],
+        "identity_ids": [identity.id for identity in relations.identities],
+        "identities": [identity_view(identity) for identity in relations.identities],
         "pending_approval": _approval_view(relations.pending_approval, relations.changed_secrets),
-        "multi_agent_group": None,
-        "managed_group": None,
+        "multi_agent_group": group,
+        "managed_group": group,
         "message_buffer_autoclear": agent.message_buffer_autoclear,
         "enable_sleeptime": agent.enable_sleeptime,
         "timezone": agent.timezone,

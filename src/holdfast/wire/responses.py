@@ -24,6 +24,7 @@ def letta_response(
     include_compaction: bool = False,
     run_id: str | None = None,
     speaking: Speaking | None = None,
+    due_run_ids: Collection[str] = (),
 ) -> dict[str, Any]:
     """`messages` are those the run made, in order; its input among them does no harm."""
     return {
@@ -35,7 +36,9 @@ def letta_response(
             speaking=speaking,
         ),
         "stop_reason": stop_reason_view(stop_reason),
-        "usage": usage_statistics(usage, step_count=step_count, context_tokens=context_tokens),
+        "usage": usage_statistics(
+            usage, step_count=step_count, context_tokens=context_tokens, run_ids=list(due_run_ids) or None
+        ),
         "logprobs": None,
         "turns": None,
     }

@@ -50,7 +50,7 @@ _COPY: Final = "_copy"
 _ROWS_AT_ONCE: Final = 200  # a driver encodes them in one go, and nothing else runs meanwhile
 # Sections that are not imported, and what that means for the agents.
 _LEFT_OUT: Final = {
-    "groups": "groups are not built yet: the agents are imported, each by itself",
+    "groups": "groups of agent files are not imported yet: the agents are, each by itself",
     "sources": "folders are not built yet: the agents are imported without them",
     "files": "folders are not built yet: the agents are imported without their files",
     "mcp_servers": "MCP servers are not built yet: connect them again when they are",
@@ -202,9 +202,13 @@ def _left_out(file: AgentFile) -> list[str]:
     ]
     for entry in file.agents.values():
         if entry.fields.identity_ids:
-            warnings.append(f"{entry.where}: its identities are left out, because identities are not built yet")
+            warnings.append(
+                f"{entry.where}: its identities are left out: a file names them by ids that mean nothing here"
+            )
         if entry.fields.enable_sleeptime:
-            warnings.append(f"{entry.where}: it is imported without sleeptime, which is not built yet")
+            warnings.append(
+                f"{entry.where}: it is imported without sleeptime: set enable_sleeptime to give it a second agent"
+            )
     return warnings
 
 

@@ -12,28 +12,43 @@ from holdfast import ids
 from holdfast.actions.agents.first_messages import first_messages
 from holdfast.actions.agents.model_choice import Defaults, Embedding, chosen_embedding, first_choice, own_wish
 from holdfast.actions.blocks import check_limit
+from holdfast.actions.identities import require_identities
 from holdfast.actions.tools import base_tools
 from holdfast.core import system_prompt
-from holdfast.core.default_texts import DEFAULT_SYSTEM, SUMMARY
-from holdfast.core.records import Agent, Block, CompactionSettings, ModelChoice, Thread, Tool
+from holdfast.core.default_texts import DEFAULT_SYSTEM, SLEEPTIME_PERSONA, SUMMARY
+from holdfast.core.records import (
+    Agent,
+    Block,
+    CompactionSettings,
+    Group,
+    Identity,
+    ModelChoice,
+    Thread,
+    Tool,
+)
 from holdfast.core.tool_rules import Rule, RunFirst
 from holdfast.errors import Invalid, NotFound, Unsupported
 from holdfast.llm.base import Catalog
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
 from holdfast.store import blocks as block_rows
+from holdfast.store import groups as group_rows
+from holdfast.store import identities as identity_rows
 from holdfast.store import messages as message_rows
 from holdfast.store import threads as thread_rows
 from holdfast.store import tools as tool_rows
+from holdfast.store.identities import AGENTS
 from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.agent_requests import AgentFields, CompactionRequestSettings, CreateAgentRequest
 from holdfast.wire.agents import MASKED, AgentState, Relations, Secret, agent_state
-from holdfast.wire.blocks import new_block, unique_tags
+from holdfast.wire.blocks import CreateBlock, new_block, unique_tags
 from holdfast.wire.model_settings import ModelViews, sent_settings
 from holdfast.wire.tool_rules import rules_of
 
 MAX_FILES_OPEN: Final = 1000
 MAX_FILE_CHARS: Final = 2**31 - 1
+SLEEPTIME_FREQUENCY: Final = 5
+NO_TURN_YET: Final = -1
 _SUBAGENT_TAG: Final = "role:subagent"
 _SEVERAL_FIRST_TOOLS: Final = ("gpt-4o", "gpt-4o-mini")
 # Of the names of agents that were given none, such as `AmberHeron`.
@@ -56,6 +71,8 @@ class Created(msgspec.Struct, frozen=True):
     blocks: list[Block]
     tools: list[Tool]
     message_ids: list[str]
+    identities: list[Identity]
+    group: Group | None = None
 
 
 async def create_agent(
@@ -82,7 +99,11 @@ async def create_agent(
     secrets = seal_secrets(values, secretbox)
 
     async def write(tx: Transaction) -> Created:
-        return await _write(tx, request, draft, blocks, secrets, now_us)
+        created = await _write(tx, request, draft, blocks, secrets, now_us)
+        if not request.enable_sleeptime:
+            return created
+        group = await add_sleeptime_agent(tx, created.agent, created.blocks, now_us)
+        return msgspec.structs.replace(created, group=group)
 
     created = await database.write(write)
     relations = Relations(
@@ -90,6 +111,8 @@ async def create_agent(
         blocks=created.blocks,
         tools=created.tools,
         tags=unique_tags(request.tags),
+        identities=created.identities,
+        managed_group=created.group,
         secrets=[Secret(secret.id, secret.key, values[secret.key], secret.description) for secret in secrets],
     )
     return agent_state(created.agent, relations, ModelViews())
@@ -221,8 +244,49 @@ async def _write(
     await tool_rows.attach_many(tx, agent.id, [tool.id for tool in tools])
     await agent_rows.add_tags(tx, agent.id, request.tags or ())
     await agent_rows.add_secrets(tx, agent.id, secrets)
+    identities = await require_identities(tx, request.identity_ids or ())
+    await identity_rows.add_owners(tx, AGENTS, agent.id, [identity.id for identity in identities])
     message_ids = await _begin_thread(tx, request, agent, blocks, now_us)
-    return Created(agent, blocks, sorted(tools, key=lambda tool: (tool.created_us, tool.name)), message_ids)
+    tools.sort(key=lambda tool: (tool.created_us, tool.name))
+    # Read again: they have this agent now.
+    shown = (await identity_rows.of_agents(tx, [agent.id])).get(agent.id, []) if identities else []
+    return Created(agent, blocks, tools, message_ids, shown)
+
+
+async def add_sleeptime_agent(tx: Transaction, agent: Agent, blocks: Sequence[Block], now_us: int) -> Group:
+    """A second agent, which looks after the blocks of this one, and the group that they make. It has this agent's
+    model, and a block of its own that says how it is to go about it."""
+    check_can_be_looked_after(agent.agent_type)
+    request = CreateAgentRequest(agent_type="sleeptime_agent", block_ids=[block.id for block in blocks])
+    draft = _draft(request, agent.model, Embedding(agent.embedding, agent.embedding_config), now_us)
+    draft = msgspec.structs.replace(
+        draft, name=f"{agent.name}-sleeptime", timezone=agent.timezone, project_id=agent.project_id
+    )
+    own = CreateBlock(label="memory_persona", value=SLEEPTIME_PERSONA)
+    is_taken = any(block.label == own.label for block in blocks)
+    new_blocks = [] if is_taken else [new_block(own, ids.new("block"), now_us)]
+    created = await _write(tx, request, draft, new_blocks, (), now_us)
+    group = Group(
+        id=ids.new("group"),
+        manager_type=group_rows.SLEEPTIME,
+        manager_agent_id=agent.id,
+        agent_ids=(created.agent.id,),
+        sleeptime_agent_frequency=SLEEPTIME_FREQUENCY,
+        turns_counter=NO_TURN_YET,
+        created_us=now_us,
+        updated_us=now_us,
+    )
+    await group_rows.insert(tx, group)
+    return group
+
+
+def check_can_be_looked_after(agent_type: str) -> None:
+    if agent_type in ("voice_convo_agent", "voice_sleeptime_agent"):
+        raise Unsupported(
+            "Voice agents are not part of Holdfast: choose another agent_type, or leave out enable_sleeptime."
+        )
+    if agent_type == "sleeptime_agent":
+        raise Invalid("An agent of the type sleeptime_agent looks after others; leave out its enable_sleeptime.")
 
 
 def _with_default_rules(draft: Agent, request: CreateAgentRequest, tools: Sequence[Tool]) -> Agent:

@@ -13,6 +13,8 @@ from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
 from holdfast.store import archives as archive_rows
 from holdfast.store import blocks as block_rows
+from holdfast.store import groups as group_rows
+from holdfast.store import identities as identity_rows
 from holdfast.store import tags as tag_rows
 from holdfast.store import threads as thread_rows
 from holdfast.store import tools as tool_rows
@@ -54,6 +56,16 @@ async def list_agents_of_archive(
     async def read(tx: Transaction) -> list[AgentState]:
         await archive_rows.get(tx, archive_id)
         return await _states_of(tx, AgentFilter(archive_id=archive_id, show_hidden=True), page, include, reveal)
+
+    return await database.read(read)
+
+
+async def list_agents_of_identity(
+    database: Database, identity_id: str, page: Page, include: frozenset[str], reveal: SecretBox | None
+) -> list[AgentState]:
+    async def read(tx: Transaction) -> list[AgentState]:
+        await identity_rows.get(tx, identity_id)
+        return await _states_of(tx, AgentFilter(identity_id=identity_id, show_hidden=True), page, include, reveal)
 
     return await database.read(read)
 
@@ -111,6 +123,8 @@ async def agent_states(
     tags = await agent_rows.tags_of(tx, agent_ids) if "agent.tags" in include else {}
     secrets = await agent_rows.secrets_of(tx, agent_ids) if "agent.secrets" in include else {}
     waiting = await agent_rows.pending_approvals_of(tx, agent_ids) if "agent.pending_approval" in include else {}
+    identities = await identity_rows.of_agents(tx, agent_ids) if "agent.identities" in include else {}
+    groups = await group_rows.managed_by(tx, agent_ids) if "agent.managed_group" in include else {}
     models = ModelViews()
     return [
         agent_state(
@@ -122,6 +136,8 @@ async def agent_states(
                 tags=tags.get(agent.id, ()),
                 secrets=[_shown(secret, reveal, sent) for secret in secrets.get(agent.id, ())],
                 pending_approval=waiting[agent.id].request if agent.id in waiting else None,
+                identities=identities.get(agent.id, ()),
+                managed_group=groups.get(agent.id),
                 changed_secrets=waiting[agent.id].changed_secrets if agent.id in waiting else (),
             ),
             models,

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.actions.agents import create as creation
+from holdfast.actions.agents import sleeptime
 from holdfast.actions.agents.model_choice import (
     Defaults,
     Embedding,
@@ -16,6 +17,7 @@ from holdfast.actions.agents.model_choice import (
     revised_choice,
 )
 from holdfast.actions.agents.read import whole_state
+from holdfast.actions.identities import require_identities
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.core.records import Agent, CompactionSettings, ModelChoice
 from holdfast.engine.archival import ArchivalMemory
@@ -25,7 +27,10 @@ from holdfast.llm.base import Catalog, ModelInfo
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
 from holdfast.store import blocks as block_rows
+from holdfast.store import groups as group_rows
+from holdfast.store import identities as identity_rows
 from holdfast.store import tools as tool_rows
+from holdfast.store.identities import AGENTS
 from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.agent_requests import UpdateAgent
 from holdfast.wire.agents import MASKED, AgentState
@@ -73,6 +78,7 @@ async def update_agent(
         agent = _changed(known, request, resolved, defaults, now_us)
         await agent_rows.update_agent(tx, agent)
         await _replace_relations(tx, agent, request, secretbox, now_us)
+        await _follow_sleeptime(tx, agent, request, now_us)
         return await whole_state(tx, agent_id, request.given_secrets or {})
 
     return await database.write(write)
@@ -81,12 +87,20 @@ async def update_agent(
 async def delete_agent(
     agent_id: str, *, database: Database, cancel: CancelRuns, archival: ArchivalMemory, clock: Clock
 ) -> None:
-    """Its runs are stopped first. Blocks and tools outlive it; the archive that was made for it does not."""
-    await cancel.before_deleting_agent(agent_id)
-    now_us = clock.now_us()
-    archive_id = await database.write(lambda tx: agent_rows.delete_agent(tx, agent_id, now_us))
-    if archive_id is not None:
-        await archival.clear(archive_id)
+    """Its runs are stopped first, and those of the sleeptime agents that go with it. Blocks and tools outlive it; the
+    archive that was made for it does not."""
+    for going in (agent_id, *await database.read(lambda tx: sleeptime.going_with(tx, agent_id))):
+        await cancel.before_deleting_agent(going)
+
+    async def write(tx: Transaction) -> list[str | None]:
+        now_us = clock.now_us()
+        going = [agent_id, *await sleeptime.going_with(tx, agent_id)]
+        await sleeptime.leave_groups(tx, agent_id)
+        return [await agent_rows.delete_agent(tx, each, now_us) for each in going]
+
+    for archive_id in await database.write(write):
+        if archive_id is not None:
+            await archival.clear(archive_id)
 
 
 async def _resolve(
@@ -146,10 +160,27 @@ async def _replace_relations(
         await tool_rows.attach_many(tx, agent.id, [tool.id for tool in tools])
     if request.block_ids is not None:
         blocks = await creation.asked_blocks(tx, request.block_ids)
+        before = {block.id for block in await block_rows.of_agent(tx, agent.id)}
         await block_rows.detach_all(tx, agent.id)
         await block_rows.attach_many(tx, agent.id, blocks)
+        await sleeptime.share_blocks(tx, agent.id, before - {block.id for block in blocks})
+    if request.identity_ids is not None:
+        await require_identities(tx, request.identity_ids)
+        await identity_rows.replace_owners(tx, AGENTS, agent.id, request.identity_ids)
     if request.given_secrets is not None:
         await _replace_secrets(tx, agent.id, request.given_secrets, secretbox)
+
+
+async def _follow_sleeptime(tx: Transaction, agent: Agent, request: UpdateAgent, now_us: int) -> None:
+    """Switched off, the second agent stays, idle; switched on again, it goes on."""
+    if "enable_sleeptime" not in request.model_fields_set:
+        return
+    group = await group_rows.sleeptime_group_of(tx, agent.id)
+    if request.enable_sleeptime and group is None:
+        await sleeptime.check_roles(tx, agent.id, ())
+        await creation.add_sleeptime_agent(tx, agent, await block_rows.of_agent(tx, agent.id), now_us)
+    elif not request.enable_sleeptime and group is not None:
+        await group_rows.forget_turns(tx, group.id)
 
 
 async def _replace_secrets(tx: Transaction, agent_id: str, values: dict[str, str], secretbox: SecretBox) -> None:

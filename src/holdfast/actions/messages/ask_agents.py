@@ -119,7 +119,7 @@ class AskAgents:
         rows = await until_database_answers(
             lambda: self._database.read(lambda tx: messages.list_of_run(tx, child, _EVERY)), f"run {child}"
         )
-        return talk.reply(agent_id, [text for row in rows for text in _spoken(row)])
+        return talk.reply(agent_id, [text for row in rows for text in spoken_texts(row)])
 
     async def _deliver(self, asking: Run, agent_id: str, message: str, *, waits: bool) -> Accepted:
         if agent_id in await self._database.read(lambda tx: _waiting_agents(tx, asking)):
@@ -227,7 +227,7 @@ def _require_answer(run: Run) -> None:
         raise ToolFailed(f"Agent {run.agent_id} waits for a decision about a tool call, and has not answered yet.")
 
 
-def _spoken(row: Message) -> list[str]:
+def spoken_texts(row: Message) -> list[str]:
     shown: list[dict[str, Any]] = [dict(each) for each in to_wire(row, speaking=Speaking())]
     return [str(each["content"]) for each in shown if each["message_type"] == "assistant_message"]
 

@@ -60,14 +60,16 @@ class SendRequest(msgspec.Struct, frozen=True, kw_only=True):
     background: bool = False
     callback_url: str | None = None
     wait_s: float = 0.0  # how long to stand in line for a busy thread
+    run_id: str | None = None  # derived from what makes the run due, so that it is accepted once; None: a new one
     parent_run_id: str | None = None  # of the run whose tool sends it
     parent_waits: bool = False
+    marks: dict[str, Any] = {}  # more of the run's metadata
 
     @property
     def metadata(self) -> dict[str, Any]:
         """Of the run that it starts."""
         asked = {} if self.parent_run_id is None else {PARENT: self.parent_run_id, PARENT_WAITS: self.parent_waits}
-        return {"run_type": self.run_type, **asked}
+        return {"run_type": self.run_type, **asked, **self.marks}
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -241,7 +243,7 @@ class SendMessage:
         return await self._database.read(lambda tx: runs.find(tx, run_id)) is not None
 
     async def _prepare(self, sending: SendRequest, context: AcceptContext) -> _Plan:
-        run_id, now_us = ids.new("run"), self._clock.now_us()
+        run_id, now_us = sending.run_id or ids.new("run"), self._clock.now_us()
         spec = await freeze(
             self._catalog,
             context.agent,

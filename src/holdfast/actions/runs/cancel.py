@@ -70,6 +70,11 @@ class CancelRuns:
             return "failed"
         return "cancelled" if run.status == "cancelled" else "already_finished"
 
+    async def by_id(self, run_id: str) -> Run:
+        """The run as it is afterwards; one that had ended stays as it was."""
+        await self.one(run_id)
+        return await self._database.read(lambda tx: runs.get(tx, run_id))
+
     async def _cancel_parked(self, run_id: str) -> bool:
         return await self._database.write(lambda tx: cancel_parked(tx, self._clock, run_id))
 

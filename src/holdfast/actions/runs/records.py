@@ -116,13 +116,13 @@ async def list_approvals(database: Database, agent_id: str | None, page: Page) -
     return await database.read(read)
 
 
-async def delete_run(database: Database, run_id: str, clock: Clock) -> None:
-    """Its journal, frames and steps go; its messages are history and stay.
+async def delete_run(database: Database, run_id: str, clock: Clock) -> Run:
+    """As it was. Its journal, frames and steps go; its messages are history and stay.
 
     With a pending approval goes its question: the calls are denied first, or they would stay open for good.
     """
 
-    async def write(tx: Transaction) -> None:
+    async def write(tx: Transaction) -> Run:
         run = await runs.get(tx, run_id)
         if run.is_active:
             raise Conflict(f"CONFLICT: Run {run_id} is active and cannot be deleted. Wait for it to end, or cancel it.")
@@ -130,8 +130,9 @@ async def delete_run(database: Database, run_id: str, clock: Clock) -> None:
         if hold is not None and hold.decided_us is None:
             await cancel_parked(tx, clock, run_id)
         await runs.delete(tx, run_id)
+        return run
 
-    await database.write(write)
+    return await database.write(write)
 
 
 async def find_streamed_run(database: Database, thread_id: str, run_id: str | None, otid: str | None) -> Run:

@@ -47,8 +47,8 @@ class Which:
         created_by_id: str | None = None,
         show_hidden_agents: bool = False,
     ) -> None:
-        # There are no identities here, and one user owns everything.
-        self.nobody = bool(identity_id or identifier_keys) or created_by_id not in (None, ids.DEFAULT_USER)
+        # One user owns everything.
+        self.nobody = created_by_id not in (None, ids.DEFAULT_USER)
         self.filters = AgentFilter(
             name=name,
             query_text=query_text,
@@ -57,6 +57,8 @@ class Which:
             project_id=project_id,
             template_id=template_id,
             base_template_id=base_template_id,
+            identity_id=identity_id,
+            identifier_keys=tuple(identifier_keys or ()),
             last_stop_reason=last_stop_reason,
             show_hidden=show_hidden_agents,
         )

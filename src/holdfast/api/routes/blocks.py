@@ -47,8 +47,6 @@ async def list_blocks(
     connected_to_agents_count_eq: Annotated[list[Int64] | None, Query(max_length=100)] = None,
     show_hidden_blocks: bool = False,
 ) -> Response:
-    if identity_id or identifier_keys:
-        return json_response([])
     filters = BlockFilter(
         label=label,
         label_search=label_search,
@@ -62,6 +60,8 @@ async def list_blocks(
         agents_more_than=connected_to_agents_count_gt,
         agents_less_than=connected_to_agents_count_lt,
         agents_exactly=tuple(connected_to_agents_count_eq or ()),
+        identity_id=identity_id,
+        identifier_keys=tuple(identifier_keys or ()),
         show_hidden=show_hidden_blocks,
     )
     page = Page(limit=limit, before=before, after=after, order=order)

@@ -53,4 +53,4 @@ async def create_chat_completion(request: ChatCompletionRequest, deps: Deps) -> 
     end = ended(frames)
     if isinstance(end, Response):
         return end
-    return json_response(completion_view(run.id, agent_id, created, frames, end.stop_reason, end.usage))
+    return json_response(completion_view(run.id, agent_id, created, frames, end.stop_reason, end.used.usage))

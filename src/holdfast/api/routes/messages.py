@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import Query
 from starlette.responses import Response
@@ -14,7 +14,7 @@ from holdfast.api.deps import Asking, Deps
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
 from holdfast.api.params import After, AgentId, Before, Limit, Order, SpeakingTool
-from holdfast.api.sending import parse, request_config, require_callable, send_and_answer
+from holdfast.api.sending import NO_STREAM_HERE, parse, request_config, require_callable, send_and_answer
 from holdfast.errors import Unprocessable
 from holdfast.wire.message_shapes import MessageType
 from holdfast.wire.messages import messages_view
@@ -28,16 +28,11 @@ from holdfast.wire.runs import run_view
 
 router = LazyRouter(prefix="/v1/agents/{agent_id}/messages", tags=["messages"])
 
-_NO_STREAM_HERE: Final = (
-    "streaming=true is answered only to SDKs from 1.0 on, and this request comes from an older one or from none. "
-    "POST the same body to /v1/agents/{agent_id}/messages/stream instead."
-)
-
 
 @router.post("")
 async def create_message(agent_id: AgentId, request: LettaMessageRequest, deps: Deps, asking: Asking) -> Response:
     if request.streaming and not asking.streams_by_option:
-        raise Unprocessable(_NO_STREAM_HERE)
+        raise Unprocessable(NO_STREAM_HERE)
     return await send_and_answer(deps, agent_id, request, run_type="send_message", streaming=request.streaming)
 
 

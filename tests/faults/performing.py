@@ -1,0 +1,67 @@
+"""A server that performs tasks, and may die over them."""
+
+from __future__ import annotations
+
+from holdfast.actions.groups.discuss import Discuss
+from holdfast.actions.messages.sleeptime import ShowTurns
+from holdfast.core import discussions, sleeptime
+from holdfast.core.records import Run
+from holdfast.engine.bus import Bus
+from holdfast.engine.tasks import TaskSettings, TaskWorker
+from holdfast.store import messages, runs
+from holdfast.store.paging import Page
+from holdfast.store.run_filters import RunFilter
+from tests.scenario import Crash, Moment, Node, World
+
+_EVERY = Page(limit=None, order="asc")
+
+
+def discuss_of(node: Node, tasks: TaskWorker) -> Discuss:
+    return Discuss(node.database, node._send, node.worker, tasks, node.reader, node.world.clock)
+
+
+def tasks_of(node: Node) -> TaskWorker:
+    tasks = TaskWorker(node.database, Bus(), TaskSettings(lease_ttl_s=600))
+    tasks.kinds[sleeptime.TASK] = ShowTurns(node.database, node._send)
+    tasks.kinds[discussions.TASK] = discuss_of(node, tasks)
+    return tasks
+
+
+async def perform(node: Node) -> bool:
+    """All tasks, and those that their runs make due. False when the server died over it."""
+    tasks = tasks_of(node)
+    try:
+        await tasks.expire_other_leases()
+        while await tasks.sweep():
+            for _, running in list(tasks._held.values()):
+                await running
+            await node.settled()
+    except Crash:
+        pass
+    if node.database.dead:
+        await node.die()
+        return False
+    return True
+
+
+async def perform_and_die(world: World, write: int, moment: Moment) -> bool:
+    """A server dies at one of its writes, and another goes on. False when there was no such write."""
+    dying = world.node()
+    dying.database.crash_at(write, moment)
+    if await perform(dying):
+        return False
+    alive = world.node()
+    await alive.take_over_all()
+    await alive.settled()
+    assert await perform(alive)
+    return True
+
+
+async def runs_of(world: World, agent_id: str) -> list[Run]:
+    return await world.database.read(lambda tx: runs.list_runs(tx, RunFilter(agent_ids=(agent_id,)), _EVERY))
+
+
+async def told(world: World, run: Run) -> int:
+    """How many messages the run was sent."""
+    rows = await world.database.read(lambda tx: messages.list_of_run(tx, run.id, _EVERY))
+    return sum(row.role == "user" for row in rows)
