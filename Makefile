@@ -42,7 +42,7 @@ $(SERVING): pyproject.toml constraints.txt
 $(READY): pyproject.toml constraints.txt
 	@$(INSTALL) $@ dev && touch -r $@ $(VENV)/.serving
 
-run: $(SERVING) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a provider is configured (EXTRAS=vendors,telemetry,embeddings)
+run: $(SERVING) ## Serve on 127.0.0.1:8283 with SQLite; offline model unless a provider is configured (EXTRAS=vendors,mcp,telemetry,embeddings)
 	$(BIN)/holdfast serve
 
 test: $(READY) ## Run every test that needs no network, PostgreSQL included (TESTS=path for some)
@@ -97,11 +97,11 @@ $(BROWSER)/.ready: tests/browser/requirements.txt | $(READY)
 	@cd $(BROWSER) && npm pack --silent --ignore-scripts $(AXE) >/dev/null && tar -xzf axe-core-*.tgz --strip-components=1 package/axe.min.js
 	@touch $@
 
-test-programs: $(PROGRAMS)/.ready ## Run letta-code, its SDK, letta, letta-mcp-server and ai-memory-sdk against a server (needs node, npm and the network, once)
+test-programs: $(PROGRAMS)/.ready ## Run letta-code, its SDK, letta, letta-mcp-server, ai-memory-sdk and MCP servers against a server (needs node, npm and the network, once)
 	$(BIN)/python -m pytest -n 0 tests/programs
 
 # No lock file for npm: it would name a registry. Nothing that a package would run when it is installed is needed.
-$(PROGRAMS)/.ready: tests/programs/package.json tests/programs/letta.txt tests/programs/letta_mcp_server.txt tests/programs/ai_memory_sdk.txt | $(READY)
+$(PROGRAMS)/.ready: tests/programs/package.json tests/programs/letta.txt tests/programs/letta_mcp_server.txt tests/programs/ai_memory_sdk.txt tests/programs/mcp_servers.txt | $(READY)
 	@rm -rf $(PROGRAMS)
 	@mkdir -p $(PROGRAMS)/letta-code
 	@cp tests/programs/package.json $(PROGRAMS)/letta-code
@@ -111,13 +111,15 @@ $(PROGRAMS)/.ready: tests/programs/package.json tests/programs/letta.txt tests/p
 		uv pip install --quiet --python $(PROGRAMS)/letta-mcp-server/bin/python --requirement tests/programs/letta_mcp_server.txt && \
 		uv venv --quiet --python $(BIN)/python $(PROGRAMS)/letta && \
 		uv pip install --quiet --python $(PROGRAMS)/letta/bin/python --requirement tests/programs/letta.txt && \
-		uv pip install --quiet --python $(BIN)/python --no-deps --target $(PROGRAMS)/ai-memory-sdk --requirement tests/programs/ai_memory_sdk.txt; \
+		uv pip install --quiet --python $(BIN)/python --no-deps --target $(PROGRAMS)/ai-memory-sdk --requirement tests/programs/ai_memory_sdk.txt && \
+		uv pip install --quiet --python $(BIN)/python --no-deps --target $(PROGRAMS)/mcp-servers --requirement tests/programs/mcp_servers.txt; \
 	else \
 		$(BIN)/python -m venv $(PROGRAMS)/letta-mcp-server && \
 		$(PROGRAMS)/letta-mcp-server/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/programs/letta_mcp_server.txt && \
 		$(BIN)/python -m venv $(PROGRAMS)/letta && \
 		$(PROGRAMS)/letta/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/programs/letta.txt && \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(PROGRAMS)/ai-memory-sdk --requirement tests/programs/ai_memory_sdk.txt; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(PROGRAMS)/ai-memory-sdk --requirement tests/programs/ai_memory_sdk.txt && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(PROGRAMS)/mcp-servers --requirement tests/programs/mcp_servers.txt; \
 	fi
 	@touch $@
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -189,6 +189,7 @@ class CountingTools:
         self.let_go = asyncio.Event()
         self.waiting = asyncio.Event()  # a slow tool has begun
         self.answers: dict[str, Callable[[OpenCall], Awaitable[ToolReturn]]] = {}
+        self.on_the_way: dict[str, Callable[[OpenCall], Awaitable[None]]] = {}  # what a tool does before it returns
 
     async def prepare(self, spec: RunSpec, call: OpenCall) -> Execute:
         return lambda: self._execute(call)
@@ -202,6 +203,8 @@ class CountingTools:
             if name.startswith("slow"):
                 self.waiting.set()
                 await self.let_go.wait()
+            if name in self.on_the_way:
+                await self.on_the_way[name](call)
             if name in self.answers:
                 return await self.answers[name](call)
         except asyncio.CancelledError:
@@ -331,6 +334,7 @@ class World:
         self.retry_policy = IMPATIENT
         self.clock = SystemClock()
         self.tools = CountingTools()
+        self.closing = AsyncExitStack()  # what a scene has opened
         self.agent_id = ""
 
     def node(self, pace: WorkerSettings = LONG) -> Node:

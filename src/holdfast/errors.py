@@ -10,6 +10,10 @@ HoldfastError
 │  ├─ TooLarge               413
 │  ├─ NotAllowed             405
 │  ├─ Unsupported            501
+│  ├─ McpUnavailable         502   an MCP server could not be reached, or not understood
+│  │  ├─ McpTimedOut         408
+│  │  └─ McpLoginNeeded      502
+│  ├─ McpNotRefreshed        404   what a refresh answers then
 │  └─ Conflict               409
 │     ├─ Busy                     another run holds the thread
 │     ├─ PendingApproval          a call waits for a decision
@@ -104,6 +108,37 @@ class NotAllowed(RequestError):
 
 class Unsupported(RequestError):
     status = 501
+
+
+class McpUnavailable(RequestError):
+    """Of a call it becomes the return; of a request, the answer."""
+
+    status = 502
+    error_type: ClassVar[str] = "mcp_connection_error"
+
+    def body(self) -> dict[str, object]:
+        return {"error": {"type": self.error_type, "message": self.message, "detail": self.message}}
+
+
+class McpTimedOut(McpUnavailable):
+    status = 408
+    error_type = "mcp_timeout"
+
+
+class McpLoginNeeded(McpUnavailable):
+    error_type = "mcp_login_needed"
+
+
+class McpNotRefreshed(RequestError):
+    status = 404
+
+    def __init__(self, server_name: str, reason: str) -> None:
+        super().__init__(f"The tools of the MCP server {server_name!r} could not be listed. {reason}")
+        self.server_name = server_name
+
+    def body(self) -> dict[str, object]:
+        shown = {"code": "MCPServerUnavailable", "message": self.message, "mcp_server_name": self.server_name}
+        return {"detail": shown}
 
 
 class Conflict(RequestError):

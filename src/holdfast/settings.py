@@ -17,9 +17,12 @@ import platformdirs
 from holdfast.core import egress_policy
 from holdfast.core.usage import Price
 from holdfast.errors import ConfigError
+from holdfast.mcp_variables import MCP_VARIABLES
 from holdfast.private_files import DATABASE_FILE, make_private
-from holdfast.variables import VARIABLES, DeclaredModel
+from holdfast.variables import VARIABLES as SERVER_VARIABLES
+from holdfast.variables import DeclaredModel
 
+VARIABLES: Final = (*SERVER_VARIABLES, *MCP_VARIABLES)
 OFFLINE_MODEL: Final = "holdfast/offline"
 _EVERYWHERE: Final = ("0.0.0.0/0", "::/0")
 
@@ -137,6 +140,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     unsafe_tools: bool = False
     tool_egress: egress_policy.Mode = "public"
     tool_egress_allow: tuple[egress_policy.Entry, ...] = ()
+    mcp_stdio: bool = False
+    mcp_connect_timeout_s: float = 30.0
+    mcp_list_timeout_s: float = 30.0
+    mcp_call_timeout_s: float = 60.0
+    mcp_answer_bytes: int = 8 * 1024 * 1024
+    mcp_trust_annotations: bool = False
+    public_url: str | None = None
     metrics: Literal["key", "open", "off"] = "key"
     process: int = 0
     log_level: str = "INFO"
@@ -189,6 +199,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.allow_private_addresses is not None:
             return not self.allow_private_addresses
         return self.api_key is not None or not self.is_local
+
+    @property
+    def browser_url(self) -> str:
+        """Where a browser finds this server: without a slash at its end."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (self.public_url or f"http://{host}:{self.port}").rstrip("/")
 
     @property
     def reachable_hosts(self) -> tuple[str, ...]:

@@ -34,6 +34,15 @@ _NOT_PUBLIC: Final = tuple(
         ),
     )
 )
+# Where clouds answer every program of a virtual machine with its credentials.
+METADATA: Final = (
+    "169.254.0.0/16",
+    "fe80::/10",
+    "fd00:ec2::254/128",
+    "100.100.100.200/32",
+    "168.63.129.16/32",
+    "192.0.0.192/32",
+)
 # Kept for documentation, so that no machine has it: an IPv4 and an IPv6 address.
 _NOBODYS: Final = ("192.0.2.1", "2001:db8::1")
 _NOT_OURS: Final = (errno.EADDRNOTAVAIL, errno.EINVAL, errno.EAFNOSUPPORT)  # what binding to another's address gives
@@ -44,12 +53,14 @@ _log = logging.getLogger(__name__)
 class NotPublic(OSError):
     """Raised in place of a connection. An OSError, because HTTP clients pass those on, as the cause of their own."""
 
-    def __init__(self, host: str) -> None:
-        super().__init__(
-            errno.EACCES,
-            f"{host} is not a public address, or leads to one that is not. If that is wanted, the operator of this "
-            f"server adds {host} to HOLDFAST_ALLOWED_HOSTS.",
+    def __init__(self, host: str, *, ever: bool = True) -> None:
+        """`ever`: whether it could be allowed."""
+        way_out = (
+            f"If that is wanted, the operator of this server adds {host} to HOLDFAST_ALLOWED_HOSTS."
+            if ever
+            else "It belongs to the machine's own network, where clouds keep credentials, and is never connected to."
         )
+        super().__init__(errno.EACCES, f"{host} is not a public address, or leads to one that is not. {way_out}")
 
 
 class Unresolved(Invalid):
@@ -57,9 +68,11 @@ class Unresolved(Invalid):
 
 
 class Guard(msgspec.Struct, frozen=True):
-    """`allowed`: the hosts and networks that may be reached although they are not public."""
+    """`allowed`: the hosts and networks that may be reached although they are not public. `denied`: networks that may
+    not be reached, even if they are allowed."""
 
     allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
 
     async def resolve(self, host: str, port: int) -> tuple[str, ...]:
         """The addresses of a host, all of them allowed. Raises NotPublic if one is not, gaierror if there are none.
@@ -76,11 +89,11 @@ class Guard(msgspec.Struct, frozen=True):
             raise socket.gaierror(socket.EAI_NONAME, "it cannot be a name") from error
         # A scope such as fe80::1%eth0 is dropped: link-local addresses are refused or listed without it.
         addresses = tuple(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
-        if not self.allows_name(host):
-            for address in addresses:
-                if not self.allows(address):
-                    _log.info("%s is not connected to, because it leads to %s", host, address)
-                    raise NotPublic(host)
+        for address in addresses:
+            denied = self._denies(address)
+            if denied or not (self.allows_name(host) or self.allows(address)):
+                _log.info("%s is not connected to, because it leads to %s", host, address)
+                raise NotPublic(host, ever=not denied)
         return addresses
 
     def allows_name(self, host: str) -> bool:
@@ -92,7 +105,12 @@ class Guard(msgspec.Struct, frozen=True):
             judged = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
+        if _is_listed(judged, self.denied):
+            return False
         return _is_listed(judged, self.allowed) or (is_public(judged) and not is_of_this_machine(address))
+
+    def _denies(self, address: str) -> bool:
+        return bool(self.denied) and _is_listed(ipaddress.ip_address(address), self.denied)
 
 
 async def check_url(url: str, allowed: Sequence[str] = ()) -> tuple[str, ...]:

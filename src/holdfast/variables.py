@@ -249,14 +249,14 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "allowed_hosts",
         ("HOLDFAST_ALLOWED_HOSTS",),
         _allowed_hosts,
-        "Private hosts or networks that webhooks, image URLs and the providers that users bring may reach.",
+        "Private hosts or networks that webhooks, image URLs, MCP servers and providers that users bring may reach.",
     ),
     Variable(
         "allow_private_addresses",
         ("HOLDFAST_ALLOW_PRIVATE_ADDRESSES",),
         _truth,
-        "`true` lets webhooks, image URLs and the providers that users bring reach every private address, `false` none "
-        "but the allowed hosts; unset, only these providers may, and only without a key on loopback.",
+        "`true` lets webhooks, image URLs, MCP servers and providers that users bring reach every private address, "
+        "`false` none but the allowed hosts; unset, only these providers may, and only without a key on loopback.",
     ),
     Variable(
         "default_model",

@@ -30,6 +30,8 @@ from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
+from holdfast.engine.mcp_calls import McpExecutor
+from holdfast.engine.mcp_servers import OAUTH_CALLBACK, McpServers
 from holdfast.engine.model_call import Instrumentation
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.retention import Retention, RetentionPolicy
@@ -51,13 +53,14 @@ from holdfast.llm.offline import vectors
 from holdfast.private_files import LOCK_FILE, private_paths
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
-from holdfast.ssrf_guard import Guard
+from holdfast.ssrf_guard import METADATA, Guard
 from holdfast.store import move_record
 from holdfast.store.database import only_server, open_database, sqlite_path
 from holdfast.store.signals import open_signals
 from holdfast.store.transaction import Database
 from holdfast.tools import agents as talk
 from holdfast.tools.base import Sandbox
+from holdfast.tools.mcp.values import Limits as McpLimits
 from holdfast.tools.sandbox.contract import EgressConfig, Limits
 from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
 
@@ -83,6 +86,7 @@ async def build(settings: Settings, *, warm_tools: bool = True) -> AsyncGenerato
             catalog = _catalog(settings, endpoints, database, box)
             open_things.push_async_callback(catalog.aclose)
             deps = assemble(settings, database, sandbox, catalog, box)
+            open_things.push_async_callback(deps.mcp.aclose)
             now_us = deps.clock.now_us()
             await database.write(lambda tx: sync_base_tools(tx, now_us))
             if not settings.is_shared:
@@ -123,7 +127,9 @@ def assemble(
     box = box or open_secretbox(settings)
     bus = Bus(open_signals(settings.signals_address))
     streams = Streams(database, bus.run_changed)
-    executors = Executors(SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s))
+    mcp = _mcp_servers(settings, database, box, clock)
+    sandboxed = SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s)
+    executors = Executors(sandboxed, mcp=McpExecutor(database, mcp))
     retry_policy = RetryPolicy(settings.model_retries, settings.model_retry_s)
     instrumentation = Instrumentation(
         Spans(), _traces(settings, database, box, clock) if settings.trace_provider else None
@@ -167,6 +173,7 @@ def assemble(
         compactor=compactor,
         asker=Asker(retry_policy, instrumentation.spans),
         archival=archival,
+        mcp=mcp,
         send=send,
         discuss=discuss,
         cancel=cancel,
@@ -181,6 +188,18 @@ def _worker_settings(settings: Settings) -> WorkerSettings:
         most_runs=settings.max_runs,
         takes_waiting=settings.worker,
     )
+
+
+def _mcp_servers(settings: Settings, database: Database, box: SecretBox, clock: Clock) -> McpServers:
+    limits = McpLimits(
+        connect_s=settings.mcp_connect_timeout_s,
+        list_s=settings.mcp_list_timeout_s,
+        call_s=settings.mcp_call_timeout_s,
+        answer_bytes=settings.mcp_answer_bytes,
+    )
+    redirect_uri = f"{settings.browser_url}{OAUTH_CALLBACK}"
+    guard = Guard(settings.reachable_hosts, denied=METADATA)
+    return McpServers(database, box, clock, guard, limits, stdio=settings.mcp_stdio, redirect_uri=redirect_uri)
 
 
 def _retention_policy(settings: Settings) -> RetentionPolicy:

@@ -16,6 +16,7 @@ ALLOWED = {
     "in_process.py": (1, "kept while everything is closed, then raised again"),
     "store/postgres.py": (1, "whatever ends a job rolls its transaction back, and is raised again"),
     "store/sqlite.py": (1, "the boundary of one job on the writer thread: rolled back, and raised in its caller"),
+    "tools/mcp/client.py": (1, "the boundary of the MCP SDK: the failure of one conversation, told to whoever waits"),
     "tools/sandbox/invoke.py": (1, "the boundary of one tool call: whatever a tool raises becomes its return"),
     "tools/sandbox/tool_host.py": (1, "the boundary of a tool that a program calls: raised again in the program"),
     "tools/sandbox/run_code.py": (1, "the boundary of a model's program: whatever it raises is told to the model"),

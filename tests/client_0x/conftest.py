@@ -20,7 +20,8 @@ MakeAgent = Callable[..., Any]
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]:
     assert version("letta-client").startswith("0."), "run this suite with `make test-0x`"
-    with ServerProcess(tmp_path_factory.mktemp("holdfast"), HOLDFAST_DEFAULT_MODEL="holdfast/offline") as server:
+    settings = {"HOLDFAST_DEFAULT_MODEL": "holdfast/offline", "HOLDFAST_MCP_STDIO": "true"}
+    with ServerProcess(tmp_path_factory.mktemp("holdfast"), **settings) as server:
         yield server
 
 

@@ -95,3 +95,15 @@ def test_what_a_program_may_call_is_part_of_the_fingerprint_of_the_tool_that_run
     assert fingerprint(runner, ("A",), [TOOL]) != fingerprint(runner, (), [TOOL])
     assert fingerprint(TOOL, (), [other]) == fingerprint(TOOL, ())
     assert identity_of(runner, (), [TOOL]).fingerprint == fingerprint(runner, (), [TOOL])
+
+
+def test_a_tool_of_an_mcp_server_is_bound_to_the_server_and_not_to_its_name() -> None:
+    of_server = msgspec.structs.replace(
+        TOOL, tool_type="external_mcp", mcp_server_id="mcp_server-1", mcp_name="pay", tags=("mcp:harbour",)
+    )
+    elsewhere = msgspec.structs.replace(of_server, mcp_server_id="mcp_server-2")
+    renamed = msgspec.structs.replace(of_server, tags=("mcp:port",))
+    repeatable = msgspec.structs.replace(of_server, tags=("mcp:harbour", "retry-safe"))
+    assert fingerprint(of_server, ()) == fingerprint(renamed, ()) != fingerprint(elsewhere, ())
+    assert fingerprint(of_server, ()) != fingerprint(repeatable, ())
+    assert fingerprint(of_server, ("KEY",)) != fingerprint(of_server, ())

@@ -23,6 +23,8 @@ from holdfast.store.transaction import Row, Transaction
 from tests.effort import EFFORT
 from tests.scenario import NO_ARGUMENTS, Node, World
 
+from .remote import give_mcp_tools
+
 Answer = Callable[[Hold], tuple[Decision, ...]]
 ASK_CLIENT = {
     "client_tools": [{"name": "ask_client", "description": "The client runs it.", "parameters": NO_ARGUMENTS}]
@@ -41,6 +43,7 @@ class Scene(msgspec.Struct, frozen=True):
     turns: tuple[Turn, ...]
     speaks_through_tool: bool = False  # played by an agent that calls send_message
     looked_after: bool = False  # by a sleeptime agent, whom each turn sets to work
+    calls_mcp_server: bool = False  # played by an agent that has tools of one
 
     @property
     def prelude(self) -> tuple[Turn, ...]:
@@ -122,6 +125,12 @@ SCENES = (
         speaks_through_tool=True,
     ),
     Scene("a turn that sets a sleeptime agent to work", (Turn("Hello [[say:Good day.]]"),), looked_after=True),
+    Scene("a tool of an MCP server", (Turn(f"[[call:remote {{}}]] [[say:Done.]] {QUIET}"),), calls_mcp_server=True),
+    Scene(
+        "a tool of an MCP server that may be repeated",
+        (Turn(f"[[call:remote_lookup {{}}]] [[say:Done.]] {QUIET}"),),
+        calls_mcp_server=True,
+    ),
 )
 BY_NAME = {scene.name: scene for scene in SCENES}
 MODES = tuple(Mode(tokens, background) for background in (False, True) for tokens in (False, True))
@@ -145,6 +154,8 @@ async def lead_up(node: Node, scene: Scene) -> None:
         await node.world.speak_through_send_message()
     if scene.looked_after:
         await node.world.be_looked_after()
+    if scene.calls_mcp_server:
+        await give_mcp_tools(node.world)
     for turn in scene.prelude:
         await play(node, turn, MODES[0])
         await node.settled()

@@ -75,7 +75,8 @@ async def world_from(template: Template, directory: Path) -> AsyncGenerator[Worl
         world.agent_id = template.agent_id
         world.tools.let_go.set()
         world.retry_policy = HASTY
-        yield world
+        async with world.closing:
+            yield world
 
 
 async def sqlite_template(directory: Path) -> SqliteTemplate:

@@ -12,6 +12,7 @@ from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.asking import Asker
 from holdfast.engine.clock import Clock
 from holdfast.engine.compacting import Compactor
+from holdfast.engine.mcp_servers import McpServers
 from holdfast.engine.retention import Retention
 from holdfast.engine.run_reader import RunReader
 from holdfast.engine.streams import Streams
@@ -41,6 +42,7 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     compactor: Compactor
     asker: Asker
     archival: ArchivalMemory
+    mcp: McpServers
     send: SendMessage
     discuss: Discuss
     cancel: CancelRuns

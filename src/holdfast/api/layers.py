@@ -22,7 +22,10 @@ from holdfast.api.json import json_response
 from holdfast.errors import RequestError, Unauthorized
 from holdfast.settings import Settings, is_loopback
 
-OPEN_PATHS: Final = frozenset({"/", "/v1/health", "/v1/health/", "/v1/ready", "/v1/ready/"})
+# The last: a browser that comes back from a login has no key, but a state that nobody can guess.
+OPEN_PATHS: Final = frozenset(
+    {"/", "/v1/health", "/v1/health/", "/v1/ready", "/v1/ready/", "/v1/tools/mcp/oauth/callback"}
+)
 _CONSOLE: Final = "/console/"  # files of the web console, which hold no data
 _PREFIXES: Final = {b"authorization": b"Bearer ", b"x-bare-password": b"password "}
 _HARMLESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -65,14 +65,6 @@ Scheduled messages | hosted
   GET DELETE /v1/agents/{agent_id}/schedule/{scheduled_message_id}
 Billing transactions | hosted
   PATCH /v1/steps/{step_id}/transaction/{transaction_id}
-MCP servers
-  POST GET /v1/mcp-servers/
-  GET PATCH DELETE /v1/mcp-servers/{mcp_server_id}
-  PATCH /v1/mcp-servers/{mcp_server_id}/refresh
-  GET /v1/mcp-servers/{mcp_server_id}/tools/{tool_id}
-  GET /v1/mcp-servers/{mcp_server_id}/tools
-  POST /v1/mcp-servers/{mcp_server_id}/tools/{tool_id}/run
-  GET /v1/mcp-servers/connect/{mcp_server_id}
 Templates | hosted
   POST /v1/templates
   PATCH DELETE /v1/templates/{template_name}
@@ -107,16 +99,6 @@ Sources (the old name of folders)
   PATCH /v1/agents/{agent_id}/sources/attach/{source_id}
   PATCH /v1/agents/{agent_id}/sources/detach/{source_id}
   PATCH /v1/agents/{agent_id}/files
-MCP servers by name
-  GET PUT /v1/tools/mcp/servers
-  PATCH DELETE /v1/tools/mcp/servers/{mcp_server_name}
-  POST /v1/tools/mcp/servers/test
-  POST /v1/tools/mcp/servers/connect
-  GET /v1/tools/mcp/servers/{mcp_server_name}/tools
-  POST /v1/tools/mcp/servers/{mcp_server_name}/resync
-  POST /v1/tools/mcp/servers/{mcp_server_name}/{mcp_tool_name}
-  POST /v1/tools/mcp/servers/{mcp_server_name}/tools/{tool_name}/execute
-  GET /v1/tools/mcp/oauth/callback
 Changes of passages
   PATCH /v1/agents/{agent_id}/archival-memory/{memory_id}
 Captured messages

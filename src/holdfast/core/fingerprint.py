@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.records import Tool
+from holdfast.core.records import MCP_TAG, Tool
 
 # Everything else of a tool is part of its hash, so that a field added later is covered as soon as it is used.
 # Tags are part of it: some of them, such as retry-safe, change how a tool is run.
@@ -46,7 +46,8 @@ def identity_of(tool: Tool, secret_names: Collection[str], attached: Iterable[To
 
 def fingerprint(tool: Tool, secret_names: Collection[str], attached: Iterable[Tool] = ()) -> str:
     parts: dict[str, Any] = {name: getattr(tool, name) for name in _HASHED}
-    parts["tags"] = sorted(tool.tags)
+    # The tag that names the MCP server is left out: the tool is bound to the server's id, and its name may change.
+    parts["tags"] = sorted(tag for tag in tool.tags if not (tool.mcp_server_id and tag.startswith(MCP_TAG)))
     parts["secrets"] = sorted(secret_names) if gets_secrets(tool) else []
     if calls_others(tool):
         parts["calls"] = sorted(fingerprint(other, secret_names) for other in attached if not calls_others(other))
@@ -56,9 +57,9 @@ def fingerprint(tool: Tool, secret_names: Collection[str], attached: Iterable[To
 
 
 def gets_secrets(tool: Tool) -> bool:
-    """What a model has written is given none. Of the built-in tools only `web_search` needs one; those that
-    run programs give each tool what is that tool's, and the code nothing."""
-    return tool.tool_type == "custom" or tool.name == "web_search"
+    """What a model has written is given none. Of the built-in tools only `web_search` needs one; those that run
+    programs give each tool what is that tool's, and the code nothing. Those of MCP servers have them in their headers."""
+    return tool.tool_type in ("custom", "external_mcp") or tool.name == "web_search"
 
 
 def calls_others(tool: Tool) -> bool:

@@ -47,6 +47,7 @@ STATUS_OF_STOP: dict[str, RunStatus] = {
 # Failed, but in order: clients are given what was said and done, not an error. The run's metadata says what was wrong.
 FAILED_WITH_ANSWER: frozenset[StopReason] = frozenset({"max_tokens_exceeded", "invalid_tool_call"})
 RETRY_SAFE_TAG = "retry-safe"
+MCP_TAG = "mcp:"  # before the name of the server that offers a tool
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +70,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1  # grows whenever source or schema change; a hold remembers it
     created_us: int = 0
     updated_us: int = 0
+    mcp_server_id: str | None = None  # of the MCP server that runs it
+    mcp_name: str | None = None  # what that server calls it, which may be taken here
 
     @property
     def retry_safe(self) -> bool:

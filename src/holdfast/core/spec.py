@@ -25,6 +25,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: int = 0
     parallel: bool = False
     return_char_limit: int = 50_000
+    mcp: bool = False  # an MCP server runs it
 
 
 class Speaking(msgspec.Struct, frozen=True, omit_defaults=True):

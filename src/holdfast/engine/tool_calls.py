@@ -123,7 +123,7 @@ async def _run_all(
         reports.put_nowait(None)
 
 
-_NOT_FOUND: Final = "Tool not found"
+NOT_FOUND: Final = "Tool not found"
 
 
 class SandboxExecutor:
@@ -152,11 +152,11 @@ class SandboxExecutor:
         """What is to be run, or why nothing is."""
         tool = spec.tool(call.call.name)
         if tool is None or tool.tool_id is None:
-            return _NOT_FOUND
+            return NOT_FOUND
         tool_id = tool.tool_id
         found = await self._database.read(lambda tx: self._look_up(tx, tool_id, spec.agent_id))
         if found is None:
-            return _NOT_FOUND
+            return NOT_FOUND
         stored, attached, environment = found
         # What was read here is what runs: the database is not asked again.
         if call.approved is not None and identity_of(stored, environment, attached) != call.approved:
@@ -196,14 +196,17 @@ class SandboxExecutor:
 
 
 class Executors:
-    """The sandbox, but for the shipped tools that are carried out by something else."""
+    """The sandbox, but for the tools of MCP servers, and the shipped ones that are carried out by something else."""
 
-    def __init__(self, usual: Executor) -> None:
+    def __init__(self, usual: Executor, *, mcp: Executor) -> None:
         self._usual = usual
+        self._mcp = mcp
         self.own: dict[str, Executor] = {}  # by the id of the tool
 
     async def prepare(self, spec: RunSpec, call: OpenCall) -> Execute:
         tool = spec.tool(call.call.name)
+        if tool is not None and tool.mcp:
+            return await self._mcp.prepare(spec, call)
         own = self.own.get(tool.tool_id) if tool is not None and tool.tool_id is not None else None
         return await (own or self._usual).prepare(spec, call)
 

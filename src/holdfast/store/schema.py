@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.store import archive_tables, group_tables, identity_tables
+from holdfast.store import archive_tables, group_tables, identity_tables, mcp_tables
 from holdfast.store.tables import metadata
 
 ONLY_SQLITE = archive_tables.ONLY_SQLITE
 
-__all__ = ["ONLY_SQLITE", "group_tables", "identity_tables", "metadata"]
+__all__ = ["ONLY_SQLITE", "group_tables", "identity_tables", "mcp_tables", "metadata"]

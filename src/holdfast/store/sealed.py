@@ -1,4 +1,7 @@
-"""Every value that is stored sealed: agents' secrets, and the keys of providers. For sealing them with another key."""
+"""Every value that is stored sealed: agents' secrets, the keys of providers, what MCP servers and logins at them hold.
+
+For sealing them with another key.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Final
 
 from sqlalchemy import bindparam, select, update
 
+from holdfast.store.mcp_tables import mcp_logins, mcp_servers
 from holdfast.store.tables import agent_secrets, providers
 from holdfast.store.transaction import Transaction
 
@@ -18,20 +22,21 @@ _PUT_SECRET = (
     .where(agent_secrets.c.id == bindparam("of"), agent_secrets.c.value_enc == bindparam("before"))
     .values(value_enc=bindparam("after"))
 )
+# Sealed as text, in tables whose rows have an id.
 _KEYS: Final = {
-    column: select(providers.c.id, column).where(column.is_not(None))
-    for column in (providers.c.api_key, providers.c.access_key)
+    column: select(column.table.c.id, column).where(column.is_not(None))
+    for column in (providers.c.api_key, providers.c.access_key, mcp_servers.c.secrets, mcp_logins.c.secrets)
 }
 _PUT_KEY: Final = {
-    column: update(providers)
-    .where(providers.c.id == bindparam("of"), column == bindparam("before"))
+    column: update(column.table)
+    .where(column.table.c.id == bindparam("of"), column == bindparam("before"))
     .values({column: bindparam("after")})
     for column in _KEYS
 }
 
 
 def as_text(sealed: bytes) -> str:
-    """How the key of a provider is stored."""
+    """How the key of a provider is stored, and every value that was sealed after it."""
     return base64.b64encode(sealed).decode()
 
 

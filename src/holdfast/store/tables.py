@@ -109,7 +109,10 @@ tools = Table(
     Column("version", Integer, nullable=False),
     Column("created_us", BigInteger, nullable=False),
     Column("updated_us", BigInteger, nullable=False),
+    Column("mcp_server_id", Text, ForeignKey("mcp_servers.id")),  # whose tools go before it does
+    Column("mcp_name", Text),  # as that server calls it
     Index("tools_by_age", "created_us", "id"),
+    Index("tools_of_mcp_server", "mcp_server_id", "mcp_name", unique=True),
 )
 
 agent_tools = Table(

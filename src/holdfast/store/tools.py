@@ -29,6 +29,7 @@ class ToolFilter(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[str, ...] | None = None
     exclude_types: tuple[str, ...] = ()
     agent_id: str | None = None
+    mcp_server_id: str | None = None
 
 
 _BY_AGE = Ordering(sort=tools.c.created_us, id=tools.c.id, what="Tool")
@@ -40,6 +41,9 @@ _NAMED_LOCKED = select(tools).where(tools.c.name == bindparam("name")).with_for_
 _MANY = select(tools).where(in_array(tools.c.id, "ids"))
 _MANY_KEPT = _MANY.with_for_update(read=True, key_share=True)
 _MANY_NAMED_KEPT = select(tools).where(in_array(tools.c.name, "names")).with_for_update(read=True, key_share=True)
+_OF_MCP_SERVER = (
+    select(tools).where(tools.c.mcp_server_id == bindparam("server_id")).order_by(tools.c.id).with_for_update()
+)
 _PAIRS = select(agent_tools.c.agent_id, agent_tools.c.tool_id).where(in_array(agent_tools.c.agent_id, "ids"))
 _OF_AGENT = (
     select(tools)
@@ -113,6 +117,12 @@ async def of_agents(tx: Transaction, agent_ids: Collection[str]) -> dict[str, li
     return attached
 
 
+async def of_mcp_server(tx: Transaction, server_id: str) -> list[Tool]:
+    """Oldest first, and locked: whoever asks is about to write them."""
+    found = [_record(row) for row in await tx.fetch_all(_OF_MCP_SERVER, {"server_id": server_id})]
+    return sorted(found, key=_age)
+
+
 async def agents_of(tx: Transaction, tool_id: str) -> list[str]:
     """Those that it is attached to."""
     return [row["agent_id"] for row in await tx.fetch_all(_AGENTS_OF, {"tool_id": tool_id})]
@@ -172,6 +182,8 @@ def _conditions(filters: ToolFilter) -> list[ColumnElement[bool]]:
         conditions.append(
             or_(contains_text(tools.c.name, filters.search), contains_text(tools.c.description, filters.search))
         )
+    if filters.mcp_server_id is not None:
+        conditions.append(tools.c.mcp_server_id == filters.mcp_server_id)
     if filters.agent_id is not None:
         conditions.append(
             tools.c.id.in_(select(agent_tools.c.tool_id).where(agent_tools.c.agent_id == filters.agent_id))
@@ -200,6 +212,8 @@ def _record(row: Row) -> Tool:
         version=row["version"],
         created_us=row["created_us"],
         updated_us=row["updated_us"],
+        mcp_server_id=row["mcp_server_id"],
+        mcp_name=row["mcp_name"],
     )
 
 
@@ -224,6 +238,8 @@ def _columns(tool: Tool) -> Mapping[str, Any]:
         "version": tool.version,
         "created_us": tool.created_us,
         "updated_us": tool.updated_us,
+        "mcp_server_id": tool.mcp_server_id,
+        "mcp_name": tool.mcp_name,
     }
 
 

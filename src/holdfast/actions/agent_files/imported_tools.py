@@ -54,7 +54,8 @@ def wanted_tools(file: AgentFile, project_id: str | None, now_us: int) -> Wanted
             continue
         if kind == "external_mcp":
             warnings.append(
-                f"{entry.where}: it is a tool of an MCP server, which is not imported; calls of it will fail"
+                f"{entry.where}: it is a tool of an MCP server, which is not imported; calls of it fail until a server "
+                "of that name is added here"
             )
         elif _is_stub(entry.tool):
             warnings.append(
@@ -83,7 +84,7 @@ async def _store(tx: Transaction, tool: WantedTool, warnings: list[str], now_us:
     known = await tool_rows.find_named(tx, tool.name)
     if known is None:
         return await store_named(tx, tool.described, now_us)
-    if not override:
+    if not override or (known.mcp_server_id is not None and tool.described.tool_type == known.tool_type):
         return known
     if base_tools.is_base_tool(known):
         raise Invalid(

@@ -53,7 +53,7 @@ _LEFT_OUT: Final = {
     "groups": "groups of agent files are not imported yet: the agents are, each by itself",
     "sources": "folders are not built yet: the agents are imported without them",
     "files": "folders are not built yet: the agents are imported without their files",
-    "mcp_servers": "MCP servers are not built yet: connect them again when they are",
+    "mcp_servers": "MCP servers are not imported: add them here, with their secrets, and their tools work again",
     "skills": "skills are kept by the program that uses them, not by this server",
 }
 

@@ -110,11 +110,12 @@ def _server_tool(tool: Tool) -> ToolSpec:
         version=tool.version,
         parallel=tool.enable_parallel_execution,
         return_char_limit=tool.return_char_limit,
+        mcp=tool.tool_type == "external_mcp",
     )
 
 
 def _effect(tool: Tool) -> Effect:
-    if tool.tool_type == "custom":
+    if tool.tool_type in ("custom", "external_mcp"):
         return "retry_safe" if tool.retry_safe else "once"
     return "once" if tool.tool_type in _ACTING_OUTSIDE else "inline"
 

@@ -6,12 +6,14 @@ import ast
 from typing import Any
 
 from holdfast import ids
+from holdfast.actions.mcp.run import run_for_agent
 from holdfast.actions.tools.base_tools import is_base_tool
 from holdfast.core.fingerprint import calls_others, gets_secrets
 from holdfast.core.records import Agent, Tool
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
 from holdfast.engine.inline import InlineTools
+from holdfast.engine.mcp_servers import McpServers
 from holdfast.errors import Invalid, NotFound
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
@@ -60,6 +62,7 @@ async def run_attached(
     secretbox: SecretBox,
     clock: Clock,
     archival: ArchivalMemory,
+    mcp: McpServers,
     timeout_s: float,
 ) -> ToolExecutionResult:
     async def load(tx: Transaction) -> tuple[Agent, list[Tool], list[agent_rows.SealedSecret]]:
@@ -72,6 +75,8 @@ async def run_attached(
         raise NotFound(f"Tool {tool_name!r} not found or not attached to agent {agent_id!r}")
     if is_base_tool(tool) and tool.name in talk.NAMES:
         raise Invalid(f"The tool {tool.name!r} sends messages on behalf of a run: send the agent a message instead.")
+    if tool.tool_type == "external_mcp":
+        return await run_for_agent(database, mcp, agent_id, tool, arguments)
     source = builtin.sandboxed_source(tool)
     if is_base_tool(tool) and not source:
         performed = await InlineTools(database, clock, archival).run_by_hand(agent, tool, arguments)

@@ -49,6 +49,8 @@ async def store_named(tx: Transaction, wanted: Tool, now_us: int) -> Tool:
         known = await tool_rows.find_named(tx, wanted.name)
     if known is None or is_base_tool(known):
         raise Invalid(f"{wanted.name!r} is the name of a tool that comes with the server. Choose another name.")
+    if known.mcp_server_id is not None:
+        raise Invalid(f"{wanted.name!r} is the name of a tool of an MCP server. Choose another name.")
     replaced = msgspec.structs.replace(
         wanted,
         id=known.id,
@@ -79,6 +81,8 @@ async def _update(tx: Transaction, tool_id: str, request: ToolUpdate, now_us: in
     changes = _sent(request)
     if is_base_tool(known) and (fixed := sorted(changes.keys() - _TUNABLE)):
         raise Invalid(f"{known.name!r} comes with the server: its {', '.join(fixed)} cannot be changed.")
+    if known.mcp_server_id is not None and (fixed := sorted(changes.keys() - _TUNABLE)):
+        raise Invalid(f"{known.name!r} is described by its MCP server: its {', '.join(fixed)} cannot be changed here.")
     if "source_code" in changes or "json_schema" in changes or "args_json_schema" in changes:
         changes |= _new_schema(known, changes)
     saved = await _save(tx, known, msgspec.structs.replace(known, **changes), now_us)

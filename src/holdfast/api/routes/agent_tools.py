@@ -82,6 +82,7 @@ async def run_attached_tool(
         secretbox=deps.secretbox,
         clock=deps.clock,
         archival=deps.archival,
+        mcp=deps.mcp,
         timeout_s=deps.settings.tool_timeout_s,
     )
     return json_response(result)

@@ -20,8 +20,8 @@ import httpx2
 import msgspec
 
 from holdfast.errors import BadReply
+from holdfast.guarded_httpx import GuardedTransport
 from holdfast.llm import failures
-from holdfast.llm.bridge.guarded import GuardedTransport
 from holdfast.llm.broken_json import NOT_JSON, repaired
 from holdfast.llm.endpoint import Endpoint
 from holdfast.llm.http import not_a_stream, shown, without_key

@@ -1,0 +1,1 @@
+"""MCP servers: keep them, know their tools, run these by hand, log in."""

@@ -1,0 +1,38 @@
+"""The whole server in this process, on SQLite and on PostgreSQL, and a real MCP server beside it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.served import ServedClient, served
+
+from .servers import Tools, served_mcp, server_of
+
+LOOPBACK = ("127.0.0.1",)
+
+
+@pytest.fixture
+async def client(database_url: str, tmp_path: Path) -> AsyncIterator[ServedClient]:
+    async with served(tmp_path, database_url=database_url, allowed_hosts=LOOPBACK) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def on_sqlite(tmp_path: Path) -> AsyncIterator[ServedClient]:
+    """For what does not depend on the database."""
+    async with served(tmp_path, allowed_hosts=LOOPBACK) as opened:
+        yield opened
+
+
+@pytest.fixture
+def tools() -> Tools:
+    return Tools()
+
+
+@pytest.fixture
+async def url(tools: Tools) -> AsyncIterator[str]:
+    async with served_mcp(server_of(tools)) as address:
+        yield address
