@@ -51,9 +51,9 @@ test: $(READY) ## Run every test that needs no network, PostgreSQL included (TES
 quick: $(READY) ## Run the tests that take a minute together: no PostgreSQL, no adapters again, nothing slow
 	$(BIN)/python -m pytest -n $(or $(WORKERS),logical) --dist worksteal -m "not postgres and not adapter and not slow" $(TESTS)
 
-faults: $(READY) ## Faults at random against real servers (MINUTES=5, SEED=number, DATABASE=sqlite|postgresql|both, SERVERS=number)
-	$(BIN)/python -m tests.faults.loop --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
-		$(if $(DATABASE),--database $(DATABASE)) $(if $(SERVERS),--servers $(SERVERS))
+faults: $(READY) ## Faults at random against real servers (MINUTES=5, FAULTS=number, SEED=number, ROUNDS=number, DATABASE=sqlite|postgresql|both, SERVERS=number)
+	$(BIN)/python -m tests.faults.loop --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+		$(if $(FAULTS),--faults $(FAULTS)) $(if $(DATABASE),--database $(DATABASE)) $(if $(SERVERS),--servers $(SERVERS))
 
 coverage: $(READY) ## Show that tests take every branch of the core
 	$(BIN)/python -m pytest -n $(or $(WORKERS),logical) --dist worksteal --cov=holdfast.core --cov-branch --cov-fail-under=100 \

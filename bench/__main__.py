@@ -20,7 +20,9 @@ from bench.agent_files import agent_files
 from bench.archival import archival
 from bench.calibration import loop_ms
 from bench.client import Client
+from bench.fleet import fleet
 from bench.history import history
+from bench.ingestion import ingestion
 from bench.models import models
 from bench.process import Server
 from bench.sections import Row
@@ -33,6 +35,7 @@ SECTIONS = {
     "cancel": sections.cancelling,
     "agents": sections.agents_section,
 }
+OTHERS = ("history", "archival", "files", "ingestion", "models", "footprint")
 MARKS = "<!-- bench:start -->", "<!-- bench:end -->"
 
 
@@ -54,9 +57,15 @@ async def measure(only: set[str], paces: list[float]) -> list[Row]:
     if not only or "files" in only:
         with tempfile.TemporaryDirectory() as folder:
             rows += _told(await agent_files(Path(folder)))
+    if not only or "ingestion" in only:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += _told(await ingestion(Path(folder)))
     if not only or "models" in only:
         with tempfile.TemporaryDirectory() as folder:
             rows += _told(await models(Path(folder)))
+    if not only or "fleet" in only:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += _told(await fleet(Path(folder)))
     if not only or "footprint" in only:
         rows += _told(footprint.installed())
     paces.append(loop_ms())
@@ -112,7 +121,8 @@ def main() -> None:
     parser.add_argument(
         "--only",
         default="",
-        help=f"comma list of {', '.join([*SECTIONS, 'history', 'archival', 'files', 'models', 'footprint'])}",
+        help=f"comma list of {', '.join([*SECTIONS, *OTHERS])}",
+        help=f"comma list of {', '.join([*SECTIONS, 'history', 'archival', 'files', 'models', 'fleet', 'footprint'])}",
     )
     parser.add_argument("--times", type=int, default=1, help="how often to measure everything; an odd number is best")
     parser.add_argument("--json", type=Path, help="write the rows to this file")

@@ -156,7 +156,7 @@ async def cancelling(server: Server, client: Client, times: int = 12) -> list[Ro
             for _ in range(times):
                 taken.append(await _cancel_s(client, await client.agent(*tools), text, mode, options))
         old = "337–522 ms" if situation == "tokens flowing" else "did not end"
-        rows.append(at_most(f"cancel → terminal event p99, {situation}, 4 modes", _p99_ms(taken), "ms", 50, old))
+        rows.append(at_most(f"cancel → terminal event p99, {situation}, 4 modes", p99_ms(taken), "ms", 50, old))
     return rows
 
 
@@ -176,7 +176,7 @@ def median_ms(seconds: list[float]) -> float:
     return statistics.median(seconds) * 1e3
 
 
-def _p99_ms(seconds: list[float]) -> float:
+def p99_ms(seconds: list[float]) -> float:
     return sorted(seconds)[min(len(seconds) - 1, int(len(seconds) * 0.99))] * 1e3
 
 

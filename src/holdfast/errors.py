@@ -8,6 +8,7 @@ HoldfastError
 │  ├─ Unauthorized           401
 │  ├─ Gone                   410
 │  ├─ TooLarge               413
+│  ├─ UnsupportedFile        415
 │  ├─ NotAllowed             405
 │  ├─ Unsupported            501
 │  ├─ McpUnavailable         502   an MCP server could not be reached, or not understood
@@ -100,6 +101,10 @@ class Gone(RequestError):
 
 class TooLarge(RequestError):
     status = 413
+
+
+class UnsupportedFile(RequestError):
+    status = 415
 
 
 class NotAllowed(RequestError):

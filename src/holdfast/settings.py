@@ -97,6 +97,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     encryption_key: str | None = None
     old_encryption_key: str | None = None
     max_body_bytes: int = 32 * 1024 * 1024
+    max_file_bytes: int = 50 * 1024 * 1024
+    file_memory_bytes: int = 1 << 30
+    file_timeout_s: float = 60.0
     header_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
     max_connections_per_peer: int = 0
@@ -118,6 +121,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keepalive_s: float = 20.0
     queue_wait_s: float = 20.0
     lease_ttl_s: float = 10.0
+    unready_s: float = 0.0
     drain_s: float = 10.0
     max_runs: int = 1_000
     worker: bool = True

@@ -221,6 +221,9 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "The encryption key before this one: opens what it sealed, until `holdfast reseal` was run.",
     ),
     Variable("max_body_bytes", ("HOLDFAST_MAX_BODY_BYTES",), _whole(1024, 2**32), "The largest request accepted."),
+    Variable("max_file_bytes", ("HOLDFAST_MAX_FILE_BYTES",), _whole(1024, 2**30), "The largest file accepted."),
+    Variable("file_memory_bytes", ("HOLDFAST_FILE_MEMORY_BYTES",), _whole(2**27, 2**40), "Memory to read a file in."),
+    Variable("file_timeout_s", ("HOLDFAST_FILE_TIMEOUT_S",), _seconds(1, 3600), "How long reading a file may take."),
     Variable(
         "header_timeout_s",
         ("HOLDFAST_HEADER_TIMEOUT_S",),
@@ -349,6 +352,12 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("HOLDFAST_DATABASE_TIMEOUT_S",),
         _seconds(0.5, 600),
         "How long PostgreSQL may take for a connection, and for a transaction, before it is given up.",
+    ),
+    Variable(
+        "unready_s",
+        ("HOLDFAST_UNREADY_S",),
+        _seconds(0, 600),
+        "How long a server that is told to stop still serves as before, but for `/v1/ready`, which is 503.",
     ),
     Variable("drain_s", ("HOLDFAST_DRAIN_S",), _seconds(0, 600), "How long a stopping server lets requests finish."),
     Variable(

@@ -11,6 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from holdfast.actions.assembled import Holdfast
+from holdfast.actions.folders.upload import UploadFile
 from holdfast.actions.groups.discuss import Discuss
 from holdfast.actions.messages.ask_agents import AskAgents
 from holdfast.actions.messages.send import SendMessage
@@ -29,6 +30,8 @@ from holdfast.engine.asking import Asker
 from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
+from holdfast.engine.ingestion import KIND as INGESTION
+from holdfast.engine.ingestion import Ingestion, IngestionLimits
 from holdfast.engine.inline import InlineTools
 from holdfast.engine.mcp_calls import McpExecutor
 from holdfast.engine.mcp_servers import OAUTH_CALLBACK, McpServers
@@ -60,6 +63,7 @@ from holdfast.store.signals import open_signals
 from holdfast.store.transaction import Database
 from holdfast.tools import agents as talk
 from holdfast.tools.base import Sandbox
+from holdfast.tools.documents.child import ChildLimits
 from holdfast.tools.mcp.values import Limits as McpLimits
 from holdfast.tools.sandbox.contract import EgressConfig, Limits
 from holdfast.tools.sandbox.fork_server_client import ForkServerSandbox
@@ -151,6 +155,7 @@ def assemble(
     )
     worker = Worker(database, runner, streams, clock, _worker_settings(settings), bus)
     tasks = TaskWorker(database, bus, TaskSettings(lease_ttl_s=settings.lease_ttl_s, takes=settings.worker))
+    tasks.kinds[INGESTION] = Ingestion(database, archival, clock, _ingestion_limits(settings))
     send = SendMessage(database, catalog, worker, clock, retry_policy.retries)
     reader = RunReader(database, worker, streams)
     others = AskAgents(database, send, worker, reader, settings.queue_wait_s)
@@ -174,6 +179,7 @@ def assemble(
         asker=Asker(retry_policy, instrumentation.spans),
         archival=archival,
         mcp=mcp,
+        upload=UploadFile(database, archival, tasks, clock, settings.max_file_bytes),
         send=send,
         discuss=discuss,
         cancel=cancel,
@@ -200,6 +206,12 @@ def _mcp_servers(settings: Settings, database: Database, box: SecretBox, clock: 
     redirect_uri = f"{settings.browser_url}{OAUTH_CALLBACK}"
     guard = Guard(settings.reachable_hosts, denied=METADATA)
     return McpServers(database, box, clock, guard, limits, stdio=settings.mcp_stdio, redirect_uri=redirect_uri)
+
+
+def _ingestion_limits(settings: Settings) -> IngestionLimits:
+    parser = ChildLimits(memory_bytes=settings.file_memory_bytes, timeout_s=settings.file_timeout_s)
+    # A packed document may hold more text than it has bytes, but what is read of it must end somewhere.
+    return IngestionLimits(parser=parser, most_text_bytes=2 * settings.max_file_bytes)
 
 
 def _retention_policy(settings: Settings) -> RetentionPolicy:

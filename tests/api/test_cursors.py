@@ -58,6 +58,7 @@ async def test_an_agents_passages_can_be_deleted_while_they_are_listed(served: S
         ("tools", "tool"),
         ("blocks", "block"),
         ("archives", "archive"),
+        ("folders", "source"),
         ("conversations", "conv"),
         ("runs", "run"),
         ("providers", "provider"),

@@ -23,6 +23,7 @@ FREE_TEXT = frozenset(
         "file_id",
         "id",
         "input",
+        "instructions",
         "location",
         "override_system",
         "prompt",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import msgspec
 import pytest
 
@@ -165,3 +167,11 @@ def test_skills_are_listed_for_the_request_that_offers_them() -> None:
 @pytest.mark.parametrize("agent_type", list(default_texts.DEFAULT_SYSTEM))
 def test_every_default_prompt_has_a_place_for_memory(agent_type: str) -> None:
     assert default_texts.DEFAULT_SYSTEM[agent_type].count(default_texts.CORE_MEMORY) == 1
+
+
+def test_text_of_many_spaces_is_escaped_in_no_time() -> None:
+    """A pattern that tries every way to share them out would take minutes."""
+    began = time.process_time()
+    assert system_prompt.escape("<" + " " * 100_000) == "<" + " " * 100_000
+    assert system_prompt.escape("<  /  value>") == "&lt;  /  value>"
+    assert time.process_time() - began < 5

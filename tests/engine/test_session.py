@@ -38,6 +38,7 @@ def session_of(event: RunStarted | None = None, *answers: Message, given: RunSpe
         state=apply(NEW, event or started(given)),
         window=[system, asked, *answers],
         blocks=[],
+        directories="",
         system_digest=None,
         journalled=1,
         next_position=2,
@@ -329,7 +330,9 @@ def test_every_attempt_has_ids_of_its_own_and_another_workers_attempt_too() -> N
     intent = plan(session.state)
     assert isinstance(intent, CallModel)
     step = session.begin_step(intent, "holdfast", None)
-    first, second = session.begin_attempt(step), session.begin_attempt(step)
+    first = session.begin_attempt(step)
+    session.model_failed(OVERFLOW, NOTHING_SAID)
+    second = session.begin_attempt(step)
     other = session_of()
     other.run = Run(id="run-1", agent_id="agent-1", thread_id="agent-1", status="running", lease=2)
     third = other.begin_attempt(step)

@@ -11,12 +11,14 @@ import pytest
 from holdfast.core.frames import StopFrame
 from holdfast.engine import bus
 from holdfast.engine.worker import WorkerSettings
+from holdfast.store.postgres_signals import PostgresSignals
 from holdfast.store.signals import Signals
 
 from ..invariants import assert_invariants
-from ..scenario import Node, World, eventually
+from ..scenario import Node, World, eventually, world_at
 
 SELDOM = WorkerSettings(lease_ttl_s=600, sweep_s=3_600, drain_s=0.0)  # nothing is found but by a signal
+ONLY_SERVES = WorkerSettings(lease_ttl_s=600, sweep_s=3_600, drain_s=0.0, takes_waiting=False)
 NARROW = WorkerSettings(lease_ttl_s=600, sweep_s=3_600, drain_s=0.0, most_runs=1)
 HELLO = "Hello [[say:Good day.]] [[no_reasoning]]"
 
@@ -45,10 +47,16 @@ class Line:
 async def servers(world: World, *timings: WorkerSettings) -> AsyncGenerator[list[Node]]:
     hub: list[Line] = []
     nodes = [Node(world, timing, signals=Line(hub)) for timing in timings]
-    forever = [asyncio.create_task(node.worker.run_forever()) for node in nodes]
-    await eventually(lambda: all(line._heard is not None for line in hub))
-    try:
+    async with running(nodes):
+        await eventually(lambda: all(line._heard is not None for line in hub))
         yield nodes
+
+
+@asynccontextmanager
+async def running(nodes: list[Node]) -> AsyncGenerator[None]:
+    forever = [asyncio.create_task(node.worker.run_forever()) for node in nodes]
+    try:
+        yield
     finally:
         for task in forever:
             task.cancel()
@@ -123,6 +131,28 @@ async def test_a_run_that_is_handed_over_goes_on_at_another_server_at_once(world
         await world.tools.waiting.wait()  # a tool that may be repeated is run again, by the other
         world.tools.let_go.set()
         assert (await other.reader.until_stopped(run_id)).stop_reason == "end_turn"
+
+
+@pytest.mark.postgres
+async def test_by_notifications_alone_a_run_begins_at_another_server_is_read_and_cancelled_from_here(
+    postgres_url: str,
+) -> None:
+    """As `serve --no-worker` and `worker` do it, with PostgreSQL between them."""
+    async with world_at(postgres_url) as world:
+        lines = [PostgresSignals(postgres_url) for _ in range(2)]
+        front, driving = (
+            Node(world, timing, signals=line) for timing, line in zip((ONLY_SERVES, SELDOM), lines, strict=True)
+        )
+        async with running([front, driving]):
+            await eventually(lambda: all(line.connected for line in lines))
+            run = (await front.send("[[call:slow {}]]", background=True, stream_tokens=True)).run
+            reading = asyncio.create_task(_read(front, run.id))
+            await world.tools.waiting.wait()
+            assert (front.worker.owns(run.id), driving.worker.owns(run.id)) == (False, True)
+            assert await front.cancel.one(run.id) == "cancelled"
+            assert await reading == "cancelled"
+            await driving.settled()
+        await assert_invariants(world.database, idle=True)
 
 
 def test_without_signals_the_record_is_looked_at_more_often(monkeypatch: pytest.MonkeyPatch) -> None:

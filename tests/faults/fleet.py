@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import httpx
 
 from holdfast.core.messages import ToolCall
 from holdfast.store.database import open_database
+from tests import histories
+from tests.histories import REPLAY, Record
 from tests.invariants import Snapshot, assert_invariants
-from tests.serving import ServerProcess
+from tests.serving import ServerProcess, WorkerProcess
 
-from .load import TALLY, Client, Tally
+from .clients import Client, Line, Reader, before_middle
+from .tally import TALLY, Tally
 
 SETTLE_S = 90.0
 FINISH_S = 90.0  # for what clients do last
 _LOOK_AGAIN_S = 0.05  # over a socket there is no event to wait for
 T = TypeVar("T")
+Role = Literal["serve", "serve --no-worker", "worker"]
 
 
 class Fleet:
@@ -35,9 +41,12 @@ class Fleet:
         database_url: str | None,
         size: int = 1,
         own: Sequence[Mapping[str, str]] = (),
+        roles: Sequence[Role] = (),
+        /,
         **environment: str,
     ) -> None:
-        """Without an address: one server on SQLite, in its data directory. `own`: variables of single servers."""
+        """Without an address: one server on SQLite, in its data directory. `own`: variables of single processes;
+        `roles`: theirs, if they do not all serve and drive runs."""
         assert size == 1 or database_url is not None, "SQLite is for one server"
         shared = {"HOLDFAST_LOG_LEVEL": "WARNING", "HOLDFAST_ENCRYPTION_KEY": "the key that the servers share"}
         if database_url is not None:
@@ -45,13 +54,16 @@ class Fleet:
         homes = [directory / f"server-{number}" for number in range(1, size + 1)]
         for home in homes:
             home.mkdir(parents=True, exist_ok=True)
-        single = dict(zip(homes, own, strict=False))
-        self.servers = [ServerProcess(home, **shared | environment | dict(single.get(home, {}))) for home in homes]
+        self.servers = [
+            _process(home, role or "serve", shared | environment | dict(single or {}))
+            for home, single, role in zip_longest(homes, own, roles)
+        ]
         self.database_url = database_url or f"sqlite:///{homes[0]}/holdfast.db"
 
     @property
     def urls(self) -> list[str]:
-        return [server.url for server in self.servers]
+        """Of those that serve."""
+        return [server.url for server in self.servers if not isinstance(server, WorkerProcess)]
 
     async def start(self) -> None:
         """Side by side: starting takes a second each."""
@@ -86,15 +98,23 @@ class Fleet:
             assert "Traceback" not in log, f"{server.log}:\n{_around_traceback(log)}"
 
 
+def _process(home: Path, role: Role, environment: dict[str, str]) -> ServerProcess:
+    if role == "worker":
+        return WorkerProcess(home, **environment)
+    return ServerProcess(home, **environment | ({} if role == "serve" else {"HOLDFAST_WORKER": "no"}))
+
+
 @asynccontextmanager
 async def running(
     directory: Path,
     database_url: str | None,
     size: int = 1,
     own: Sequence[Mapping[str, str]] = (),
+    roles: Sequence[Role] = (),
+    /,
     **environment: str,
 ) -> AsyncGenerator[Fleet]:
-    fleet = Fleet(directory, database_url, size, own, **environment)
+    fleet = Fleet(directory, database_url, size, own, roles, **environment)
     try:
         await fleet.start()
         yield fleet
@@ -212,8 +232,8 @@ async def busy_clients(
     fleet: Fleet, tally: Tally, seed: int, count: int = 4, excused: str | None = None
 ) -> AsyncGenerator[list[Client]]:
     """Clients at work on every server while the body runs. At its end they finish what they do."""
-    tool_ids = await make_tools(fleet.urls[0])
-    clients = [Client(fleet.urls, tally, seed * count + number, excused) for number in range(count)]
+    tool_ids, history = await make_tools(fleet.urls[0]), list[Record]()
+    clients = [Client(fleet.urls, tally, history, seed * count + number, excused) for number in range(count)]
     for client in clients:
         await client.set_up(tool_ids)
     stop = asyncio.Event()
@@ -230,16 +250,36 @@ async def busy_clients(
 # --- what must hold ---
 
 
-async def check_all(fleet: Fleet, clients: Sequence[Client], tally: Tally, excused: str | None = None) -> None:
+async def check_all(
+    fleet: Fleet, clients: Sequence[Client], tally: Tally, excused: str | None = None, *, clocks_agree: bool = True
+) -> None:
     """Once the clients have finished: nothing was lost, nothing was done twice, every stream can be read again."""
     fleet.check_alive()
-    url = fleet.urls[-1]
+    url, history = fleet.urls[-1], clients[0].history
     await wait_until_idle(url)
-    await check_replays(url, [run_id for client in clients for run_id in client.background])
+    await read_again(url, [run_id for client in clients for run_id in client.background], history)
     snapshot = await fleet.read_database(idle=True)
-    check_requests(snapshot, clients)
+    broken = histories.violations([*history, *tally.effects], snapshot, clocks_agree=clocks_agree)
+    assert not broken, "\n".join(broken)
+    assert all(client.accepted for client in clients), "a client never got through"
     check_marks(snapshot, tally, len(clients))
     check_ends(snapshot, excused)
+
+
+def told(clients: Sequence[Client], tally: Tally) -> str:
+    """How much there was to check."""
+    kinds = Counter(type(record).__name__.lower() for record in clients[0].history)
+    return f"{', '.join(f'{count} {kind}' for kind, count in kinds.most_common())}, {len(tally.effects)} effects"
+
+
+async def read_again(url: str, run_ids: Sequence[str], history: list[Record]) -> None:
+    """The streams of background runs, as readers that come late see them: from the beginning, and from the middle."""
+    line = Line([url], history, random.Random(0))
+    async with line.http:
+        for run_id in run_ids:
+            whole = Reader(line, f"{REPLAY}{run_id}", run_id)
+            await whole.attach()
+            await Reader(line, f"{run_id} from its middle", run_id, before_middle(whole.after)).attach()
 
 
 async def check_replays(url: str, run_ids: Sequence[str]) -> None:
@@ -266,16 +306,6 @@ async def replay(http: httpx.AsyncClient, run_id: str, after: int) -> list[dict[
 
 def events_in(shown: str) -> list[str]:
     return [line.removeprefix("data: ") for line in shown.splitlines() if line.startswith("data: ")]
-
-
-def check_requests(snapshot: Snapshot, clients: Sequence[Client]) -> None:
-    """Every request that was answered is there, once."""
-    stored = Counter(row.otid for row in snapshot.messages.values() if row.otid)
-    for client in clients:
-        assert client.sent, "a client never got through"
-        for sent in client.sent:
-            assert stored[sent.otid] == 1, f"{sent.otid} is stored {stored[sent.otid]} times"
-            assert sent.run_id is None or sent.run_id in snapshot.runs
 
 
 def check_marks(snapshot: Snapshot, tally: Tally, at_least: int) -> None:

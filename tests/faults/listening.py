@@ -46,6 +46,13 @@ class Listener:
     def run_id(self) -> str:
         return str(next(event["run_id"] for event in self.events if event != "[DONE]" and event.get("run_id")))
 
+    async def is_accepted(self) -> bool | None:
+        """For `fleet.poll`, as the next."""
+        return bool(self.events) or None
+
+    async def has_content(self) -> bool | None:
+        return any(event != "[DONE]" and event["message_type"] != "ping" for event in self.events) or None
+
     @property
     def kinds(self) -> list[str]:
         return [event["message_type"] for event in self.events if event != "[DONE]"]

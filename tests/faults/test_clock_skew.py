@@ -15,7 +15,7 @@ from ..effort import EFFORT
 from . import fleet
 from .clocks import WrongClock
 from .fleet import Fleet
-from .load import Tally
+from .tally import Tally
 
 LEASE_S = 15.0  # shorter than the skews, and long enough for a busy machine to renew it
 TOOL_S = 2.0

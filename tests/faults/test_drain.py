@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 
 from holdfast.core.rows import OUTCOME_UNKNOWN
@@ -14,7 +15,7 @@ from tests.served import served
 
 from . import fleet
 from .listening import sending
-from .load import Tally
+from .tally import Tally
 
 SLOW = "Hello [[no_reasoning]] [[tokens:60]] [[delay:0.02]]"
 TOO_SLOW = "Hello [[no_reasoning]] [[tokens:200]] [[delay:0.04]]"  # to be over before the server is
@@ -87,6 +88,31 @@ async def test_a_blocking_request_that_the_shutdown_cuts_short_is_answered_503(t
         answers = await asyncio.gather(*asking)
         assert [answer.status_code for answer in answers] == [503] * len(agents), answers[0].text
         servers.check_logs()
+
+
+async def test_a_server_that_is_told_to_stop_is_unready_and_serves_everybody_until_others_have_noticed(
+    tmp_path: Path,
+) -> None:
+    async with fleet.running(tmp_path, None, HOLDFAST_UNREADY_S="3") as servers:
+        url, agent_id = servers.urls[0], await fleet.make_agent(servers.urls[0])
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+            before = await http.get("/v1/ready/")
+            servers.servers[0].terminate()
+
+            async def unready() -> httpx.Response | None:
+                answer = await http.get("/v1/ready/")
+                return answer if answer.status_code == 503 else None
+
+            refused = await fleet.poll(unready)
+            answer = await fleet.send(url, agent_id, "Hello [[say:Still here.]]")
+            # Nobody may keep a connection that is about to be closed under a request.
+            closing = [each.headers.get("connection") for each in (before, refused, answer)]
+        servers.servers[0].stop()
+    assert refused.json()["status"] == "draining"
+    assert answer.status_code == 200, answer.text
+    assert "Still here." in answer.text
+    assert closing == [None, "close", "close"]
+    assert servers.servers[0].exit_code == 0
 
 
 async def test_a_server_that_is_stopping_refuses_new_messages_with_503(tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from . import fleet
+from .link import links_to
 from .listening import Listener, attaching, sending
+from .paid_model import REPLY, PaidModel
 
 LEASE_S = 1.0
 SLOW = "Hi [[no_reasoning]] [[tokens:150]] [[delay:0.03]]"
@@ -69,3 +72,38 @@ async def test_a_stream_whose_server_lost_the_lease_ends_with_an_error_event(tmp
         check_error_event(listener)
         await check_rest(other.url, listener)
         await servers.read_database(idle=True)
+
+
+async def test_a_reader_of_pieces_of_which_nothing_was_stored_is_told_that_they_are_void(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """They were shown while the database did not answer, by a server that was killed then."""
+    model = PaidModel()
+    model.may_answer.clear()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(model.listening())
+        links = await stack.enter_async_context(links_to(postgres_url, 2))
+        own = [link.environment | model.environment for link in links]
+        settings = {"HOLDFAST_LEASE_TTL_S": str(4 * LEASE_S)}  # in which the pieces have to be shown
+        servers = await stack.enter_async_context(fleet.running(tmp_path, postgres_url, 2, own, **settings))
+        killed, other = servers.servers
+        agent_id = await fleet.make_agent(other.url, model=model.handle)
+        listener = sending(killed.url, agent_id, "Hi", background=True)
+        reading = asyncio.create_task(listener.read())
+        await asyncio.wait_for(model.asking.wait(), 60)
+        await fleet.poll(listener.is_accepted)
+        async with links[0].silent():
+            model.may_answer.set()
+            await fleet.poll(listener.has_content)
+            await asyncio.to_thread(killed.kill)
+        await reading
+        model.let_go.set()
+        rest = attaching(other.url, listener.run_id, listener.last_seq_id)
+        await rest.read()
+        await servers.read_database(idle=True)
+    seen = {event["id"] for event in listener.events if event["message_type"] == "assistant_message"}
+    void = [event["event_data"]["abandoned_message_ids"] for event in rest.events if "event_data" in event]
+    assert rest.kinds[-2:] == ["stop_reason", "usage_statistics"]
+    assert "".join(rest.text()) == REPLY
+    assert seen, "nothing was shown"
+    assert seen <= {message_id for each in void for message_id in each}

@@ -16,7 +16,7 @@ import pytest
 from ..effort import EFFORT
 from . import fleet
 from .fleet import Fleet
-from .load import Tally
+from .tally import Tally
 
 KILLS = 8 if EFFORT == 1 else 50
 KILLS_ON_POSTGRES = 3 if EFFORT == 1 else 10

@@ -12,11 +12,13 @@ from typing import Literal
 
 import pytest
 
-from . import disturbing
+from ..postgres import PostgresServer
+from . import disturbing, loop
 from .disturbing import Means
 
 EVERYTHING = Means(clock=True, full_disk=True)
 BOTH: tuple[Literal["sqlite", "postgresql"], ...] = ("sqlite", "postgresql")
+SHORT_S = 6.0
 _ROOT = Path(__file__).parents[2]
 _CHILD = """
 import os, signal, sys
@@ -44,8 +46,31 @@ def test_the_same_seed_makes_the_same_round() -> None:
 def test_eighty_rounds_together_have_every_kind_of_fault() -> None:
     plans = [disturbing.plan(seed, BOTH, None, 15, EVERYTHING) for seed in range(80)]
     drawn = {each.kind for plan in plans for each in plan.disturbances}
-    assert drawn == {*disturbing.EVERYWHERE, *disturbing.ON_POSTGRES, "clock", "full disk"}
-    assert {plan.servers for plan in plans} == {1, 2, 3}
+    assert drawn == {kind for lane in disturbing.LANES.values() for kind in lane}
+    assert {len(plan.roles) for plan in plans} == {1, 2, 3, 4}
+
+
+def test_a_round_with_three_processes_has_one_of_each_role() -> None:
+    plans = [disturbing.plan(seed, ("postgresql",), 3, 15, EVERYTHING) for seed in range(10)]
+    assert {plan.roles for plan in plans} == {disturbing.ROLES}
+
+
+def test_somebody_serves_and_somebody_drives_what_nobody_waits_for() -> None:
+    for seed in range(40):
+        roles = disturbing.plan(seed, BOTH, None, 15, EVERYTHING).roles
+        assert {"serve", "serve --no-worker"} & set(roles)
+        assert {"serve", "worker"} & set(roles)
+
+
+@pytest.mark.timeout(240)
+async def test_a_short_round_on_processes_of_all_roles_breaks_no_promise(
+    tmp_path: Path, own_postgres: PostgresServer
+) -> None:
+    """The sample of `make faults` that every run of the suite has: all that clients saw is checked in the same way."""
+    plan = disturbing.plan(3, ("postgresql",), 3, SHORT_S, Means(clock=False, full_disk=False))
+    made = await loop.play(plan, tmp_path, own_postgres)
+    assert {"kill -9", "SIGTERM", "restart", "hang the database"} <= {each.kind for each in plan.disturbances}
+    assert made.total() >= 10  # how many there is time for is up to the machine
 
 
 def test_faults_that_this_machine_cannot_have_are_in_no_round() -> None:

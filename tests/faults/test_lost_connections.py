@@ -13,8 +13,8 @@ import pytest
 from tests.postgres import PostgresServer, Shutdown
 
 from . import fleet
-from .load import Tally
 from .paid_model import REPLY, PaidModel
+from .tally import Tally
 
 CUTS = 15
 RESTARTS = 3

@@ -13,8 +13,8 @@ import pytest
 
 from . import fleet
 from .fleet import Fleet
-from .load import Tally
 from .paid_model import PaidModel
+from .tally import Tally
 
 LEASE_S = "1"
 LONG_S = 120.0  # until a tool ends that nobody ends before

@@ -86,6 +86,39 @@ async def test_a_job_whose_connection_is_cut_before_its_commit_is_run_again(
     assert await database.read(lambda tx: kv.number(tx, "m")) == 2
 
 
+async def test_a_job_whose_connection_is_lost_between_two_messages_of_one_statement_is_run_again(
+    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncpg says AttributeError then: it goes on with a protocol that it has let go of."""
+    prepare, tries, lost = _driver.Connection._get_statement, 0, 0
+
+    async def prepare_and_lose(connection: Any, query: str, *given: Any, **options: Any) -> Any:
+        nonlocal lost
+        prepared = await prepare(connection, query, *given, **options)
+        if tries == 1 and not lost:
+            lost += 1
+            connection.terminate()
+        return prepared
+
+    async def job(tx: Transaction) -> int:
+        nonlocal tries
+        tries += 1
+        await kv.set_number(tx, "n", tries)
+        return tries
+
+    monkeypatch.setattr(_driver.Connection, "_get_statement", prepare_and_lose)
+    assert await database.write(job) == 2
+    assert (lost, await database.read(lambda tx: kv.number(tx, "n"))) == (1, 2)
+
+
+async def test_an_attribute_error_of_a_job_on_a_live_connection_is_its_own(database: PostgresDatabase) -> None:
+    async def job(tx: Transaction) -> None:
+        raise AttributeError("a bug of ours")
+
+    with pytest.raises(AttributeError, match="a bug of ours"):
+        await database.write(job)
+
+
 async def test_a_connection_cut_between_the_last_statement_and_the_commit_is_a_database_error_and_no_bug(
     database: PostgresDatabase, admin: Any
 ) -> None:

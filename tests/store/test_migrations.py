@@ -32,7 +32,8 @@ _driver: Any = asyncpg
 
 # Without the generated column that only PostgreSQL has, and without its index.
 _COLUMNS = """
-    SELECT table_name, column_name, ordinal_position, data_type, is_nullable, column_default
+    SELECT table_name, column_name, row_number() OVER (PARTITION BY table_name ORDER BY ordinal_position), data_type,
+    is_nullable, column_default
     FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version'
     AND column_name <> 'lexemes' ORDER BY 1, 3
 """

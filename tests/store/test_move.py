@@ -102,9 +102,8 @@ async def test_what_is_derived_is_made_anew_and_numbers_go_on(urls: tuple[str, s
     async with opened(urls[1]) as database:
 
         async def search(tx: Transaction) -> list[str]:
-            return await passage_search.by_words(
-                tx, query_words("w2"), PassageFilter(), 10
-            )  # its archive is not deleted
+            within = PassageFilter(archive_ids=("Zebra archives id 2",))  # which is a folder too, as all of them are
+            return await passage_search.by_words(tx, query_words("w2"), within, 10)
 
         (found,) = await database.read_long(search)
         assert found.endswith("passages id 2")

@@ -16,7 +16,20 @@ from typing import Any
 import pytest
 from sqlalchemy import Delete, Select, Update
 
-from holdfast.store import frames, holds, journal, leases, messages, runs, steps, threads, traces
+from holdfast.store import (
+    agent_files,
+    files,
+    folders,
+    frames,
+    holds,
+    journal,
+    leases,
+    messages,
+    runs,
+    steps,
+    threads,
+    traces,
+)
 from holdfast.store.database import Row
 from holdfast.store.paging import Page
 from holdfast.store.run_filters import RunFilter
@@ -27,9 +40,9 @@ from holdfast.store.statements import Statement
 from holdfast.store.steps import StepFilter
 from holdfast.store.transaction import Dialect
 
-MODULES = (runs, leases, threads, messages, frames, holds, journal, steps, traces)
-# Statements that are for a person or a sweep, and may read one table from end to end.
-MAY_SCAN = {"_RECENTLY_DECIDED"}
+MODULES = (runs, leases, threads, messages, frames, holds, journal, steps, traces, folders, files, agent_files)
+# Statements that are for a person or a sweep, and may read one table from end to end; and what others begin with.
+MAY_SCAN = {"_RECENTLY_DECIDED", "_ALL"}
 
 
 @pytest.fixture

@@ -21,12 +21,14 @@ class Folder:
         self._pieces = pieces
         self.shown: list[tuple[list[View], bool]] = []
         self.asked: list[Any] = []
+        self.closed: list[str] = []
 
     async def attached(self, agent_id: str, /) -> Sequence[File]:
         return self._attached
 
-    async def show(self, agent_id: str, views: Sequence[View], /, *, only: bool) -> None:
+    async def show(self, agent_id: str, views: Sequence[View], /, *, only: bool) -> Sequence[str]:
         self.shown.append((list(views), only))
+        return self.closed
 
     async def grep(self, agent_id: str, pattern: str, include: str | None, context: int, /) -> Sequence[Match]:
         self.asked.append((pattern, include, context))
@@ -131,3 +133,12 @@ async def test_passages_are_shown_by_file() -> None:
     assert folder.asked == [("q", 50)]
     single = await call("semantic_search_files", Folder(pieces=[FilePassage("a", "one")]), query="q")
     assert single.startswith("Found 1 semantic matches in 1 file for query: 'q'")
+
+
+async def test_files_that_were_closed_are_named() -> None:
+    folder = Folder(ZOO)
+    folder.closed = ["docs/a.txt", "docs/b.txt"]
+    told = await opened(folder, {"file_name": "docs/zoo.txt"})
+    assert told.splitlines()[1] == "* Closed docs/a.txt, docs/b.txt (to make room: too many files were open)"
+    told = await opened(folder, {"file_name": "docs/zoo.txt"}, close_all_others=True)
+    assert told.splitlines()[1] == "* Closed docs/a.txt, docs/b.txt (as asked)"

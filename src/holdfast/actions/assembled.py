@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.actions.folders.upload import UploadFile
 from holdfast.actions.groups.discuss import Discuss
 from holdfast.actions.messages.send import SendMessage
 from holdfast.actions.metrics import Metrics
@@ -43,6 +44,7 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     asker: Asker
     archival: ArchivalMemory
     mcp: McpServers
+    upload: UploadFile
     send: SendMessage
     discuss: Discuss
     cancel: CancelRuns

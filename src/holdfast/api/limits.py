@@ -19,6 +19,9 @@ from holdfast.errors import HoldfastError, RequestError, TooLarge, Unprocessable
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_UPLOADS: Final = "/upload"  # the end of the paths that take files, which have a limit of their own
+_MOST_THROWN_AWAY: Final = 1 << 30  # bytes of a file that is refused
+FORM_BYTES: Final = 64 * 1024  # of a form, beside the file in it
 MAX_QUERY_FIELDS: Final = 1_000
 # Of one body. Each costs a microsecond or two of the event loop, whatever it says; text may be as long as the body.
 MAX_VALUES: Final = 200_000
@@ -27,9 +30,10 @@ _SEARCH_COSTS: Final = 32  # bytes that are searched in the time in which one de
 
 
 class Limits:
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int, max_file_bytes: int) -> None:
         self._app = app
         self._max = max_body_bytes
+        self._max_upload = max_file_bytes + FORM_BYTES
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,8 +42,9 @@ class Limits:
         try:
             _check_address(scope)
             length, is_json = _body_headers(scope)
-            if length is not None and length > self._max:
-                raise self._too_large()
+            is_upload = scope["path"].endswith(_UPLOADS)
+            if length is not None and length > (self._max_upload if is_upload else self._max):
+                raise self._too_large(is_upload)
             if is_json is None and length != 0:
                 # HTTP libraries that are handed text need not say what it is, and all that we read is JSON.
                 scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]
@@ -47,7 +52,7 @@ class Limits:
             if is_json:
                 receive = await self._read_json(receive)
             elif length != 0 or scope["method"] not in _WITHOUT_BODY:
-                await self._pass_counted(scope, receive, send)
+                await self._pass_counted(scope, receive, send, is_upload)
                 return
         except RequestError as error:
             await _refuse(error, scope, receive, send)
@@ -75,17 +80,18 @@ class Limits:
             check_json(body)
         return _replay(body, receive)
 
-    async def _pass_counted(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass_counted(self, scope: Scope, receive: Receive, send: Send, is_upload: bool) -> None:
         """Uploads are streamed. Frameworks turn what `receive` raises into a 400, so their answer is replaced."""
         size, overflowed, started = 0, False, False
+        most = self._max_upload if is_upload else self._max
 
         async def counted_receive() -> Message:
             nonlocal size, overflowed
             message = await receive()
             size += len(message.get("body", b""))
-            if size > self._max and not started:
+            if size > most and not started:
                 overflowed = True
-                raise self._too_large()
+                raise self._too_large(is_upload)
             return message
 
         async def guarded_send(message: Message) -> None:
@@ -100,10 +106,13 @@ class Limits:
             if not overflowed:
                 raise
         if overflowed:
-            await _refuse(self._too_large(), scope, receive, send)
+            await _refuse(self._too_large(is_upload), scope, receive, send)
 
-    def _too_large(self) -> TooLarge:
-        return TooLarge(f"The request is larger than {self._max} bytes, the most this server accepts.")
+    def _too_large(self, is_upload: bool = False) -> TooLarge:
+        most, setting = (self._max_upload, "FILE") if is_upload else (self._max, "BODY")
+        return TooLarge(
+            f"The request is larger than {most} bytes, the most this server accepts (HOLDFAST_MAX_{setting}_BYTES)."
+        )
 
 
 class _ClientLeft(HoldfastError):
@@ -217,8 +226,15 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
+def _may_finish(scope: Scope) -> bool:
+    """A file that is too large by as much as people mistake is taken and thrown away: whoever is cut off in the middle
+    of sending does not get to read why."""
+    length, _ = _body_headers(scope)
+    return scope["path"].endswith(_UPLOADS) and length is not None and length <= _MOST_THROWN_AWAY
+
+
 async def _refuse(error: RequestError, scope: Scope, receive: Receive, send: Send) -> None:
     answer = request_error_answer(error)
-    if isinstance(error, TooLarge):
+    if isinstance(error, TooLarge) and not _may_finish(scope):
         answer.headers["connection"] = "close"  # the rest of the body is not worth reading
     await answer(scope, receive, send)

@@ -41,25 +41,6 @@ REFUSED: Final = {
 # Families, and their operations below them: the methods, then the path. `hosted`: only the hosted service had them.
 # `dropped`: the old server had them, and this one will not.
 _TABLE: Final = """\
-Folders and files
-  GET /v1/agents/{agent_id}/folders
-  PATCH /v1/agents/{agent_id}/folders/attach/{folder_id}
-  PATCH /v1/agents/{agent_id}/folders/detach/{folder_id}
-  GET /v1/agents/{agent_id}/files
-  PATCH /v1/agents/{agent_id}/files/{file_id}/close
-  PATCH /v1/agents/{agent_id}/files/close-all
-  PATCH /v1/agents/{agent_id}/files/{file_id}/open
-  POST GET /v1/folders/
-  GET PATCH DELETE /v1/folders/{folder_id}
-  GET /v1/folders/{folder_id}/files/{file_id}
-  GET /v1/folders/{folder_id}/files
-  DELETE /v1/folders/{folder_id}/{file_id}
-  POST /v1/folders/{folder_id}/upload
-  GET /v1/folders/{folder_id}/agents
-  GET /v1/folders/count
-  GET /v1/folders/metadata
-  GET /v1/folders/name/{folder_name}
-  GET /v1/folders/{folder_id}/passages
 Scheduled messages | hosted
   POST GET /v1/agents/{agent_id}/schedule
   GET DELETE /v1/agents/{agent_id}/schedule/{scheduled_message_id}
@@ -83,22 +64,6 @@ Batches
   GET /v1/messages/batches/{batch_id}
   PATCH /v1/messages/batches/{batch_id}/cancel
   GET /v1/messages/batches/{batch_id}/messages
-Sources (the old name of folders)
-  GET POST /v1/sources/
-  GET /v1/sources/count
-  GET /v1/sources/metadata
-  GET /v1/sources/name/{source_name}
-  GET PATCH DELETE /v1/sources/{source_id}
-  GET /v1/sources/{source_id}/agents
-  GET /v1/sources/{source_id}/passages
-  GET /v1/sources/{source_id}/files
-  GET /v1/sources/{source_id}/files/{file_id}
-  DELETE /v1/sources/{source_id}/{file_id}
-  POST /v1/sources/{source_id}/upload
-  GET /v1/agents/{agent_id}/sources
-  PATCH /v1/agents/{agent_id}/sources/attach/{source_id}
-  PATCH /v1/agents/{agent_id}/sources/detach/{source_id}
-  PATCH /v1/agents/{agent_id}/files
 Changes of passages
   PATCH /v1/agents/{agent_id}/archival-memory/{memory_id}
 Captured messages

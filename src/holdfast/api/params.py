@@ -43,6 +43,8 @@ _CONVERSATION: Final = f"^(default|conv-{UUID4_PATTERN}|agent-{UUID4_PATTERN})$"
 AgentId = Annotated[str, Path(pattern=id_pattern("agent"))]
 ArchiveId = Annotated[str, Path(pattern=id_pattern("archive"))]
 BlockId = Annotated[str, Path(pattern=id_pattern("block"))]
+FileId = Annotated[str, Path(pattern=id_pattern("file"))]
+FolderId = Annotated[str, Path(pattern=id_pattern("source"))]
 GroupId = Annotated[str, Path(pattern=id_pattern("group"))]
 IdentityId = Annotated[str, Path(pattern=id_pattern("identity"))]
 JobId = Annotated[str, Path(pattern=f"^(job|run)-{UUID4_PATTERN}$")]

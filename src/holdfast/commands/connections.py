@@ -53,6 +53,7 @@ class Connections:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.closing = False  # those that are used close with their next answer
         self._open = 0
         self._by_peer = Counter[str]()
         self._unused: dict[GuardedHttp, None] = {}
@@ -145,6 +146,8 @@ class GuardedHttp(HttpToolsProtocol):
             self._awaited, self._since = "body", self.loop.time()
             self._connections.used(self)
             super().on_headers_complete()
+            if self._connections.closing:
+                self.cycle.keep_alive = False
 
     def _header_size(self) -> int:
         """Of what has come, the body may be part."""

@@ -100,7 +100,7 @@ class Processes:
         running = [child for child in self._children.values() if child.poll() is None]
         for child in running:
             child.terminate()
-        deadline = time.monotonic() + self._settings.drain_s + _STOP_GRACE_S
+        deadline = time.monotonic() + self._settings.unready_s + self._settings.drain_s + _STOP_GRACE_S
         for child in running:
             try:
                 child.wait(max(0.0, deadline - time.monotonic()))

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -102,7 +103,8 @@ async def _serve(settings: Settings, build: Build, listener: socket.socket) -> N
             app = LocalPagesOnly(app, settings)
         gc.freeze()  # what was loaded stays for good: no collection need ever walk it
         gc.enable()
-        await _Server(_uvicorn_config(app, settings), deps).serve([listener])
+        connections = _connections(settings)
+        await _Server(_uvicorn_config(app, settings, connections), deps, connections).serve([listener])
 
 
 def welcome(deps: Holdfast, port: int) -> str:
@@ -130,21 +132,22 @@ def _model_line(settings: Settings) -> str:
     return settings.default_model or "none by default; each agent names its own"
 
 
-def _protocol(settings: Settings) -> Any:
-    """What uvicorn calls for each connection."""
-    limits = Limits(
-        header_timeout_s=settings.header_timeout_s,
-        body_timeout_s=settings.body_timeout_s,
-        max_connections=most_connections(),
-        max_per_peer=settings.max_connections_per_peer or None,
+def _connections(settings: Settings) -> Connections:
+    return Connections(
+        Limits(
+            header_timeout_s=settings.header_timeout_s,
+            body_timeout_s=settings.body_timeout_s,
+            max_connections=most_connections(),
+            max_per_peer=settings.max_connections_per_peer or None,
+        )
     )
-    return partial(GuardedHttp, Connections(limits))
 
 
-def _uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+def _uvicorn_config(app: ASGIApp, settings: Settings, connections: Connections) -> uvicorn.Config:
+    protocol: Any = partial(GuardedHttp, connections)  # called for each connection
     return uvicorn.Config(
         app,
-        http=_protocol(settings),
+        http=protocol,
         ws="none",
         lifespan="off",  # everything is opened and closed around the server, not inside it
         access_log=False,
@@ -158,7 +161,7 @@ def _uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     )
 
 
-def end_after(drain_s: float) -> None:
+def end_after(stop_s: float) -> None:
     """Whatever hangs, a blocked event loop included, the process ends. Nothing is lost by that: what was accepted is
     stored, and its leases run out."""
 
@@ -167,24 +170,41 @@ def end_after(drain_s: float) -> None:
         logging.shutdown()
         os._exit(1)
 
-    timer = threading.Timer(drain_s + _STOP_GRACE_S, end)
+    timer = threading.Timer(stop_s + _STOP_GRACE_S, end)
     timer.daemon = True
     timer.start()
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, deps: Holdfast) -> None:
+    def __init__(self, config: uvicorn.Config, deps: Holdfast, connections: Connections) -> None:
         super().__init__(config)
         self._deps = deps
+        self._connections = connections
         self._tools: asyncio.Task[None] | None = None
+        self._stops_at: float | None = None  # it was told to
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # The parent remembers the signal and raises it again at the end, which would kill us before we have closed.
+        """SIGTERM comes from a supervisor: load balancers are given time to notice. SIGINT comes from a person, who
+        waits.
+
+        The parent class remembers the signal and raises it again at the end, which would kill us before we have closed.
+        """
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
-        if not self.should_exit:
-            end_after(self._deps.settings.drain_s)
-        self.should_exit = True
+        settings, now = self._deps.settings, time.monotonic()
+        if self._stops_at is None:
+            end_after(settings.unready_s + settings.drain_s)
+            self._deps.worker.announce_drain()
+            self._connections.closing = True
+            self._stops_at = now + settings.unready_s
+        if sig == signal.SIGINT:
+            self._stops_at = now
+        self.should_exit = self._stops_at <= now
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._stops_at is not None and time.monotonic() >= self._stops_at:
+            self.should_exit = True
+        return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Announced only now: whoever reads it may send a signal at once, and by now signals are heard."""

@@ -58,7 +58,7 @@ def fingerprint(tool: Tool, secret_names: Collection[str], attached: Iterable[To
 
 def gets_secrets(tool: Tool) -> bool:
     """What a model has written is given none. Of the built-in tools only `web_search` needs one; those that run
-    programs give each tool what is that tool's, and the code nothing. Those of MCP servers have them in their headers."""
+    programs give each tool what is its own, and the code nothing. Those of MCP servers have them in their headers."""
     return tool.tool_type in ("custom", "external_mcp") or tool.name == "web_search"
 
 

@@ -22,6 +22,7 @@ PARENT: Final = "parent_run_id"
 PARENT_WAITS: Final = "parent_waits"
 RunStatus = Literal["created", "running", "completed", "failed", "cancelled"]
 StepStatus = Literal["pending", "success", "failed", "cancelled"]
+FileStatus = Literal["pending", "parsing", "embedding", "completed", "error"]
 StopReason = Literal[
     "end_turn",
     "error",
@@ -296,6 +297,71 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     created_us: int = 0
     updated_us: int = 0
+    file_id: str | None = None  # the file that it is a chunk of; its archive is then the file's folder
+
+
+class Folder(msgspec.Struct, frozen=True, kw_only=True):
+    """A collection of files, which agents may share. It owns the model that the vectors of its chunks are made with."""
+
+    id: str
+    name: str
+    organization_id: str
+    description: str | None = None
+    instructions: str | None = None
+    metadata: dict[str, Any] | None = None
+    embedding: str | None = None  # a handle; None: its files are found by their words alone
+    embedding_config: dict[str, Any] | None = None
+    chunk_size: int  # in tokens
+    created_us: int = 0
+    updated_us: int = 0
+
+    @property
+    def archive(self) -> Archive:
+        """Chunks of files are stored and found as passages are: a folder is an archive to them."""
+        return Archive(id=self.id, name=self.name, embedding=self.embedding, embedding_config=self.embedding_config)
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """What was uploaded to a folder, and how far its ingestion has come."""
+
+    id: str
+    folder_id: str
+    name: str  # within its folder, where it is the only one of this name
+    original_name: str
+    kind: str  # how it is parsed and cut into chunks: one of `core.file_types.Kind`
+    media_type: str
+    size: int  # in bytes
+    status: FileStatus = "pending"
+    error: str | None = None
+    total_chunks: int | None = None  # None: it is not parsed yet
+    chunks_stored: int = 0
+    chunks_embedded: int = 0
+    lines: int = 0
+    created_us: int = 0
+    updated_us: int = 0
+
+
+class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file as one agent sees it."""
+
+    id: str
+    agent_id: str
+    file_id: str
+    folder_id: str
+    folder_name: str
+    name: str
+    status: FileStatus
+    error: str | None
+    lines: int
+    is_open: bool
+    first_line: int | None = None  # None: it is shown from its beginning
+    last_line: int | None = None  # None: to its end
+    accessed_us: int | None = None
+    created_us: int = 0
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.folder_name}/{self.name}"
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,8 @@ _STRUCTURE: Final = (
     "memory_blocks|value|description|metadata|warning|tool_usage_rules|memory_metadata|directories|directory|file|"
     "file_limits|base_instructions|available_skills|skill"
 )
-_STRUCTURAL_TAG = re.compile(rf"<(?=\s*/?\s*(?:{_STRUCTURE})\b)", re.IGNORECASE)
+# Written so that no space is looked at twice: a text may have as many as it likes.
+_STRUCTURAL_TAG = re.compile(rf"<(?=\s*(?:/\s*)?(?:{_STRUCTURE})\b)", re.IGNORECASE)
 
 
 class Sections(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +127,7 @@ def skills_section(client_skills: Sequence[Mapping[str, str]]) -> str:
     if not client_skills:
         return ""
     lines = [
-        f'<skill name="{_attribute(skill["name"])}" location="{_attribute(skill["location"])}">\n'
+        f'<skill name="{attribute(skill["name"])}" location="{attribute(skill["location"])}">\n'
         f"{escape(skill['description'])}\n</skill>"
         for skill in client_skills
     ]
@@ -136,6 +137,10 @@ def skills_section(client_skills: Sequence[Mapping[str, str]]) -> str:
 def escape(text: str) -> str:
     """Text that cannot open or close a section of the prompt. All else, other markup too, stays as written."""
     return _STRUCTURAL_TAG.sub("&lt;", text)
+
+
+def attribute(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _memory_blocks(agent: Agent, blocks: Sequence[Block]) -> str:
@@ -148,7 +153,7 @@ def _memory_blocks(agent: Agent, blocks: Sequence[Block]) -> str:
 
 def _block(block: Block, numbered: bool) -> str:
     tag = _tag_name(block.label)
-    closing = re.compile(rf"<(?=\s*/?\s*{re.escape(tag)}\s*>)", re.IGNORECASE)
+    closing = re.compile(rf"<(?=\s*(?:/\s*)?{re.escape(tag)}\s*>)", re.IGNORECASE)
     value = closing.sub("&lt;", escape(block.value))
     lines = [f"<{tag}>", "<description>", closing.sub("&lt;", escape(block.description or "")), "</description>"]
     lines += ["<metadata>"]
@@ -163,7 +168,3 @@ def _block(block: Block, numbered: bool) -> str:
 
 def _tag_name(label: str) -> str:
     return re.sub(r"[<>\s]+", "_", label)
-
-
-def _attribute(text: str) -> str:
-    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")

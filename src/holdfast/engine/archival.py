@@ -56,6 +56,8 @@ class NewPassage(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
     created_us: int | None = None  # None: now
+    id: str | None = None  # None: a new one
+    file_id: str | None = None
 
 
 class PassageWrite(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +67,7 @@ class PassageWrite(msgspec.Struct, frozen=True, kw_only=True):
     is_new: bool = False
     passages: tuple[Passage, ...]
     rows: PassageRows
+    awaiting: int = 0  # how many of them are stored without the vector that they should have
     late: tuple[Passage, ...] = ()  # stored ones that have waited for their vectors
     late_rows: Sequence[Parameters] = ()
     for_agent: str | None = None
@@ -124,7 +127,7 @@ class ArchivalMemory:
     async def prepared_for_agent(self, agent_id: str, new: Sequence[NewPassage]) -> PassageWrite:
         """To be given to `commit`, which raises ArchiveChanged when it has to be made ready again."""
         archive, is_new = await self._database.read(lambda tx: _archive_for(tx, agent_id, self._clock.now_us()))
-        return msgspec.structs.replace(await self.prepared(archive, new, agent_id), is_new=is_new)
+        return msgspec.structs.replace(await self.prepared(archive, new), is_new=is_new, for_agent=agent_id)
 
     async def of_agent(self, agent_id: str) -> Archive | None:
         async def read(tx: Transaction) -> Archive | None:
@@ -196,18 +199,19 @@ class ArchivalMemory:
     def _until(self, batches: int) -> float:
         return asyncio.get_running_loop().time() + batches * self._embedding_timeout_s
 
-    async def prepared(self, archive: Archive, new: Sequence[NewPassage], for_agent: str | None = None) -> PassageWrite:
-        """To be given to `commit`, or stored with an archive that is new itself."""
+    async def prepared(self, archive: Archive, new: Sequence[NewPassage], *, embed: bool = True) -> PassageWrite:
+        """To be given to `commit`, or stored with an archive that is new itself. Without `embed` the model is not
+        asked: the passages wait for their vectors."""
         for one in new:
             self._check_length(one.text)
         now_us = self._clock.now_us()
         made = tuple(_passage(archive.id, one, now_us) for one in new)
         telling = [passage for passage in made if passage.text.strip()] if archive.embedding else []
-        until = self._until(max(1, -(-len(telling) // _batch(archive))))
-        vectors = await self._vectors(archive, telling, until)
+        until = self._until(max(1, -(-len(telling) // batch_size(archive))))
+        vectors = await self._vectors(archive, telling, until) if embed else {}
         awaiting = {passage.id for passage in telling} - vectors.keys()
         late: tuple[Passage, ...] = ()
-        if archive.embedding and not awaiting:
+        if archive.embedding and embed and not awaiting:
             late, more = await self._late_vectors(archive, until, works=any(vectors.values()))
             vectors = {**vectors, **more}
         known = {key: vector for key, vector in vectors.items() if vector is not None}
@@ -215,15 +219,15 @@ class ArchivalMemory:
             archive=archive,
             passages=made,
             rows=await asyncio.to_thread(passages.rows_of, made, known, awaiting),
+            awaiting=len(awaiting),
             late=late,
             late_rows=await asyncio.to_thread(passages.vector_rows, late, known) if late else (),
-            for_agent=for_agent,
         )
 
     async def _late_vectors(
         self, archive: Archive, until: float, *, works: bool
     ) -> tuple[tuple[Passage, ...], dict[str, bytes | None]]:
-        batch = _batch(archive)
+        batch = batch_size(archive)
         waiting = await self._database.read(lambda tx: passages.awaiting_vectors(tx, archive.id, batch))
         vectors = await self._vectors(archive, waiting, until, works=works)
         return tuple(passage for passage in waiting if passage.id in vectors), vectors
@@ -234,7 +238,7 @@ class ArchivalMemory:
         """By passage id; without those that must wait. None: it has no vector, and will never have one. `works`: the
         model has just taken another text."""
         found: dict[str, bytes | None] = {}
-        batch = _batch(archive)
+        batch = batch_size(archive)
         for first in range(0, len(texts), batch):
             part = texts[first : first + batch]
             made = await self._embedded(archive.embedding or "", [passage.text for passage in part], until, works=works)
@@ -308,6 +312,11 @@ async def commit(tx: Transaction, write: PassageWrite) -> None:
         await archives.get(tx, write.archive.id, keep=True)
     else:
         await _give_archive(tx, write.for_agent, write.archive, is_new=write.is_new)
+    await store_passages(tx, write)
+
+
+async def store_passages(tx: Transaction, write: PassageWrite) -> None:
+    """Whoever calls it has made sure that the archive, or the folder, stays."""
     await passages.insert_many(tx, write.rows)
     if write.late:
         await passages.add_late_vectors(tx, write.late, write.late_rows)
@@ -357,7 +366,8 @@ def model_in(config: Mapping[str, Any] | None) -> str | None:
     return config.get("handle") or f"{config['embedding_endpoint_type']}/{config['embedding_model']}"
 
 
-def _batch(archive: Archive) -> int:
+def batch_size(archive: Archive) -> int:
+    """How many texts its model is given at once."""
     config = archive.embedding_config or {}
     dimension = int(config.get("embedding_dim") or _USUAL_DIMENSION)
     most = min(_LARGEST_BATCH, _LARGEST_ANSWER // (dimension * _BYTES_OF_NUMBER))
@@ -366,11 +376,12 @@ def _batch(archive: Archive) -> int:
 
 def _passage(archive_id: str, new: NewPassage, now_us: int) -> Passage:
     return Passage(
-        id=ids.new("passage"),
+        id=new.id or ids.new("passage"),
         archive_id=archive_id,
         text=new.text,
         tags=tuple(dict.fromkeys(new.tags)),
         metadata=new.metadata,
         created_us=now_us if new.created_us is None else new.created_us,
         updated_us=now_us,
+        file_id=new.file_id,
     )

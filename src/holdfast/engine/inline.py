@@ -16,9 +16,11 @@ from holdfast.core.messages import Content, Message, Status, ToolReturn, text_of
 from holdfast.core.records import Agent, Block, Passage, Tool
 from holdfast.core.run import OpenCall
 from holdfast.engine.archival import ArchivalMemory, ArchiveChanged, NewPassage, PassageWrite, Search, commit
+from holdfast.engine.attached_files import AttachedFiles
 from holdfast.engine.checkpoint import BlockChanged
 from holdfast.engine.clock import Clock
 from holdfast.engine.draft import MemoryWrite
+from holdfast.engine.file_views import directories_in_view
 from holdfast.engine.run_loading import blocks_in_view
 from holdfast.engine.session import Session
 from holdfast.errors import Invalid, ToolFailed
@@ -28,11 +30,12 @@ from holdfast.store.transaction import Database, TookTooLong, Transaction
 from holdfast.tools import archival as archival_tools
 from holdfast.tools import files, history, voice
 from holdfast.tools.base import cut_to_limit, failure_text
-from holdfast.tools.files import Files, NoFiles
+from holdfast.tools.files import Files
 
 Effect = MemoryWrite | PassageWrite
 
-_SEARCHES: Final = frozenset({history.NAME, archival_tools.SEARCH, voice.SEARCH})  # their returns are never cut
+# Their returns are never cut.
+_SEARCHES: Final = frozenset({history.NAME, archival_tools.SEARCH, voice.SEARCH, files.SEARCH})
 _SEND_MESSAGE: Final = "send_message"  # the call itself is the message; clients are shown its argument
 _NO_MESSAGE: Final = "send_message() missing 1 required positional argument: 'message'"
 
@@ -58,10 +61,17 @@ class InlineTools:
         self._database = database
         self._clock = clock
         self._archival = archival
-        self._files = attached or NoFiles()
+        self._files = attached or AttachedFiles(database, archival, clock)
 
-    async def current_blocks(self, session: Session) -> list[Block]:
-        return await self._database.read(lambda tx: blocks_in_view(tx, session.thread))
+    async def current_view(self, session: Session) -> tuple[list[Block], str]:
+        """The blocks and the files that the agent sees now. A first folder that it was given meanwhile is for its next
+        run, as tools are."""
+
+        async def read(tx: Transaction) -> tuple[list[Block], str]:
+            directories = await directories_in_view(tx, session.agent) if session.directories else ""
+            return await blocks_in_view(tx, session.thread), directories
+
+        return await self._database.read(read)
 
     async def call(self, session: Session, call: OpenCall) -> tuple[ToolReturn, Effect | None]:
         """The return and the effect of a call within a run; the next checkpoint commits both."""

@@ -84,6 +84,7 @@ def system_message(
     hidden: int,
     archived: int,
     now_us: int,
+    directories: str = "",
 ) -> Message:
     """The thread's system message compiled anew; it keeps its id."""
     compiled = system_prompt.compile_system(
@@ -93,6 +94,7 @@ def system_message(
         recompiled_at_text=envelopes.local_time(now_us, agent.timezone),
         previous_messages=hidden,
         archival_count=archived,
+        directories=directories,
     )
     return msgspec.structs.replace(known, parts=(Text(compiled),))
 

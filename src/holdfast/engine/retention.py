@@ -1,5 +1,5 @@
 """Deletes what is kept for a while only, or up to a size: frames, journals, traces, unused specs, deleted archives,
-tombstones.
+deleted files, tombstones.
 
 A short transaction at a time, so that whatever else is to be written goes between them.
 """
@@ -16,7 +16,7 @@ import msgspec
 from holdfast.engine.clock import Clock
 from holdfast.engine.size_limit import SizeLimit
 from holdfast.engine.waiting import repeat
-from holdfast.store import archives, retention, specs, tombstones, traces
+from holdfast.store import archives, files, folders, retention, specs, tombstones, traces
 from holdfast.store.retention import Place, Remains, Sizes, Swept
 from holdfast.store.transaction import Database, Job, Transaction
 
@@ -27,6 +27,7 @@ _SPEC_UNUSED_US: Final = 3_600_000_000
 # By size only what ended some time ago is counted and deleted: by then it is stored, whatever server ended it and
 # however wrong its clock is, and whoever followed a stream has had time to read its end.
 SETTLED_S: Final = 60.0
+_LONGEST_UPLOAD_S: Final = 86_400.0
 _COUNT_HOLDS_US: Final = 3_600_000_000  # what was deleted with its agent is still in it
 _Sweep = Callable[[Transaction, int, Place], Coroutine[Any, Any, Swept]]
 
@@ -60,6 +61,7 @@ class Retention:
                 self.forget_old_journals,
                 self.forget_unused_specs,
                 self.clear_deleted_archives,
+                self.clear_deleted_files,
                 self.forget_old_tombstones,
                 self.make_room,
             ):
@@ -138,10 +140,41 @@ class Retention:
     async def clear_deleted_archives(self) -> None:
         """Whoever deletes an archive clears it too; these are what is left when they were cut short."""
         for archive_id in await self._database.read(archives.marked_deleted):
-            cleared = False
-            while not cleared:
-                cleared = await self._database.write(partial(_clear, archive_id))
-                await asyncio.sleep(_BETWEEN_PARTS_S)
+            await self._until_done(partial(_clear, archive_id))
+
+    async def clear_deleted_files(self) -> None:
+        """As with archives. Also uploads that were cut off with their server."""
+        for file_id in await self._database.read(files.marked_deleted):
+            await self._until_done(partial(_clear_file, file_id))
+        for folder_id in await self._database.read(folders.marked_deleted):
+            while (left := await self._database.read(partial(_file_of, folder_id))) is not None:
+                await self._until_done(partial(_clear_file, left))
+            await self._database.write(partial(_delete_folder, folder_id))
+        before_us = self._before_us(_LONGEST_UPLOAD_S)
+        for file_id in await self._database.read_long(lambda tx: files.find_cut_off(tx, before_us)):
+            await self._until_done(partial(_forget_bytes, file_id))
+
+    async def _until_done(self, part: Job[bool]) -> None:
+        done = False
+        while not done:
+            done = await self._database.write(part)
+            await asyncio.sleep(_BETWEEN_PARTS_S)
+
+
+async def _clear_file(file_id: str, tx: Transaction) -> bool:
+    return await files.clear(tx, file_id)
+
+
+async def _forget_bytes(file_id: str, tx: Transaction) -> bool:
+    return await files.forget_bytes(tx, file_id)
+
+
+async def _file_of(folder_id: str, tx: Transaction) -> str | None:
+    return await files.any_of_folder(tx, folder_id)
+
+
+async def _delete_folder(folder_id: str, tx: Transaction) -> None:
+    await folders.delete_marked(tx, folder_id)
 
 
 async def _clear(archive_id: str, tx: Transaction) -> bool:

@@ -14,6 +14,7 @@ from holdfast.core.events import AnyEvent
 from holdfast.core.messages import Message
 from holdfast.core.records import Agent, Block, Run, Step, Thread
 from holdfast.core.run import RunState, replay
+from holdfast.engine.file_views import directories_in_view
 from holdfast.errors import BugError
 from holdfast.store import agents, blocks, frames, journal, steps, threads
 from holdfast.store.transaction import Transaction
@@ -32,6 +33,7 @@ class LoadedRun(msgspec.Struct, frozen=True, kw_only=True):
     journalled: int  # events
     window: list[Message]
     blocks: list[Block]
+    directories: str  # the section of the system prompt that shows the agent's files
     system_digest: str | None
     next_position: int  # of the thread's history
     step: Step | None = None  # the newest
@@ -45,14 +47,16 @@ async def load_run(tx: Transaction, run: Run) -> LoadedRun:
     journalled = await journal.load_timed(tx, run.id)
     if not journalled:
         raise BugError(f"run {run.id} has no journal")
+    agent = await agents.get(tx, run.agent_id)
     return LoadedRun(
         run=run,
-        agent=await agents.get(tx, run.agent_id),
+        agent=agent,
         thread=head.thread,
         state=replay(_event.decode(text) for _, text in journalled),
         journalled=len(journalled),
         window=await threads.window(tx, run.thread_id),
         blocks=await blocks_in_view(tx, head.thread),
+        directories=await directories_in_view(tx, agent) if head.has_folders else "",
         system_digest=head.system_digest,
         next_position=head.end,
         step=max(latest, key=lambda step: step.number, default=None),

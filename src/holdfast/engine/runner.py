@@ -86,7 +86,7 @@ class Runner:
                 raise
             self._cancel(session, scope, None)
         except BlockChanged:
-            session.rebase_memory(await self._inline.current_blocks(session))
+            session.rebase_memory((await self._inline.current_view(session))[0])
         except RunInterrupted:
             raise
         except DatabaseError as error:
@@ -281,10 +281,10 @@ class Runner:
         )
 
     async def _refresh_system(self, session: Session, scope: CancelScope) -> None:
-        """The stored system message follows the memory; its bytes stay the same while nothing it shows has changed."""
+        """The stored system message follows the memory and the files; its bytes stay while nothing it shows changes."""
         if not session.is_fresh:
-            session.blocks = await self._inline.current_blocks(session)
-        if system_prompt.digest(session.agent, session.blocks, session.run.conversation_id) != session.system_digest:
+            session.blocks, session.directories = await self._inline.current_view(session)
+        if _digest(session) != session.system_digest:
             await self._wait_stored(session, scope)
             await self._recompile(session, scope)
 
@@ -295,7 +295,7 @@ class Runner:
             await scope.run(session.until_stored())
 
     async def _recompile(self, session: Session, scope: CancelScope) -> None:
-        digest = system_prompt.digest(session.agent, session.blocks, session.run.conversation_id)
+        digest = _digest(session)
         # Waits here, because a summary that was paid for may be in the draft.
         stored, archived = await until_database_answers(
             lambda: self._database.read(lambda tx: requests.counts(tx, session.run.agent_id, session.run.thread_id)),
@@ -309,6 +309,7 @@ class Runner:
             conversation_id=session.run.conversation_id,
             hidden=max(0, stored + len(session.draft.rows) - len(session.window)),
             archived=archived,
+            directories=session.directories,
             now_us=self._clock.now_us(),
         )
         session.replace_system(message, digest)
@@ -322,6 +323,10 @@ class Runner:
     def _cancel(session: Session, scope: CancelScope, partial: Reply | None) -> None:
         scope.clear_user()
         session.cancel(partial)
+
+
+def _digest(session: Session) -> str:
+    return system_prompt.digest(session.agent, session.blocks, session.run.conversation_id, session.directories)
 
 
 def _tokens_now(session: Session, trigger: str) -> int | None:

@@ -20,7 +20,7 @@ from holdfast.core.hold import NO_TOOLS, HeldTools
 from holdfast.core.messages import Message, ToolReturn
 from holdfast.core.model_history import HistoryBuilder
 from holdfast.core.records import Block, ProviderTrace, Step, StopReason
-from holdfast.core.run import CallModel, OpenCall
+from holdfast.core.run import CallModel, OpenCall, plan
 from holdfast.core.spec import RunSpec
 from holdfast.core.transitions import Attempt, Change, Failure, Replied, RunView, StepChange, Undone
 from holdfast.core.usage import Usage, cost
@@ -47,13 +47,13 @@ class Session:
         self.state = loaded.state
         self.window = loaded.window
         self.blocks: list[Block] = loaded.blocks
+        self.directories = loaded.directories
         self.system_digest = loaded.system_digest
         self.journalled = loaded.journalled
         self.stream = stream
         self.clock = clock
         self.draft = Draft()
         self.checkpoints = run.checkpoints
-        self.attempts = 0
         self.attempt: Attempt | None = None
         self.step: Step | None = step
         self.failing = False
@@ -133,10 +133,25 @@ class Session:
 
     def begin_attempt(self, step: Step) -> Attempt:
         """Ids are derived from the lease too: another worker's try at the same call is another try."""
-        self.attempts += 1
-        key = (self.run.id, step.id, self.lease, self.attempts)
-        self.attempt = Attempt(ids.derive("message", *key, "reply"), ids.derive("message", *key, "held"))
+        self.attempt = self._attempt_under(self.lease, step.id)
         return self.attempt
+
+    def _attempt_under(self, lease: int, step_id: str) -> Attempt:
+        """The try that is due now, as the owner of this lease makes it. Tries that failed are on record, so whoever
+        takes the run over knows the ids of what its predecessors may have shown."""
+        key = (self.run.id, step_id, lease, self.state.failures + self.state.overflows)
+        return Attempt(ids.derive("message", *key, "reply"), ids.derive("message", *key, "held"))
+
+    def mark_predecessors_abandoned(self, message_ids: tuple[str, ...]) -> None:
+        """As `mark_abandoned`, also of what owners that died have shown before any of it was stored."""
+        intent = plan(self.state)
+        shown = dict.fromkeys(message_ids)
+        if isinstance(intent, CallModel) and self.run.background and self.spec.stream_tokens:
+            step_id = ids.derive("step", self.run.id, intent.number)
+            for lease in range(1, self.lease):
+                attempt = self._attempt_under(lease, step_id)
+                shown |= {attempt.reply_id: None, attempt.held_id: None}
+        self.mark_abandoned(tuple(shown))
 
     def mark_abandoned(self, message_ids: tuple[str, ...]) -> None:
         """What an earlier owner has shown of a reply that it did not live to store: whoever saw it is told."""

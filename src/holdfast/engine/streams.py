@@ -8,6 +8,8 @@ are stored stay in memory; whoever is behind them reads the others from the data
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
@@ -64,6 +66,8 @@ class RunStream:
         self.base = first
         self.stored = first  # the number of the last frame that is in the database
         self.finished = False
+        self.shown_until_s = math.inf  # by the monotonic clock; then its owner may have lost the lease
+        self._last_shown: int | None = None  # of the frames, when the others are not to be shown for now
         self.storing = asyncio.Lock()  # the flusher and the checkpoint must not store the same frames
         self._read_stored = read_stored
         self._on_stored = on_stored  # called with the run's id: readers in other processes can go on
@@ -82,8 +86,20 @@ class RunStream:
         return self.base + len(self.frames) - self.first
 
     def publish(self, *frames: Frame) -> None:
+        """A process that was stopped for longer than its lease goes on where it was. Another drives the run by then, so
+        nobody is shown what this one adds until it knows that the lease is still its own."""
+        if self._last_shown is None and time.monotonic() >= self.shown_until_s:
+            self._last_shown = self.last
         self.frames.extend(frames)
         self._wake()
+
+    def lease_held(self, until_s: float | None = None) -> None:
+        """The database has just said so; it stays so until then, if a time is given."""
+        if until_s is not None:
+            self.shown_until_s = until_s
+        if self._last_shown is not None:
+            self._last_shown = None
+            self._wake()
 
     def finish(self) -> None:
         self.finished = True
@@ -112,7 +128,7 @@ class RunStream:
         position, frames = max(after, self.first), self.frames
         now, next_at = asyncio.get_running_loop().time, 0.0
         while True:
-            if gap_s and self.base + len(frames) > position and not self.finished:
+            if gap_s and self._visible > position and not self.finished:
                 if (early_s := next_at - now()) > 0:
                     await self._rest(early_s)
                 next_at = now() + gap_s
@@ -122,12 +138,13 @@ class RunStream:
                 if shown := without_abandoned(batch):
                     yield shown
                 continue
-            last = self.base + len(frames)
-            if last == position + 1 and not isinstance(frames[-1], AbandonedFrame):  # as it is with a token at a time
+            last = self._visible
+            newest = last - self.base - 1
+            if last == position + 1 and not isinstance(frames[newest], AbandonedFrame):  # as with a token at a time
                 position = last
-                yield ((last, frames[-1]),)
+                yield ((last, frames[newest]),)
             elif last > position:
-                batch = list(enumerate(frames[position - self.base :], position + 1))
+                batch = list(enumerate(frames[position - self.base : newest + 1], position + 1))
                 position = last
                 if shown := without_abandoned(batch):
                     yield shown
@@ -135,6 +152,11 @@ class RunStream:
                 return
             else:
                 await self.changed()
+
+    @property
+    def _visible(self) -> int:
+        """The number of the last frame that listeners are shown."""
+        return self.base + len(self.frames) if self._last_shown is None else self._last_shown
 
     async def _missed(self, after: int) -> list[Numbered]:
         """Some frames that are in memory no more."""
@@ -168,9 +190,12 @@ class RunStream:
         return self.frames[self.stored - self.base :]
 
     def mark_stored(self, count: int) -> None:
-        """The first so many of those that were not. If the kept ones weigh too much now, the oldest are dropped."""
+        """The first so many of those that were not, so the lease is held. If the kept ones weigh too much now, the
+        oldest are dropped."""
         start = self.stored - self.base
         self.stored += count
+        if count:
+            self.lease_held()
         if count and self._on_stored is not None:
             self._on_stored(self.run_id)
         if self._read_stored is None or not count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -102,6 +103,7 @@ class Worker:
         self._taking = asyncio.Lock()  # two at once would claim the same run twice
         self._sweep_due = asyncio.Event()
         self._draining = False
+        self._leaving = False
         self._skewed = False
         self.counts = RunCounts()
         self.on_end: Callable[[Run], None] = _nothing  # called when a run has stopped here, whatever stopped it
@@ -133,18 +135,24 @@ class Worker:
         loaded: LoadedRun,
         stored: asyncio.Future[bool] | None = None,
         *,
+        claimed_s: float,
         owner_died: bool = False,
         unstored_replies: tuple[str, ...] = (),
     ) -> RunStream:
-        """Takes charge of a run whose lease this worker holds. `stored`: see `Session`.
+        """Takes charge of a run whose lease this worker holds. `stored`: see `Session`. `claimed_s`: when it was not
+        yet claimed, by the monotonic clock.
 
         An owner that handed the run over had stored all it had shown; one that died may have shown more (decision 13).
         """
         run, first = loaded.run, loaded.last_seq + (SKIPPED_AFTER_DEATH if owner_died else 0)
         stream = self._streams.open(run.id, first, run.lease, background=run.background)
+        stream.lease_held(claimed_s + self._settings.lease_ttl_s)
         session = Session(loaded, stream, self._clock, stored)
         session.history_builder = self.windows.history_builder_of(run.thread_id)
-        session.mark_abandoned(unstored_replies)
+        if owner_died:
+            session.mark_predecessors_abandoned(unstored_replies)
+        else:
+            session.mark_abandoned(unstored_replies)
         owned = _Owned(run.id, run.background, run.lease)
         self._replace(self._owned.get(run.id), owned)
         if run.cancel_asked_us is not None:
@@ -228,19 +236,19 @@ class Worker:
     async def take(self, run_id: str) -> bool:
         """Carries on this run if no live worker drives it, whether or not there is room."""
         async with self._taking:
-            now_us = await self._database.now_us()
+            claimed_s, now_us = time.monotonic(), await self._database.now_us()
             run = await self._database.read(lambda tx: runs.find(tx, run_id))
             if run is None or run_id in self._owned or (run.lease_expires_us or 0) > now_us:
                 return False  # a lease of this worker's own counts too: its acceptance is about to drive it
             taken = await self._database.write(
                 lambda tx: leases.claim(tx, run_id, self.owner, now_us, self.lease_ttl_us)
             )
-            return taken is not None and await self._open(Claimed(taken, run.lease_owner is not None))
+            return taken is not None and await self._open(Claimed(taken, run.lease_owner is not None), claimed_s)
 
     async def recover(self) -> int:
         """Carries on some of the runs that no live worker drives, as far as there is room. How many these were."""
         async with self._taking:
-            now_us = await self._database.now_us()
+            claimed_s, now_us = time.monotonic(), await self._database.now_us()
             self._notice_skew(now_us)
             if not self.has_room:
                 return 0
@@ -252,9 +260,9 @@ class Worker:
             claims = await self._database.write(
                 lambda tx: leases.claim_many(tx, waiting, self.owner, now_us, self.lease_ttl_us)
             )
-            return len([claimed for claimed in claims if await self._open(claimed)])
+            return len([claimed for claimed in claims if await self._open(claimed, claimed_s)])
 
-    async def _open(self, claimed: Claimed) -> bool:
+    async def _open(self, claimed: Claimed, claimed_s: float) -> bool:
         """The one way in which a run comes to be driven by its id: it was claimed; load it, drive it."""
         run = claimed.run
         try:
@@ -266,7 +274,7 @@ class Worker:
             await self._fail_unreadable(run, error)
             return False
         unstored = await self._streams.unstored_replies(run.id) if loaded.last_seq else ()
-        self.drive(loaded, owner_died=claimed.owner_died, unstored_replies=unstored)
+        self.drive(loaded, claimed_s=claimed_s, owner_died=claimed.owner_died, unstored_replies=unstored)
         return True
 
     async def _fail_unreadable(self, run: Run, error: Exception) -> None:
@@ -290,6 +298,15 @@ class Worker:
     @property
     def draining(self) -> bool:
         return self._draining
+
+    @property
+    def leaving(self) -> bool:
+        """Whoever can choose should send to others from now on."""
+        return self._leaving or self._draining
+
+    def announce_drain(self) -> None:
+        """It will be drained soon. Until then everything is done as before."""
+        self._leaving = True
 
     async def drain(self) -> None:
         """Lets runs finish for a while, then hands over what is left: nothing is written, the leases are released."""
@@ -360,7 +377,7 @@ class Worker:
 
     async def renew_leases(self) -> None:
         """One statement for all runs; it also tells of cancels whose push was lost, and of leases that are gone."""
-        before = dict(self._owned)
+        before, asked_s = dict(self._owned), time.monotonic()
         held = await self._database.write_lease(
             lambda tx: leases.renew(tx, self.owner, self.lease_ttl_us, list(before))
         )
@@ -368,6 +385,10 @@ class Worker:
         for run_id, owned in before.items():
             if run_id not in alive and run_id in self._owned:
                 owned.scope.cancel("lease_lost")
+        for run_id, lease, _ in held:
+            stream = self._streams.live(run_id)
+            if stream is not None and stream.lease == lease:
+                stream.lease_held(asked_s + self._settings.lease_ttl_s)
         for run_id, _, cancel_asked_us in held:
             if cancel_asked_us is not None:
                 self.cancel(run_id)

@@ -16,6 +16,7 @@ from holdfast.errors import NotFound
 from holdfast.store import archives, messages
 from holdfast.store.archive_tables import agent_archives
 from holdfast.store.blocks import contains_text, tagged
+from holdfast.store.file_tables import agent_folders
 from holdfast.store.identities import owned_by
 from holdfast.store.identity_tables import identity_agents
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
@@ -46,6 +47,7 @@ class AgentFilter(msgspec.Struct, frozen=True, kw_only=True):
     archive_id: str | None = None
     identity_id: str | None = None
     identifier_keys: tuple[str, ...] = ()
+    folder_id: str | None = None
     show_hidden: bool = False
 
 
@@ -266,6 +268,9 @@ def _conditions(filters: AgentFilter) -> list[ColumnElement[bool]]:
     owned = owned_by(identity_agents, identity_agents.c.agent_id, filters.identity_id, filters.identifier_keys)
     if owned is not None:
         conditions.append(agents.c.id.in_(owned))
+    if filters.folder_id is not None:
+        users = select(agent_folders.c.agent_id).where(agent_folders.c.folder_id == filters.folder_id)
+        conditions.append(agents.c.id.in_(users))
     if not filters.show_hidden:
         conditions.append(or_(agents.c.hidden.is_(None), agents.c.hidden.is_(False)))
     return conditions

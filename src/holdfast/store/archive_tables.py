@@ -75,8 +75,10 @@ passages = Table(
     Column("awaits_vector", Boolean, nullable=False),  # its archive has a model, which could not be reached
     Column("created_us", BigInteger, nullable=False),
     Column("updated_us", BigInteger, nullable=False),
+    Column("file_id", Text),  # of a chunk of a file
     Index("passages_by_age", "archive_id", "created_us", "id"),
     Index("passages_awaiting_vectors", "archive_id", "seq", sqlite_where=text("awaits_vector")),
+    Index("passages_of_file", "file_id", "seq", sqlite_where=text("file_id IS NOT NULL")),
 )
 
 passage_tags = Table(

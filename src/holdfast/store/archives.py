@@ -2,6 +2,8 @@
 
 A large archive takes long to delete. So a deletion only marks it: from then on nobody sees it or its passages. They go
 in parts afterwards, so that other writes get in between, and the archive with the last of them.
+
+A folder has a row here too, for its chunks (`file_tables`). Nothing here finds it.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import BigInteger, bindparam, delete, select, update
+from sqlalchemy import BigInteger, and_, bindparam, delete, select, update
 
 from holdfast.core.records import Archive
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.archive_tables import agent_archives, archives, passages
+from holdfast.store.file_tables import folders
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_into, insert_or_ignore
 from holdfast.store.transaction import Row, Transaction
@@ -25,7 +28,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _BY_AGE = Ordering(sort=archives.c.created_us, id=archives.c.id, what="Archive")
 _INSERT = insert_into(archives)
 PASSAGES_AT_ONCE: Final = 500
-_LIVE = archives.c.deleted_us.is_(None)
+_LIVE = and_(archives.c.deleted_us.is_(None), archives.c.id.not_in(select(folders.c.id)))
 _TAKEN = select(archives.c.id).where(archives.c.id == bindparam("id"))
 _ONE = select(archives).where(archives.c.id == bindparam("id"), _LIVE)
 _ONE_KEPT = _ONE.with_for_update(read=True, key_share=True)

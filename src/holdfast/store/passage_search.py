@@ -20,6 +20,7 @@ from holdfast.core.records import Passage
 from holdfast.store import passages as passage_rows
 from holdfast.store.archive_tables import VECTOR, archives, passage_tags, passage_vectors, passages
 from holdfast.store.blocks import contains_text, tagged
+from holdfast.store.file_tables import folders
 from holdfast.store.statements import in_array
 from holdfast.store.transaction import Transaction
 from holdfast.store.vector_distance import code_of, similarities
@@ -36,13 +37,13 @@ _COUNTS = select(_KNOWN.c.term, _KNOWN.c.doc).where(in_array(_KNOWN.c.term, "wor
 _LEXEMES: ColumnElement[Any] = literal_column("passages.lexemes")  # which only PostgreSQL has
 _SHORT_FIRST: Final = 1  # of two texts that have a word equally often: PostgreSQL's normalisation by length
 _EXTENSIONS = table("pg_extension", column("extname"))
-_DELETED = select(archives.c.id).where(archives.c.deleted_us.is_not(None))
-_GONE = select(passages.c.seq).where(passages.c.archive_id.in_(_DELETED))
+_UNSEEN = select(archives.c.id).where(archives.c.deleted_us.is_not(None)).union_all(select(folders.c.id))
+_GONE = select(passages.c.seq).where(passages.c.archive_id.in_(_UNSEEN))
 _PGVECTOR = select(_EXTENSIONS.c.extname).where(_EXTENSIONS.c.extname == "vector")
 
 
 class PassageFilter(msgspec.Struct, frozen=True, kw_only=True):
-    archive_ids: tuple[str, ...] | None = None  # None: all archives that are not being deleted
+    archive_ids: tuple[str, ...] | None = None  # None: all archives that are not being deleted, and no folder
     tags: tuple[str, ...] = ()
     match_all_tags: bool = False
     start_us: int | None = None
@@ -218,7 +219,7 @@ async def _compared(tx: Transaction, seqs: Sequence[int], vector: bytes, limit: 
 
 def _conditions(filters: PassageFilter) -> list[ColumnElement[bool]]:
     named = filters.archive_ids
-    here = passages.c.archive_id.not_in(_DELETED) if named is None else in_array(passages.c.archive_id, named)
+    here = passages.c.archive_id.not_in(_UNSEEN) if named is None else in_array(passages.c.archive_id, named)
     return [here, *_narrowed(filters)]
 
 

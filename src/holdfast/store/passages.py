@@ -175,11 +175,12 @@ def _columns(passage: Passage, awaits_vector: bool) -> dict[str, Any]:
         "awaits_vector": awaits_vector,
         "created_us": passage.created_us,
         "updated_us": passage.updated_us,
+        "file_id": passage.file_id,
     }
 
 
 def _record(row: Row) -> Passage:
-    passage_id, archive_id, text, tags, metadata, created_us, updated_us, *_ = row
+    passage_id, archive_id, text, tags, metadata, created_us, updated_us, file_id, *_ = row
     return Passage(
         id=passage_id,
         archive_id=archive_id,
@@ -188,4 +189,5 @@ def _record(row: Row) -> Passage:
         metadata=_decode(metadata),
         created_us=created_us,
         updated_us=updated_us,
+        file_id=file_id,
     )

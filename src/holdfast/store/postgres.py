@@ -260,6 +260,11 @@ class PostgresDatabase:
                 return result
         except DRIVER_ERRORS as error:
             raise _failure(error, connection, limit, committing=committing) from error
+        except AttributeError as error:
+            # Between two messages of one statement asyncpg does not notice that it has let go of a lost connection.
+            if not _is_lost(connection):
+                raise
+            raise _failure(error, connection, limit, committing=committing) from error
         finally:
             limit.cancel()
             timing = self._reads if kind.get("readonly", False) else self._written

@@ -79,6 +79,10 @@ class PostgresSignals:
             while not lost.is_set():
                 await self._send_some(connection)
             raise ConnectionError("the connection was closed")
+        except AttributeError as error:  # what asyncpg may say of a connection that it has let go of
+            if not connection.is_closed():
+                raise
+            raise ConnectionError("the connection was lost") from error
         finally:
             connection.terminate()
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from holdfast.store import archive_tables, group_tables, identity_tables, mcp_tables
+from holdfast.store import archive_tables, file_tables, group_tables, identity_tables, mcp_tables
 from holdfast.store.tables import metadata
 
 ONLY_SQLITE = archive_tables.ONLY_SQLITE
+PARTS = (
+    archive_tables,
+    file_tables,
+    group_tables,
+    identity_tables,
+    mcp_tables,
+)  # whose tables are in `metadata` once they are imported
 
-__all__ = ["ONLY_SQLITE", "group_tables", "identity_tables", "mcp_tables", "metadata"]
+__all__ = ["ONLY_SQLITE", "PARTS", "metadata"]

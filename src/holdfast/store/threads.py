@@ -18,6 +18,7 @@ from holdfast import ids
 from holdfast.core.messages import Message
 from holdfast.core.records import Thread
 from holdfast.errors import BugError, NotFound
+from holdfast.store.file_tables import agent_folders
 from holdfast.store.messages import COLUMNS as MESSAGE_COLUMNS
 from holdfast.store.messages import message_of
 from holdfast.store.paging import Ordering, Page, fetch_page
@@ -51,6 +52,7 @@ _HEAD = select(
     threads.c.system_digest,
     exists().where(runs.c.thread_id == threads.c.id, IS_ACTIVE).label("is_busy"),
     exists().where(holds.c.thread_id == threads.c.id, holds.c.decided_us.is_(None)).label("is_held"),
+    exists().where(agent_folders.c.agent_id == threads.c.agent_id).label("has_folders"),
 ).where(_this_thread, _live)
 _UPDATE = (
     change(threads)
@@ -185,6 +187,7 @@ class ThreadHead(msgspec.Struct, frozen=True):
     system_digest: str | None
     is_busy: bool  # a run is at work on it
     is_held: bool  # a run waits for a decision
+    has_folders: bool  # its agent
 
 
 async def head(tx: Transaction, thread_id: str) -> ThreadHead:
@@ -192,7 +195,12 @@ async def head(tx: Transaction, thread_id: str) -> ThreadHead:
     if row is None:
         raise _unknown(thread_id)
     return ThreadHead(
-        _thread(row), row["next_position"], row["system_digest"], bool(row["is_busy"]), bool(row["is_held"])
+        _thread(row),
+        row["next_position"],
+        row["system_digest"],
+        bool(row["is_busy"]),
+        bool(row["is_held"]),
+        bool(row["has_folders"]),
     )
 
 

@@ -57,8 +57,9 @@ class Files(Protocol):
 
     async def attached(self, agent_id: str, /) -> Sequence[File]: ...
 
-    async def show(self, agent_id: str, views: Sequence[View], /, *, only: bool) -> None:
-        """Opens them, or more or less of them. `only`: all others are closed."""
+    async def show(self, agent_id: str, views: Sequence[View], /, *, only: bool) -> Sequence[str]:
+        """Opens them, or more or less of them. `only`: all others are closed. The names of those that were closed.
+        ToolFailed if so many cannot be open at once."""
         ...
 
     async def grep(self, agent_id: str, pattern: str, include: str | None, context: int, /) -> Sequence[Match]:
@@ -68,22 +69,6 @@ class Files(Protocol):
     async def nearest(self, agent_id: str, query: str, limit: int, /) -> Sequence[FilePassage]:
         """Best first."""
         ...
-
-
-class NoFiles:
-    """Of agents without folders."""
-
-    async def attached(self, agent_id: str, /) -> Sequence[File]:
-        return ()
-
-    async def show(self, agent_id: str, views: Sequence[View], /, *, only: bool) -> None:
-        pass
-
-    async def grep(self, agent_id: str, pattern: str, include: str | None, context: int, /) -> Sequence[Match]:
-        return ()
-
-    async def nearest(self, agent_id: str, query: str, limit: int, /) -> Sequence[FilePassage]:
-        return ()
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,8 +107,12 @@ async def _open(given: OpenArguments, files: Files, agent_id: str) -> str:
         raise ToolFailed("No file requests provided")
     known = {file.name: file for file in await files.attached(agent_id)}
     views = [_view(request, known) for request in given.file_requests]
-    await files.show(agent_id, views, only=bool(given.close_all_others))
-    return "\n".join(_opened(view, known[view.name]) for view in views)
+    closed = await files.show(agent_id, views, only=bool(given.close_all_others))
+    lines = [_opened(view, known[view.name]) for view in views]
+    if closed:
+        why = "as asked" if given.close_all_others else "to make room: too many files were open"
+        lines.append(f"* Closed {', '.join(closed)} ({why})")
+    return "\n".join(lines)
 
 
 def _view(request: Request, known: Mapping[str, File]) -> View:

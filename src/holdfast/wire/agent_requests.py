@@ -168,10 +168,13 @@ class AgentFields(BaseModel):
         return self.tool_exec_environment_variables if self.secrets is None else self.secrets
 
     @property
+    def given_folders(self) -> list[str] | None:
+        """Sources are what folders were called."""
+        return self.source_ids if self.folder_ids is None else self.folder_ids
+
+    @property
     def unbuilt(self) -> str | None:
         """A thing asked for that this server does not have yet; better refused than silently left out."""
-        if self.folder_ids or self.source_ids:
-            return "Folders cannot be attached to agents yet: leave out folder_ids and source_ids."
         return None
 
 
@@ -200,7 +203,7 @@ class CreateAgentRequest(AgentFields):
         if self.include_multi_agent_tools:
             return "The multi-agent tools are not built yet: leave out include_multi_agent_tools."
         if self.include_default_source:
-            return "Folders are not built yet: leave out include_default_source."
+            return "No folder is made with an agent: make one, and send its id in folder_ids."
         if self.from_template:
             return "Templates belong to the hosted service: leave out from_template."
         return super().unbuilt

@@ -10,11 +10,13 @@ from typing_extensions import TypedDict
 
 from holdfast import ids
 from holdfast.core import default_texts
+from holdfast.core.directories import file_limits
 from holdfast.core.messages import Message
-from holdfast.core.records import Agent, Block, CompactionSettings, Group, Identity, Tool
+from holdfast.core.records import Agent, Block, CompactionSettings, Folder, Group, Identity, Tool
 from holdfast.wire import messages, times
 from holdfast.wire.blocks import BlockResponse, block_view
 from holdfast.wire.clients import Client
+from holdfast.wire.folders import SourceView, source_view
 from holdfast.wire.groups import GroupView, group_view
 from holdfast.wire.identities import IdentityView, identity_view
 from holdfast.wire.model_settings import ModelViews
@@ -23,11 +25,7 @@ from holdfast.wire.tools import ToolView, tool_view
 
 MASKED: Final = "********"
 
-# (context window up to, files open, characters of each): what an agent gets that sets neither.
-_FILE_LIMITS: Final = ((8_000, 3, 5_000), (32_000, 5, 15_000), (128_000, 10, 25_000), (200_000, 10, 40_000))
-_FILE_LIMITS_BEYOND: Final = (15, 40_000)
-
-# Those that can be filled. There are no sources here.
+# Those that can be filled.
 ALL_RELATIONS: Final = frozenset(
     {
         "agent.blocks",
@@ -35,6 +33,7 @@ ALL_RELATIONS: Final = frozenset(
         "agent.managed_group",
         "agent.pending_approval",
         "agent.secrets",
+        "agent.sources",
         "agent.tags",
         "agent.tools",
     }
@@ -72,6 +71,7 @@ class Relations(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Sequence[Secret] = ()
     identities: Sequence[Identity] = ()
     managed_group: Group | None = None
+    folders: Sequence[Folder] = ()
     pending_approval: Message | None = None
     changed_secrets: Sequence[str] = ()  # since the pending approval was asked for
 
@@ -117,7 +117,7 @@ class AgentState(TypedDict):
     memory: MemoryView
     blocks: list[BlockResponse]
     tools: list[ToolView]
-    sources: list[dict[str, Any]]
+    sources: list[SourceView]
     tags: list[str]
     secrets: list[SecretView]
     tool_exec_environment_variables: list[SecretView]
@@ -167,7 +167,7 @@ def agent_state(agent: Agent, relations: Relations, models: ModelViews) -> Agent
     blocks = [block_view(block) for block in relations.blocks]
     secrets = [_secret_view(agent, secret) for secret in relations.secrets]
     group = None if relations.managed_group is None else group_view(relations.managed_group)
-    files_open, file_chars = _file_limits(agent)
+    limits = file_limits(agent)
     model_settings, llm_config = models.of(agent.model)
     return {
         "id": agent.id,
@@ -188,7 +188,7 @@ def agent_state(agent: Agent, relations: Relations, models: ModelViews) -> Agent
         "memory": memory_view(agent.agent_type, blocks),
         "blocks": blocks,
         "tools": [tool_view(tool) for tool in relations.tools],
-        "sources": [],
+        "sources": [source_view(folder) for folder in relations.folders],
         "tags": list(relations.tags),
         "secrets": secrets,
         "tool_exec_environment_variables": secrets,
@@ -200,8 +200,8 @@ def agent_state(agent: Agent, relations: Relations, models: ModelViews) -> Agent
         "message_buffer_autoclear": agent.message_buffer_autoclear,
         "enable_sleeptime": agent.enable_sleeptime,
         "timezone": agent.timezone,
-        "max_files_open": files_open,
-        "per_file_view_window_char_limit": file_chars,
+        "max_files_open": limits.most_open,
+        "per_file_view_window_char_limit": limits.characters,
         "hidden": agent.hidden,
         "project_id": agent.project_id,
         "template_id": agent.template_id,
@@ -239,17 +239,6 @@ def compaction_view(settings: CompactionSettings, handle: str) -> dict[str, Any]
         "prompt": settings.prompt or default_texts.SUMMARY[settings.mode],
         "prompt_acknowledgement": settings.prompt_acknowledgement,
     }
-
-
-def _file_limits(agent: Agent) -> tuple[int, int]:
-    window = agent.model.context_window
-    files, characters = next(
-        ((files, characters) for size, files, characters in _FILE_LIMITS if window <= size), _FILE_LIMITS_BEYOND
-    )
-    return (
-        files if agent.max_files_open is None else agent.max_files_open,
-        characters if agent.per_file_view_window_char_limit is None else agent.per_file_view_window_char_limit,
-    )
 
 
 def _secret_view(agent: Agent, secret: Secret) -> SecretView:

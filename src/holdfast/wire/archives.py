@@ -76,7 +76,7 @@ class ArchiveView(TypedDict):
 class PassageView(TypedDict):
     id: str
     text: str
-    archive_id: str
+    archive_id: str | None
     tags: list[str] | None
     metadata: dict[str, Any]
     embedding: list[float] | None

@@ -51,8 +51,8 @@ _ROWS_AT_ONCE: Final = 200  # a driver encodes them in one go, and nothing else 
 # Sections that are not imported, and what that means for the agents.
 _LEFT_OUT: Final = {
     "groups": "groups of agent files are not imported yet: the agents are, each by itself",
-    "sources": "folders are not built yet: the agents are imported without them",
-    "files": "folders are not built yet: the agents are imported without their files",
+    "sources": "folders are not imported yet: the agents come without them",
+    "files": "files are not imported yet: upload them to a folder, and attach that",
     "mcp_servers": "MCP servers are not imported: add them here, with their secrets, and their tools work again",
     "skills": "skills are kept by the program that uses them, not by this server",
 }

@@ -12,6 +12,7 @@ from holdfast import ids
 from holdfast.actions.agents.first_messages import first_messages
 from holdfast.actions.agents.model_choice import Defaults, Embedding, chosen_embedding, first_choice, own_wish
 from holdfast.actions.blocks import check_limit
+from holdfast.actions.folders.attach import attach_known
 from holdfast.actions.identities import require_identities
 from holdfast.actions.tools import base_tools
 from holdfast.core import system_prompt
@@ -20,6 +21,7 @@ from holdfast.core.records import (
     Agent,
     Block,
     CompactionSettings,
+    Folder,
     Group,
     Identity,
     ModelChoice,
@@ -32,6 +34,7 @@ from holdfast.llm.base import Catalog
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
 from holdfast.store import blocks as block_rows
+from holdfast.store import folders as folder_rows
 from holdfast.store import groups as group_rows
 from holdfast.store import identities as identity_rows
 from holdfast.store import messages as message_rows
@@ -72,6 +75,7 @@ class Created(msgspec.Struct, frozen=True):
     tools: list[Tool]
     message_ids: list[str]
     identities: list[Identity]
+    folders: list[Folder]
     group: Group | None = None
 
 
@@ -112,6 +116,7 @@ async def create_agent(
         tools=created.tools,
         tags=unique_tags(request.tags),
         identities=created.identities,
+        folders=created.folders,
         managed_group=created.group,
         secrets=[Secret(secret.id, secret.key, values[secret.key], secret.description) for secret in secrets],
     )
@@ -247,10 +252,15 @@ async def _write(
     identities = await require_identities(tx, request.identity_ids or ())
     await identity_rows.add_owners(tx, AGENTS, agent.id, [identity.id for identity in identities])
     message_ids = await _begin_thread(tx, request, agent, blocks, now_us)
+    folders: list[Folder] = []
+    if request.given_folders:  # they bring tools along, and these may bring rules
+        await attach_known(tx, agent.id, list(dict.fromkeys(request.given_folders)), now_us)
+        folders = await folder_rows.of_agent(tx, agent.id)
+        agent, tools = await agent_rows.get(tx, agent.id), await tool_rows.of_agent(tx, agent.id)
     tools.sort(key=lambda tool: (tool.created_us, tool.name))
     # Read again: they have this agent now.
     shown = (await identity_rows.of_agents(tx, [agent.id])).get(agent.id, []) if identities else []
-    return Created(agent, blocks, tools, message_ids, shown)
+    return Created(agent, blocks, tools, message_ids, shown, folders)
 
 
 async def add_sleeptime_agent(tx: Transaction, agent: Agent, blocks: Sequence[Block], now_us: int) -> Group:

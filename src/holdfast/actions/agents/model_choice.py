@@ -20,6 +20,7 @@ from holdfast.llm.catalog.presets import Switch, completed, fitted, preset, swit
 from holdfast.llm.chat.dialects import reasons
 from holdfast.wire.agent_requests import AgentFields, CreateAgentRequest, UpdateAgent
 from holdfast.wire.archives import ArchiveCreate
+from holdfast.wire.folders import FolderCreate
 from holdfast.wire.model_settings import CallFields, LLMConfig, ModelSettings, is_reasoner, writes_thoughts
 from holdfast.wire.models import embedding_config_view
 
@@ -124,7 +125,9 @@ def revised_choice(
     return call.result()
 
 
-async def chosen_embedding(catalog: Catalog, default: str | None, request: AgentFields | ArchiveCreate) -> Embedding:
+async def chosen_embedding(
+    catalog: Catalog, default: str | None, request: AgentFields | ArchiveCreate | FolderCreate
+) -> Embedding:
     """`default`: the handle for a request that names none, or one that cannot be had any more."""
     named, config = request.embedding, request.embedding_config
     if config is not None and config.handle != _FREE_EMBEDDING:
@@ -140,8 +143,8 @@ async def chosen_embedding(catalog: Catalog, default: str | None, request: Agent
     if named is None:
         return Embedding()
     raise Invalid(
-        f"The embedding model {handle} is not available on this server. Leave embedding out: an agent works without "
-        f"one and searches its memory by words."
+        f"The embedding model {handle} is not available on this server. Leave embedding out: an agent, an "
+        f"archive and a folder work without one, and are searched by words."
     )
 
 

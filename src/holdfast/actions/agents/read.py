@@ -13,6 +13,7 @@ from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
 from holdfast.store import archives as archive_rows
 from holdfast.store import blocks as block_rows
+from holdfast.store import folders as folder_rows
 from holdfast.store import groups as group_rows
 from holdfast.store import identities as identity_rows
 from holdfast.store import tags as tag_rows
@@ -122,6 +123,7 @@ async def agent_states(
     tools = await tool_rows.of_agents(tx, agent_ids) if "agent.tools" in include else {}
     tags = await agent_rows.tags_of(tx, agent_ids) if "agent.tags" in include else {}
     secrets = await agent_rows.secrets_of(tx, agent_ids) if "agent.secrets" in include else {}
+    folders = await folder_rows.of_agents(tx, agent_ids) if "agent.sources" in include else {}
     waiting = await agent_rows.pending_approvals_of(tx, agent_ids) if "agent.pending_approval" in include else {}
     identities = await identity_rows.of_agents(tx, agent_ids) if "agent.identities" in include else {}
     groups = await group_rows.managed_by(tx, agent_ids) if "agent.managed_group" in include else {}
@@ -135,6 +137,7 @@ async def agent_states(
                 tools=tools.get(agent.id, ()),
                 tags=tags.get(agent.id, ()),
                 secrets=[_shown(secret, reveal, sent) for secret in secrets.get(agent.id, ())],
+                folders=folders.get(agent.id, ()),
                 pending_approval=waiting[agent.id].request if agent.id in waiting else None,
                 identities=identities.get(agent.id, ()),
                 managed_group=groups.get(agent.id),

@@ -17,6 +17,7 @@ from holdfast.actions.agents.model_choice import (
     revised_choice,
 )
 from holdfast.actions.agents.read import whole_state
+from holdfast.actions.folders.attach import replace_folders
 from holdfast.actions.identities import require_identities
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.core.records import Agent, CompactionSettings, ModelChoice
@@ -167,6 +168,8 @@ async def _replace_relations(
     if request.identity_ids is not None:
         await require_identities(tx, request.identity_ids)
         await identity_rows.replace_owners(tx, AGENTS, agent.id, request.identity_ids)
+    if request.given_folders is not None:
+        await replace_folders(tx, agent.id, list(dict.fromkeys(request.given_folders)), now_us)
     if request.given_secrets is not None:
         await _replace_secrets(tx, agent.id, request.given_secrets, secretbox)
 

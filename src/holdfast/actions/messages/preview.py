@@ -55,7 +55,8 @@ def _unstored_run(context: AcceptContext, now_us: int) -> Run:
 async def _current_window(database: Database, context: AcceptContext, now_us: int) -> list[Message]:
     """With the system message as a run would bring it up to date."""
     conversation_id = context.thread.conversation_id
-    if system_prompt.digest(context.agent, context.blocks, conversation_id) == context.system_digest:
+    digest = system_prompt.digest(context.agent, context.blocks, conversation_id, context.directories)
+    if digest == context.system_digest:
         return context.window
     stored, archived = await database.read(lambda tx: requests.counts(tx, context.agent.id, context.thread.id))
     system = requests.system_message(
@@ -65,6 +66,7 @@ async def _current_window(database: Database, context: AcceptContext, now_us: in
         conversation_id=conversation_id,
         hidden=max(0, stored - len(context.window)),
         archived=archived,
+        directories=context.directories,
         now_us=now_us,
     )
     return [system, *context.window[1:]]

@@ -7,6 +7,7 @@ refused request leaves nothing behind.
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -25,6 +26,7 @@ from holdfast.core.records import PARENT, PARENT_WAITS, Agent, Block, Run, Step,
 from holdfast.core.run import NEW, CallModel, apply, plan
 from holdfast.core.spec import RunSpec
 from holdfast.engine.clock import Clock
+from holdfast.engine.file_views import directories_in_view
 from holdfast.engine.run_loading import LoadedRun, blocks_in_view
 from holdfast.engine.shared_spec import SharedParts, own_part
 from holdfast.engine.step_metrics import pending_step
@@ -90,6 +92,7 @@ class AcceptContext(msgspec.Struct, frozen=True):
     blocks: list[Block]
     window: list[Message]
     end: int  # where the thread's history ended then
+    directories: str
     system_digest: str | None
     active: Run | None
     repeated: Run | None
@@ -137,7 +140,6 @@ class SendMessage:
         self._known_specs: set[str] = set()  # hashes of specs that were stored when last used
 
     async def __call__(self, sending: SendRequest) -> Accepted:
-        self._worker.refuse_if_draining()
         deadline = asyncio.get_running_loop().time() + sending.wait_s
         if sending.wait_s <= 0:
             return await self._try_until(sending, deadline)
@@ -146,6 +148,7 @@ class SendMessage:
 
     async def _try_until(self, sending: SendRequest, deadline: float) -> Accepted:
         while True:
+            self._worker.refuse_if_draining()  # also whoever has waited until then
             context = await self._load_context(sending)
             if context.repeated is not None:
                 return Accepted(context.repeated, None, context.agent)
@@ -176,7 +179,7 @@ class SendMessage:
     async def _accept(self, sending: SendRequest, context: AcceptContext) -> Accepted | None:
         """None when somebody else was quicker: look again."""
         accepting = await self._prepare(sending, context)
-        now_us = self._clock.now_us()
+        claimed_s, now_us = time.monotonic(), self._clock.now_us()
         stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         begun: list[RunStream | None] = []  # one, or none if it was refused
 
@@ -187,7 +190,7 @@ class SendMessage:
             if accepting.run.lease_owner is None:
                 begun.append(None)
             else:
-                begun.append(self._worker.drive(_loaded(accepting, context, started), stored))
+                begun.append(self._worker.drive(_loaded(accepting, context, started), stored, claimed_s=claimed_s))
 
         def settle(error: BaseException | None) -> None:
             """Also when the sender has left meanwhile: a run that has begun must learn whether it is stored."""
@@ -286,6 +289,7 @@ def _loaded(accepting: _Plan, context: AcceptContext, started: RunStarted) -> Lo
         journalled=1,
         window=[*context.window, *accepting.rows],
         blocks=context.blocks,
+        directories=context.directories,
         system_digest=context.system_digest,
         next_position=_places(accepting)[0][-1] + 1,
         step=_first_step(accepting, started),
@@ -314,13 +318,15 @@ async def load_accept_context(
     if parsed.decisions and hold is None:
         decided = await holds.recently_decided(tx, thread.id)
         answered = next((row for row in decided if answers_same_calls(row.hold, parsed.decisions)), None)
+    agent = await agents.get(tx, thread.agent_id)
     return AcceptContext(
-        agent=await agents.get(tx, thread.agent_id),
+        agent=agent,
         thread=thread,
         tools=await tools.of_agent(tx, thread.agent_id),
         blocks=await blocks_in_view(tx, thread) if claims else [],
         window=await threads.window(tx, thread.id) if window is None else window,
         end=standing.end,
+        directories=await directories_in_view(tx, agent) if standing.has_folders else "",
         system_digest=standing.system_digest,
         active=await runs.active_of_thread(tx, thread.id) if standing.is_busy else None,
         repeated=repeated,

@@ -8,10 +8,10 @@ from holdfast.actions.runs.spec import effective_model
 from holdfast.actions.threads.find import require_idle
 from holdfast.core import envelopes, system_prompt
 from holdfast.core.messages import Message, text_of
-from holdfast.core.records import Agent, Block, Thread
 from holdfast.engine import requests
 from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
+from holdfast.engine.file_views import directories_in_view
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.run_loading import blocks_in_view
 from holdfast.errors import NotFound
@@ -79,6 +79,7 @@ async def _contents(tx: Transaction, agent_id: str, thread_id: str, now_us: int)
         recompiled_at_text=envelopes.local_time(now_us, agent.timezone),
         previous_messages=await _hidden_messages(tx, thread_id),
         archival_count=archived,
+        directories=await directories_in_view(tx, agent),
     )
     window = await threads.window(tx, thread_id)
     return Contents(
@@ -100,29 +101,25 @@ async def recompile_system(
     thread = await threads.get(tx, thread_id)
     agent = await agents.get(tx, thread.agent_id)
     in_view = await blocks_in_view(tx, thread)
+    directories = await directories_in_view(tx, agent)
     known = await _stored_system(tx, thread_id)
-    digest = system_prompt.digest(agent, in_view, thread.conversation_id)
+    digest = system_prompt.digest(agent, in_view, thread.conversation_id, directories)
     if not update_timestamp and digest == await threads.system_digest(tx, thread_id):
         return text_of(known.parts)
-    system = await _compiled(tx, known, agent, in_view, thread, now_us)
-    if not dry_run:
-        await messages.replace_parts(tx, system.id, system.parts)
-        await threads.set_system_digest(tx, thread_id, digest)
-    return text_of(system.parts)
-
-
-async def _compiled(
-    tx: Transaction, known: Message, agent: Agent, in_view: list[Block], thread: Thread, now_us: int
-) -> Message:
-    return requests.system_message(
+    system = requests.system_message(
         known,
         agent,
         in_view,
         conversation_id=thread.conversation_id,
         hidden=await _hidden_messages(tx, thread.id),
         archived=await passages.count_of_agent(tx, agent.id),
+        directories=directories,
         now_us=now_us,
     )
+    if not dry_run:
+        await messages.replace_parts(tx, system.id, system.parts)
+        await threads.set_system_digest(tx, thread_id, digest)
+    return text_of(system.parts)
 
 
 async def _hidden_messages(tx: Transaction, thread_id: str) -> int:

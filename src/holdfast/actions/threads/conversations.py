@@ -17,6 +17,7 @@ from holdfast.core.messages import Message, Text
 from holdfast.core.records import Agent, Block, Thread
 from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
+from holdfast.engine.file_views import directories_in_view
 from holdfast.engine.run_loading import blocks_in_view
 from holdfast.errors import Invalid, NotFound
 from holdfast.llm.base import Catalog
@@ -159,17 +160,18 @@ async def _delete(tx: Transaction, thread_id: str, clock: Clock) -> None:
 
 async def _begin(tx: Transaction, agent: Agent, thread: Thread, now_us: int) -> str:
     """Stores the thread with its system message, compiled at once."""
-    in_view = await blocks_in_view(tx, thread)
+    in_view, directories = await blocks_in_view(tx, thread), await directories_in_view(tx, agent)
     text = system_prompt.compile_system(
         agent,
         in_view,
         conversation_id=thread.id,
         recompiled_at_text=envelopes.local_time(now_us, agent.timezone),
         previous_messages=0,
+        directories=directories,
     )
     system = Message(id=ids.new("message"), role="system", parts=(Text(text),), created_us=now_us)
     await messages.insert_many(tx, agent.id, [system])
-    await threads.insert(tx, thread, [system.id], system_prompt.digest(agent, in_view, thread.id))
+    await threads.insert(tx, thread, [system.id], system_prompt.digest(agent, in_view, thread.id, directories))
     return system.id
 
 

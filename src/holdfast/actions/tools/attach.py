@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 import msgspec
 
@@ -52,6 +52,21 @@ async def set_approval(
         await _set_rules(tx, agent, rules, now_us)
 
     return await _change(database, agent_id, change, show)
+
+
+async def attach_named(tx: Transaction, agent: Agent, names: Collection[str], now_us: int) -> None:
+    """Shipped tools, to an agent whose row is locked."""
+    found = list((await base_tools.find_named(tx, names, now_us)).values())
+    await tool_rows.attach_many(tx, agent.id, [tool.id for tool in found])
+    await _set_rules(tx, agent, base_tools.with_rules(agent.tool_rules, base_tools.approval_rules(found)), now_us)
+
+
+async def detach_named(tx: Transaction, agent: Agent, names: Collection[str], now_us: int) -> None:
+    rules = agent.tool_rules
+    for tool in (await base_tools.find_named(tx, names, now_us)).values():
+        if await tool_rows.detach(tx, agent.id, tool.id):
+            rules = _without_approval(rules, tool.name)
+    await _set_rules(tx, agent, rules, now_us)
 
 
 async def _change(

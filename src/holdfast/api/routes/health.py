@@ -33,7 +33,7 @@ async def check_health() -> Response:
 async def check_readiness(deps: Deps) -> Response:
     """Unlike health it fails when the database cannot be read or written, or the server is stopping. The answer names a
     clock that is far off the database's, which does no harm to runs."""
-    if deps.worker.draining:
+    if deps.worker.leaving:
         return json_response(_DRAINING, 503)
     try:
         async with asyncio.timeout(_ANSWER_WITHIN_S):
