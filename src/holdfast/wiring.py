@@ -26,7 +26,6 @@ from holdfast.core.redaction import is_secret_name
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.sleeptime import TASK as SLEEPTIME_TASK
 from holdfast.engine.archival import ArchivalMemory
-from holdfast.engine.asking import Asker
 from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
@@ -176,7 +175,6 @@ def assemble(
         reader=reader,
         retention=Retention(database, clock, _retention_policy(settings)),
         compactor=compactor,
-        asker=Asker(retry_policy, instrumentation.spans),
         archival=archival,
         mcp=mcp,
         upload=UploadFile(database, archival, tasks, clock, settings.max_file_bytes),

@@ -10,7 +10,6 @@ from holdfast.actions.messages.send import SendMessage
 from holdfast.actions.metrics import Metrics
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.engine.archival import ArchivalMemory
-from holdfast.engine.asking import Asker
 from holdfast.engine.clock import Clock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.mcp_servers import McpServers
@@ -41,7 +40,6 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     reader: RunReader
     retention: Retention
     compactor: Compactor
-    asker: Asker
     archival: ArchivalMemory
     mcp: McpServers
     upload: UploadFile

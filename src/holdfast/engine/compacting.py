@@ -57,9 +57,9 @@ class Compactor:
         spans: Spans | None = None,
     ) -> None:
         self.ratios = ratios
+        self.asker = Asker(retry_policy, spans)
         self._catalog = catalog
         self._clock = clock
-        self._asker = Asker(retry_policy, spans)
 
     async def compact(self, wanted: CompactionJob) -> Compaction:
         """The first mode that frees enough; else the best there was. Raises a ModelError when none can be had."""
@@ -154,7 +154,7 @@ class Compactor:
             max_output_tokens=wanted.model.max_output_tokens if own else None,
             settings=settings.model_settings or (wanted.model.settings if own else {}),
         )
-        return _summary_of(info, await self._asker.ask(info, model, request, wanted.step_id))
+        return _summary_of(info, await self.asker.ask(info, model, request, wanted.step_id))
 
     async def _summariser(self, own: str, named: str | None) -> tuple[ModelInfo, Model]:
         if named is not None and named != own:

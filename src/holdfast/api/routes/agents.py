@@ -145,5 +145,5 @@ async def retrieve_memory(deps: Deps, agent_id: AgentId) -> Response:
 
 @router.post("/{agent_id}/generate", responses={200: {"model": GenerateResponse}}, response_model=None)
 async def generate_once(deps: Deps, agent_id: AgentId, request: GenerateRequest) -> Response:
-    answer = await generate(agent_id, request, database=deps.database, catalog=deps.catalog, asker=deps.asker)
-    return json_response(answer)
+    asker = deps.compactor.asker
+    return json_response(await generate(agent_id, request, database=deps.database, catalog=deps.catalog, asker=asker))
