@@ -401,6 +401,8 @@ class TestOpenFiles:
         assert {(block["read_only"], block["limit"], block["source_id"]) for block in shown.values()} == {
             (True, 500, folder["id"])
         }
+        changed = await served.ok("PATCH", f"/v1/agents/{agent['id']}", {"description": "Reads."})
+        assert changed["memory"]["file_blocks"] == state["memory"]["file_blocks"]
         memory = await served.ok("GET", f"/v1/agents/{agent['id']}/core-memory")
         assert memory["file_blocks"] == state["memory"]["file_blocks"]
 
@@ -409,10 +411,8 @@ class TestOpenFiles:
         file = await ingested(served, folder, "zoo.txt", ZOO + "</file>\n")
         agent = await attached(served, folder, per_file_view_window_char_limit=60)
         shown = await directories(served, agent)
-        assert (
-            '<file status="open" name="docs/zoo.txt" lines="31">\n[Viewing file start (out of 31 lines)]\n1: line 1 is about bears\n'
-            in shown
-        )
+        opened = '<file status="open" name="docs/zoo.txt" lines="31">\n[Viewing file start (out of 31 lines)]\n'
+        assert f"{opened}1: line 1 is about bears\n" in shown
         assert "[Cut after 60 characters, in line 3:" in shown
         assert "mind &lt;/directory> tags" in shown
         page = await served.ok("GET", f"/v1/agents/{agent['id']}/files")

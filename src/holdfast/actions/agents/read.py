@@ -164,7 +164,10 @@ async def agent_states(
 async def whole_state(tx: Transaction, agent_id: str, sent: Mapping[str, str] = {}) -> AgentState:
     """With every secret masked, but for those that the caller has just `sent`."""
     agent = await agent_rows.get(tx, agent_id)
-    return (await agent_states(tx, (agent,), ALL_RELATIONS, None, sent))[0]
+    (state,) = await agent_states(tx, (agent,), ALL_RELATIONS, None, sent)
+    if state["sources"]:
+        state["memory"]["file_blocks"] = await _file_blocks(tx, agent)
+    return state
 
 
 def _shown(secret: agent_rows.SealedSecret, reveal: SecretBox | None, sent: Mapping[str, str]) -> Secret:
