@@ -35,7 +35,7 @@ SECTIONS = {
     "cancel": sections.cancelling,
     "agents": sections.agents_section,
 }
-OTHERS = ("history", "archival", "files", "ingestion", "models", "footprint")
+OTHERS = ("history", "archival", "files", "ingestion", "models", "fleet", "footprint")
 MARKS = "<!-- bench:start -->", "<!-- bench:end -->"
 
 
@@ -122,7 +122,6 @@ def main() -> None:
         "--only",
         default="",
         help=f"comma list of {', '.join([*SECTIONS, *OTHERS])}",
-        help=f"comma list of {', '.join([*SECTIONS, 'history', 'archival', 'files', 'models', 'fleet', 'footprint'])}",
     )
     parser.add_argument("--times", type=int, default=1, help="how often to measure everything; an odd number is best")
     parser.add_argument("--json", type=Path, help="write the rows to this file")

@@ -90,6 +90,12 @@ class Client:
             async for piece in answer.content.iter_any():
                 yield piece
 
+    async def begin_stream(self, path: str, body: Any) -> None:
+        """Of a run in the background, which goes on although nobody listens."""
+        async with self._http.post(f"{self._url}/v1{path}", json=body) as answer:
+            if answer.status >= 400:
+                raise RuntimeError(f"{path}: {answer.status} {await answer.text()}")
+
     async def tokens(self, agent: str, text: str) -> int:
         """How many fragments of text a token stream brings."""
         seen, tail = 0, b""

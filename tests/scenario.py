@@ -22,17 +22,20 @@ from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.tools.base_tools import find_named
 from holdfast.core.frames import Frame, StopFrame
 from holdfast.core.messages import Decision, Message, Text, ToolReturn
+from holdfast.core.rate_limits import Limit
 from holdfast.core.records import Agent, ModelChoice, Run, Thread, Tool
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import ExitLoop, RequiresApproval, Rule
+from holdfast.engine.admission import Admission
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
 from holdfast.engine.model_call import Instrumentation
+from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.run_reader import RunReader
@@ -228,6 +231,10 @@ class Node:
         instrumentation: Instrumentation | None = None,
         executor: Executor | None = None,
         signals: Signals | None = None,
+        limits: Sequence[Limit] = (),
+        longest_wait_s: float = 60.0,
+        most_foreground: int = 0,
+        most_waiting: int = 0,
     ) -> None:
         self.world = world
         self.database = FragileDatabase(world.database)
@@ -236,6 +243,7 @@ class Node:
         bus = Bus(signals)
         self.streams = Streams(self.database, bus.run_changed)
         self.ratios = TokenRatios(self.database)
+        self.rate_limits = RateLimits(self.database, clock, limits, longest_wait_s)
         runner = runner_of(
             self.database,
             self.catalog,
@@ -244,10 +252,12 @@ class Node:
             clock,
             world.retry_policy,
             instrumentation,
+            self.rate_limits,
         )
         self.worker = Worker(self.database, runner, self.streams, clock, pace, bus)
         retries = world.retry_policy.retries
-        self._send = SendMessage(self.database, self.catalog, self.worker, clock, retries)
+        self.admission = Admission(self.database, self.worker, most_foreground, most_waiting)
+        self._send = SendMessage(self.database, self.catalog, self.worker, clock, retries, self.admission)
         self.cancel = CancelRuns(self.database, self.worker, clock)
         self.reader = RunReader(self.database, self.worker, self.streams)
         self.retention = Retention(self.database, clock, RetentionPolicy())
@@ -411,10 +421,14 @@ def runner_of(
     clock: Clock,
     retry_policy: RetryPolicy,
     instrumentation: Instrumentation | None = None,
+    rate_limits: RateLimits | None = None,
 ) -> Runner:
-    compactor = Compactor(catalog, clock, ratios, retry_policy, instrumentation.spans if instrumentation else None)
+    spans = instrumentation.spans if instrumentation else None
+    compactor = Compactor(catalog, clock, ratios, retry_policy, spans, rate_limits)
     inline = InlineTools(database, clock, ArchivalMemory(database, catalog, clock))
-    return Runner(database, catalog, tools, inline, clock, compactor, retry_policy, instrumentation)
+    return Runner(
+        database, catalog, tools, inline, clock, compactor, retry_policy, instrumentation, rate_limits=rate_limits
+    )
 
 
 def sqlite_at(directory: Path) -> str:

@@ -144,11 +144,13 @@ class ServerProcess:
 
 
 class WorkerProcess(ServerProcess):
-    """`holdfast worker`: it drives runs and answers nobody."""
+    """`holdfast worker`: it drives runs and answers nobody, except monitors, if it is observed."""
+
+    observed = False
 
     @property
     def _command(self) -> list[str]:
-        return ["worker"]
+        return ["worker", "--port", str(self.port)] if self.observed else ["worker"]
 
     def _wait_until_healthy(self) -> None:
         deadline = time.monotonic() + START_S

@@ -48,6 +48,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
 
     worker = commands.add_parser("worker", help="drive background runs without serving requests, with PostgreSQL")
     worker.add_argument("--data-dir", help="where the key file lives (HOLDFAST_DATA_DIR)")
+    worker.add_argument("--port", dest="worker_port", help="where to serve /metrics and health (HOLDFAST_WORKER_PORT)")
 
     migrate = commands.add_parser("migrate", help="bring the database to the newest schema, without serving")
     reseal = commands.add_parser("reseal", help="seal stored secrets with the newest encryption key")

@@ -15,12 +15,14 @@ HoldfastError
 │  │  ├─ McpTimedOut         408
 │  │  └─ McpLoginNeeded      502
 │  ├─ McpNotRefreshed        404   what a refresh answers then
+│  ├─ TooManyRuns            503   the server has as much to do as it takes on
 │  └─ Conflict               409
 │     ├─ Busy                     another run holds the thread
 │     ├─ PendingApproval          a call waits for a decision
 │     └─ NothingToCancel
 ├─ ModelError          the vendor's: ends the run as failed
 │  ├─ RateLimited            429
+│  │  └─ LimitReached             of HOLDFAST_PROVIDER_LIMITS, for longer than a call waits
 │  ├─ Overloaded             503
 │  ├─ ModelTimedOut          504
 │  ├─ AuthRejected           401
@@ -64,6 +66,7 @@ class RequestError(HoldfastError):
     status: ClassVar[int] = 400
     # letta-client retries every 409, 429 and 5xx by itself; a retry cannot help where this is False.
     retry_helps: ClassVar[bool] = False
+    retry_after_s: int = 1  # where it helps
 
     def body(self) -> dict[str, object]:
         return {"detail": self.message}
@@ -146,6 +149,17 @@ class McpNotRefreshed(RequestError):
         return {"detail": shown}
 
 
+class TooManyRuns(RequestError):
+    """Nothing was stored."""
+
+    status = 503
+    retry_helps = True
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class Conflict(RequestError):
     status = 409
 
@@ -204,6 +218,13 @@ class RateLimited(ModelError):
     status, wire_type, http_type = 429, "llm_rate_limit", "llm_rate_limit"
     summary = "Rate limit exceeded for LLM model provider. Please wait before making another request."
     retryable = True
+
+
+class LimitReached(RateLimited):
+    """Ours: the call was not made."""
+
+    summary = "The limit that this server has for the LLM model provider is used up. Please try again later."
+    retryable = False  # it has been waited for as long as calls may wait
 
 
 class Overloaded(ModelError):

@@ -15,12 +15,13 @@ import msgspec
 import platformdirs
 
 from holdfast.core import egress_policy
+from holdfast.core.rate_limits import Limit
 from holdfast.core.usage import Price
 from holdfast.errors import ConfigError
 from holdfast.mcp_variables import MCP_VARIABLES
 from holdfast.private_files import DATABASE_FILE, make_private
+from holdfast.setting_values import DeclaredModel
 from holdfast.variables import VARIABLES as SERVER_VARIABLES
-from holdfast.variables import DeclaredModel
 
 VARIABLES: Final = (*SERVER_VARIABLES, *MCP_VARIABLES)
 OFFLINE_MODEL: Final = "holdfast/offline"
@@ -118,13 +119,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     embedding_timeout_s: float = 10.0
     model_retries: int = 3
     model_retry_s: float = 0.5
+    provider_limits: tuple[Limit, ...] = ()
+    provider_wait_s: float = 300.0
     keepalive_s: float = 20.0
     queue_wait_s: float = 20.0
     lease_ttl_s: float = 10.0
     unready_s: float = 0.0
     drain_s: float = 10.0
     max_runs: int = 1_000
+    max_runs_per_agent: int = 0
+    max_foreground_runs: int = 1_000
+    max_waiting_runs: int = 10_000
     worker: bool = True
+    worker_port: int | None = None
     processes: int = 1
     database_timeout_s: float = 10.0
     frame_retention_s: float = 3 * 3600.0

@@ -1,31 +1,31 @@
-"""The environment variables of the server: which there are, what they mean and how each is read."""
+"""The environment variables of the server: which there are, and what they mean. `setting_values.py` reads them."""
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from holdfast.core import egress_policy
-from holdfast.core.usage import Price
+from holdfast.core import egress_policy, rate_limits
 from holdfast.errors import ConfigError
-
-_DATABASE_SCHEMES: Final = frozenset({"postgresql", "postgres", "sqlite"})
-
-
-class DeclaredModel(msgspec.Struct, frozen=True):
-    """A model that the operator says is there. With a dimension it is one for embeddings."""
-
-    handle: str
-    context_window: int | None = None
-    embedding_dim: int | None = None
-
-    @property
-    def name(self) -> str:
-        return self.handle.partition("/")[2]
+from holdfast.setting_values import (
+    allowed_hosts,
+    comma_list,
+    database_url,
+    declared_models,
+    directory,
+    egress_mode,
+    handle,
+    http_url,
+    log_level,
+    model_prices,
+    one_of,
+    openai_responses,
+    seconds,
+    truth,
+    whole,
+)
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -44,161 +44,19 @@ class Variable(msgspec.Struct, frozen=True):
         return {}
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.isdecimal() or not low <= int(text) <= high:
-            raise ValueError(f"must be a whole number from {low} to {high}, not {text!r}")
-        return int(text)
-
-    return parse
-
-
-def _seconds(low: float, high: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not low <= value <= high:
-            raise ValueError(f"must be a number of seconds from {low:g} to {high:g}, not {text!r}")
-        return value
-
-    return parse
-
-
-def _truth(text: str) -> bool:
-    match text.lower():
-        case "true" | "1" | "yes" | "on":
-            return True
-        case "false" | "0" | "no" | "off":
-            return False
-        case _:
-            raise ValueError(f"must be true or false, not {text!r}")
-
-
-def _comma_list(text: str) -> tuple[str, ...]:
-    return tuple(entry.strip() for entry in text.split(",") if entry.strip())
-
-
-def _allowed_hosts(text: str) -> tuple[str, ...]:
-    entries = _comma_list(text.lower())
-    for entry in entries:
-        if "://" in entry:
-            raise ValueError(f"must list hosts or networks such as 10.0.0.0/8, not URLs; found {entry!r}")
-        if "/" in entry:
-            try:
-                ipaddress.ip_network(entry, strict=False)
-            except ValueError:
-                raise ValueError(f"holds {entry!r}, which is not a network such as 10.0.0.0/8") from None
-    return entries
-
-
-def _handle(text: str) -> str:
-    provider, slash, model = text.partition("/")
-    if not (provider and slash and model):
-        raise ValueError(f"must be a handle such as openai/gpt-4o, not {text!r}")
-    return text
-
-
-def _declared_models(text: str) -> tuple[DeclaredModel, ...]:
-    return tuple(_declared_model(entry) for entry in _comma_list(text))
-
-
-def _declared_model(entry: str) -> DeclaredModel:
-    handle, _, size = (part.strip() for part in entry.partition("="))
-    provider, slash, name = handle.partition("/")
-    dimension = size.removeprefix("embedding:")
-    number = int(dimension) if dimension.isdecimal() else 0
-    if not (provider and slash and name) or (size and not 0 < number <= 100_000_000):
-        raise ValueError(
-            f"must list handles such as vllm/my-model=32768 or ollama/vectors=embedding:768, and not {entry!r}"
-        )
-    if dimension != size:
-        return DeclaredModel(handle, embedding_dim=number)
-    return DeclaredModel(handle, number or None)
-
-
-def _model_prices(text: str) -> dict[str, Price]:
-    return dict(_model_price(entry) for entry in _comma_list(text))
-
-
-def _model_price(entry: str) -> tuple[str, Price]:
-    handle, _, amounts = (part.strip() for part in entry.partition("="))
-    provider, slash, name = handle.partition("/")
-    try:
-        prices = [float(amount) for amount in amounts.split("/")]
-    except ValueError:
-        prices = []
-    if not (provider and slash and name) or not 2 <= len(prices) <= 4 or not all(0 <= one < 1e6 for one in prices):
-        raise ValueError(
-            "must list handles with US dollars per million tokens for input, output and, if they differ, cached input "
-            f"and cache writes, such as openai/gpt-4o=2.5/10/1.25, and not {entry!r}"
-        )
-    input, output, cached, written = (*prices, None, None)[:4]
-    assert input is not None
-    assert output is not None
-    return handle, Price(input, output, cached, written)
-
-
-def _openai_responses(text: str) -> str:
-    if text.lower() not in ("auto", "always", "never"):
-        raise ValueError(f"must be auto, always or never, not {text!r}")
-    return text.lower()
-
-
-def _database_url(text: str) -> str:
-    # The value may hold a password, so it is not repeated.
-    scheme, found, _ = text.partition("://")
-    if not found or scheme.partition("+")[0] not in _DATABASE_SCHEMES:
-        raise ValueError("must start with postgresql:// or sqlite:///")
-    return text
-
-
-def _http_url(text: str) -> str:
-    if not text.startswith(("http://", "https://")):
-        raise ValueError(f"must be a URL such as http://localhost:4318, not {text!r}")
-    return text
-
-
-def _egress_mode(text: str) -> str:
-    if text.lower() not in egress_policy.MODES:
-        raise ValueError(f"must be one of {', '.join(egress_policy.MODES)}, not {text!r}")
-    return text.lower()
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text.lower() not in words:
-            raise ValueError(f"must be one of {', '.join(words)}, not {text!r}")
-        return text.lower()
-
-    return parse
-
-
-def _log_level(text: str) -> str:
-    level = text.upper()
-    if level not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
-        raise ValueError(f"must be DEBUG, INFO, WARNING, ERROR or CRITICAL, not {text!r}")
-    return level
-
-
-def _directory(text: str) -> Path:
-    return Path(text).expanduser()
-
-
 _DAY: Final = 86_400.0
 
 VARIABLES: Final[tuple[Variable, ...]] = (
-    Variable("data_dir", ("HOLDFAST_DATA_DIR", "LETTA_DIR"), _directory, "Where the database and the key file live."),
+    Variable("data_dir", ("HOLDFAST_DATA_DIR", "LETTA_DIR"), directory, "Where the database and the key file live."),
     Variable("host", ("HOLDFAST_HOST",), str, "The address to listen on."),
-    Variable("port", ("HOLDFAST_PORT",), _whole(0, 65_535), "The port to listen on; 0 takes any free one."),
+    Variable("port", ("HOLDFAST_PORT",), whole(0, 65_535), "The port to listen on; 0 takes any free one."),
     Variable(
-        "database_url", ("HOLDFAST_DATABASE_URL", "LETTA_PG_URI"), _database_url, "PostgreSQL; unset means SQLite."
+        "database_url", ("HOLDFAST_DATABASE_URL", "LETTA_PG_URI"), database_url, "PostgreSQL; unset means SQLite."
     ),
     Variable(
         "database_direct_url",
         ("HOLDFAST_DATABASE_DIRECT_URL",),
-        _database_url,
+        database_url,
         "PostgreSQL itself, for signals between servers, where the other address is a proxy that pools transactions.",
     ),
     Variable("api_key", ("HOLDFAST_API_KEY", "LETTA_SERVER_PASSWORD"), str, "Required of every request when set."),
@@ -220,258 +78,295 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         str,
         "The encryption key before this one: opens what it sealed, until `holdfast reseal` was run.",
     ),
-    Variable("max_body_bytes", ("HOLDFAST_MAX_BODY_BYTES",), _whole(1024, 2**32), "The largest request accepted."),
-    Variable("max_file_bytes", ("HOLDFAST_MAX_FILE_BYTES",), _whole(1024, 2**30), "The largest file accepted."),
-    Variable("file_memory_bytes", ("HOLDFAST_FILE_MEMORY_BYTES",), _whole(2**27, 2**40), "Memory to read a file in."),
-    Variable("file_timeout_s", ("HOLDFAST_FILE_TIMEOUT_S",), _seconds(1, 3600), "How long reading a file may take."),
+    Variable("max_body_bytes", ("HOLDFAST_MAX_BODY_BYTES",), whole(1024, 2**32), "The largest request accepted."),
+    Variable("max_file_bytes", ("HOLDFAST_MAX_FILE_BYTES",), whole(1024, 2**30), "The largest file accepted."),
+    Variable("file_memory_bytes", ("HOLDFAST_FILE_MEMORY_BYTES",), whole(2**27, 2**40), "Memory to read a file in."),
+    Variable("file_timeout_s", ("HOLDFAST_FILE_TIMEOUT_S",), seconds(1, 3600), "How long reading a file may take."),
     Variable(
         "header_timeout_s",
         ("HOLDFAST_HEADER_TIMEOUT_S",),
-        _seconds(0.1, 600),
+        seconds(0.1, 600),
         "How long a connection may take to send a whole request header.",
     ),
     Variable(
         "body_timeout_s",
         ("HOLDFAST_BODY_TIMEOUT_S",),
-        _seconds(0.1, 3600),
+        seconds(0.1, 3600),
         "The longest silence in the middle of a request's body.",
     ),
     Variable(
         "max_connections_per_peer",
         ("HOLDFAST_MAX_CONNECTIONS_PER_PEER",),
-        _whole(0, 1_000_000),
+        whole(0, 1_000_000),
         "How many connections one address may have open; 0: as many as the server has, which suits a proxy.",
     ),
     Variable(
         "acceptable_origins",
         ("HOLDFAST_ACCEPTABLE_ORIGINS", "ACCEPTABLE_ORIGINS"),
-        _comma_list,
+        comma_list,
         "Web origins, besides this machine, whose pages may call the API.",
     ),
     Variable(
         "allowed_hosts",
         ("HOLDFAST_ALLOWED_HOSTS",),
-        _allowed_hosts,
+        allowed_hosts,
         "Private hosts or networks that webhooks, image URLs, MCP servers and providers that users bring may reach.",
     ),
     Variable(
         "allow_private_addresses",
         ("HOLDFAST_ALLOW_PRIVATE_ADDRESSES",),
-        _truth,
+        truth,
         "`true` lets webhooks, image URLs, MCP servers and providers that users bring reach every private address, "
         "`false` none but the allowed hosts; unset, only these providers may, and only without a key on loopback.",
     ),
     Variable(
         "default_model",
         ("HOLDFAST_DEFAULT_MODEL", "LETTA_DEFAULT_LLM_HANDLE"),
-        _handle,
+        handle,
         "The model of an agent that names none; the offline model when no provider is configured.",
     ),
     Variable(
         "default_embedding",
         ("HOLDFAST_DEFAULT_EMBEDDING", "LETTA_DEFAULT_EMBEDDING_HANDLE"),
-        _handle,
+        handle,
         "The embedding model of an agent that names none.",
     ),
     Variable(
         "archival_token_limit",
         ("HOLDFAST_ARCHIVAL_TOKEN_LIMIT", "LETTA_ARCHIVAL_MEMORY_TOKEN_LIMIT"),
-        _whole(1, 1_000_000),
+        whole(1, 1_000_000),
         "How long a passage of archival memory may be, in tokens of four bytes.",
     ),
     Variable(
         "max_context_window",
         ("HOLDFAST_MAX_CONTEXT_WINDOW", "GLOBAL_MAX_CONTEXT_WINDOW_LIMIT"),
-        _whole(1_000, 100_000_000),
+        whole(1_000, 100_000_000),
         "How much of a larger context window an agent gets unless it asks for more, in tokens.",
     ),
     Variable(
         "models",
         ("HOLDFAST_MODELS",),
-        _declared_models,
+        declared_models,
         "Models of servers that cannot list them, such as `vllm/my-model=32768`; the number is the context window.",
     ),
     Variable(
         "model_prices",
         ("HOLDFAST_MODEL_PRICES",),
-        _model_prices,
+        model_prices,
         "Prices instead of the known ones, in US dollars per million tokens of input, output, cached input and cache "
         "writes; the last two may be left out: `openai/gpt-4o=2.5/10/1.25`.",
     ),
     Variable(
         "openai_responses",
         ("HOLDFAST_OPENAI_RESPONSES",),
-        _openai_responses,
+        openai_responses,
         "Whether OpenAI is called through its Responses API; `auto`: for its reasoning models, if the extra is there.",
     ),
     Variable(
         "model_timeout_s",
         ("HOLDFAST_MODEL_TIMEOUT_S", "LETTA_LLM_REQUEST_TIMEOUT_SECONDS"),
-        _seconds(1, 1800),
+        seconds(1, 1800),
         "How long a model may stay silent before its first byte.",
     ),
     Variable(
         "model_stream_timeout_s",
         ("HOLDFAST_MODEL_STREAM_TIMEOUT_S", "LETTA_LLM_STREAM_TIMEOUT_SECONDS"),
-        _seconds(1, 1800),
+        seconds(1, 1800),
         "How long a whole reply may take.",
     ),
     Variable(
         "embedding_timeout_s",
         ("HOLDFAST_EMBEDDING_TIMEOUT_S",),
-        _seconds(0.1, 1800),
+        seconds(0.1, 1800),
         "How long a search waits for embedding models, and an insert for each batch; then words must do.",
     ),
     Variable(
         "model_retries",
         ("HOLDFAST_MODEL_RETRIES", "ANTHROPIC_MAX_RETRIES"),
-        _whole(0, 20),
+        whole(0, 20),
         "How often a model call is tried again after a rate limit, an overload or a lost connection.",
     ),
     Variable(
         "model_retry_s",
         ("HOLDFAST_MODEL_RETRY_S",),
-        _seconds(0, 60),
+        seconds(0, 60),
         "The pause before the first of these tries; each later one is twice as long.",
+    ),
+    Variable(
+        "provider_limits",
+        ("HOLDFAST_PROVIDER_LIMITS",),
+        rate_limits.parse_limits,
+        "What all servers together may ask of a provider, in requests or tokens per `s`, `min`, `hour` or `day`: "
+        "`openai=500/min,openai=200000 tokens/min,anthropic=50/s`. A call beyond it waits.",
+    ),
+    Variable(
+        "provider_wait_s",
+        ("HOLDFAST_PROVIDER_WAIT_S",),
+        seconds(0, rate_limits.LONGEST_WAIT_S),
+        "How long a call waits for such a limit before it fails.",
     ),
     Variable(
         "keepalive_s",
         ("HOLDFAST_KEEPALIVE_S", "LETTA_KEEPALIVE_INTERVAL"),
-        _seconds(0.05, 3600),
+        seconds(0.05, 3600),
         "The longest silence on an event stream.",
     ),
     Variable(
         "queue_wait_s",
         ("HOLDFAST_QUEUE_WAIT_S",),
-        _seconds(0, 600),
+        seconds(0, 600),
         "How long a blocking message waits for a busy conversation before it is answered 409.",
     ),
-    Variable("lease_ttl_s", ("HOLDFAST_LEASE_TTL_S",), _seconds(0.1, 600), "After this a dead worker's runs move on."),
+    Variable("lease_ttl_s", ("HOLDFAST_LEASE_TTL_S",), seconds(0.1, 600), "After this a dead worker's runs move on."),
     Variable(
         "database_timeout_s",
         ("HOLDFAST_DATABASE_TIMEOUT_S",),
-        _seconds(0.5, 600),
+        seconds(0.5, 600),
         "How long PostgreSQL may take for a connection, and for a transaction, before it is given up.",
     ),
     Variable(
         "unready_s",
         ("HOLDFAST_UNREADY_S",),
-        _seconds(0, 600),
+        seconds(0, 600),
         "How long a server that is told to stop still serves as before, but for `/v1/ready`, which is 503.",
     ),
-    Variable("drain_s", ("HOLDFAST_DRAIN_S",), _seconds(0, 600), "How long a stopping server lets requests finish."),
+    Variable("drain_s", ("HOLDFAST_DRAIN_S",), seconds(0, 600), "How long a stopping server lets requests finish."),
     Variable(
         "max_runs",
         ("HOLDFAST_MAX_RUNS",),
-        _whole(1, 1_000_000),
+        whole(1, 1_000_000),
         "How many runs a server drives at once. More of them wait, unless somebody waits for their answer.",
+    ),
+    Variable(
+        "max_runs_per_agent",
+        ("HOLDFAST_MAX_RUNS_PER_AGENT",),
+        whole(0, 1_000_000),
+        "How many runs of one agent all servers together drive before its further background runs wait; 0: any number.",
+    ),
+    Variable(
+        "max_foreground_runs",
+        ("HOLDFAST_MAX_FOREGROUND_RUNS",),
+        whole(0, 1_000_000),
+        "How many runs a server drives while somebody waits for them; more are answered 503. 0: any number.",
+    ),
+    Variable(
+        "max_waiting_runs",
+        ("HOLDFAST_MAX_WAITING_RUNS",),
+        whole(0, 100_000_000),
+        "How many runs may wait for a worker, in all; further background runs are answered 503. 0: any number.",
     ),
     Variable(
         "worker",
         ("HOLDFAST_WORKER",),
-        _truth,
+        truth,
         "Whether a server drives background runs. Without, it leaves them to `holdfast worker`.",
+    ),
+    Variable(
+        "worker_port",
+        ("HOLDFAST_WORKER_PORT",),
+        whole(0, 65_535),
+        "Where `holdfast worker` serves `/metrics`, `/v1/health/` and `/v1/ready/`; unset: nowhere.",
     ),
     Variable(
         "processes",
         ("HOLDFAST_PROCESSES",),
-        _whole(1, 256),
+        whole(1, 256),
         "How many processes `holdfast serve` starts on one port; more than one needs PostgreSQL.",
     ),
     Variable(
         "frame_retention_s",
         ("HOLDFAST_FRAME_RETENTION_S",),
-        _seconds(60, 365 * _DAY),
+        seconds(60, 365 * _DAY),
         "How long a finished stream can be replayed.",
     ),
     Variable(
         "frame_retention_bytes",
         ("HOLDFAST_FRAME_RETENTION_BYTES",),
-        _whole(0, 2**50),
+        whole(0, 2**50),
         "How much of finished streams is kept in all; beyond it, those of the runs that ended first go. 0: any amount.",
     ),
     Variable(
         "run_retention_s",
         ("HOLDFAST_RUN_RETENTION_S",),
-        _seconds(0, 3650 * _DAY),
+        seconds(0, 3650 * _DAY),
         "How long the journal of an ended run is kept; 0 keeps it for ever. The run, its messages and steps stay.",
     ),
     Variable(
         "run_retention_bytes",
         ("HOLDFAST_RUN_RETENTION_BYTES",),
-        _whole(0, 2**50),
+        whole(0, 2**50),
         "How much of the journals of ended runs is kept in all, in the same way. 0: any amount.",
     ),
     Variable(
         "trace_provider",
         ("HOLDFAST_TRACE_PROVIDER", "LETTA_TRACK_PROVIDER_TRACE"),
-        _truth,
+        truth,
         "Keeps what vendors were sent and what they said, prompts included; keys and secrets are hidden.",
     ),
     Variable(
         "trace_max_bytes",
         ("HOLDFAST_TRACE_MAX_BYTES",),
-        _whole(1024, 2**30),
+        whole(1024, 2**30),
         "How much is kept of a request, and how much of its reply.",
     ),
     Variable(
         "trace_retention_s",
         ("HOLDFAST_TRACE_RETENTION_S",),
-        _seconds(60, 365 * _DAY),
+        seconds(60, 365 * _DAY),
         "How long it is kept.",
     ),
     Variable(
         "trace_retention_bytes",
         ("HOLDFAST_TRACE_RETENTION_BYTES",),
-        _whole(0, 2**50),
+        whole(0, 2**50),
         "How much of it is kept in all of ended runs, in the same way. 0: any amount.",
     ),
     Variable(
         "otlp_endpoint",
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "LETTA_OTEL_EXPORTER_OTLP_ENDPOINT"),
-        _http_url,
+        http_url,
         "Where OpenTelemetry spans are sent (OTLP over HTTP); needs `holdfast[telemetry]`.",
     ),
     Variable(
         "tool_timeout_s",
         ("HOLDFAST_TOOL_TIMEOUT_S", "TOOL_SANDBOX_TIMEOUT"),
-        _seconds(0.1, _DAY),
+        seconds(0.1, _DAY),
         "How long a custom tool may run.",
     ),
     Variable(
         "tool_memory_bytes",
         ("HOLDFAST_TOOL_MEMORY_BYTES",),
-        _whole(64 << 20, 2**40),
+        whole(64 << 20, 2**40),
         "The memory that all processes of one call of a custom tool may use together.",
     ),
     Variable(
         "tool_disk_bytes",
         ("HOLDFAST_TOOL_DISK_BYTES",),
-        _whole(1 << 20, 2**40),
+        whole(1 << 20, 2**40),
         "How much one call of a custom tool may keep in files.",
     ),
     Variable(
         "tool_processes",
         ("HOLDFAST_TOOL_PROCESSES",),
-        _whole(16, 30_000),
+        whole(16, 30_000),
         "How many processes and threads one call of a custom tool may have at once.",
     ),
     Variable(
         "tools_memory_bytes",
         ("HOLDFAST_TOOLS_MEMORY_BYTES",),
-        _whole(64 << 20, 2**44),
+        whole(64 << 20, 2**44),
         "The memory of all running calls of custom tools together; unset means half of the machine's.",
     ),
     Variable(
         "unsafe_tools",
         ("HOLDFAST_UNSAFE_TOOLS",),
-        _truth,
+        truth,
         "Runs custom tools also where nothing keeps them away from the data directory and the server; for tests only.",
     ),
     Variable(
         "tool_egress",
         ("HOLDFAST_TOOL_EGRESS",),
-        _egress_mode,
+        egress_mode,
         "What custom tools may connect to: `none`, `public` (the internet only), `allow-list` or `all`.",
     ),
     Variable(
@@ -483,20 +378,20 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable(
         "metrics",
         ("HOLDFAST_METRICS",),
-        _one_of("key", "open", "off"),
+        one_of("key", "open", "off"),
         "Who may read `/metrics`: `key`, who has the API key, or everybody if there is none; `open`, everybody; `off`.",
     ),
     Variable(
         "process",
         ("HOLDFAST_PROCESS",),
-        _whole(0, 255),
+        whole(0, 255),
         "The number of this process among those on one port, a label of its metrics; `serve --processes` sets it.",
     ),
-    Variable("log_level", ("HOLDFAST_LOG_LEVEL", "LETTA_LOGGING_LOG_LEVEL"), _log_level, "How much is logged."),
+    Variable("log_level", ("HOLDFAST_LOG_LEVEL", "LETTA_LOGGING_LOG_LEVEL"), log_level, "How much is logged."),
     Variable(
         "log_format",
         ("HOLDFAST_LOG_FORMAT",),
-        _one_of("text", "json"),
+        one_of("text", "json"),
         "`text` for people, or `json`: one object per line, with the ids of requests and runs.",
     ),
 )

@@ -25,6 +25,7 @@ from holdfast.core.discussions import TASK as DISCUSSION_TASK
 from holdfast.core.redaction import is_secret_name
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.sleeptime import TASK as SLEEPTIME_TASK
+from holdfast.engine.admission import Admission
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
@@ -35,6 +36,7 @@ from holdfast.engine.inline import InlineTools
 from holdfast.engine.mcp_calls import McpExecutor
 from holdfast.engine.mcp_servers import OAUTH_CALLBACK, McpServers
 from holdfast.engine.model_call import Instrumentation
+from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.run_reader import RunReader
@@ -140,7 +142,8 @@ def assemble(
     archival = ArchivalMemory(
         database, catalog, clock, settings.archival_token_limit, embedding_timeout_s=settings.embedding_timeout_s
     )
-    compactor = Compactor(catalog, clock, TokenRatios(database), retry_policy, instrumentation.spans)
+    limits = RateLimits(database, clock, settings.provider_limits, settings.provider_wait_s)
+    compactor = Compactor(catalog, clock, TokenRatios(database), retry_policy, instrumentation.spans, limits)
     runner = Runner(
         database,
         catalog,
@@ -151,11 +154,13 @@ def assemble(
         retry_policy,
         instrumentation,
         listeners_wait_s=settings.lease_ttl_s,
+        rate_limits=limits,
     )
     worker = Worker(database, runner, streams, clock, _worker_settings(settings), bus)
     tasks = TaskWorker(database, bus, TaskSettings(lease_ttl_s=settings.lease_ttl_s, takes=settings.worker))
     tasks.kinds[INGESTION] = Ingestion(database, archival, clock, _ingestion_limits(settings))
-    send = SendMessage(database, catalog, worker, clock, retry_policy.retries)
+    admission = Admission(database, worker, settings.max_foreground_runs, settings.max_waiting_runs)
+    send = SendMessage(database, catalog, worker, clock, retry_policy.retries, admission)
     reader = RunReader(database, worker, streams)
     others = AskAgents(database, send, worker, reader, settings.queue_wait_s)
     executors.own.update((shipped_id(name), others) for name in talk.NAMES)
@@ -181,7 +186,7 @@ def assemble(
         send=send,
         discuss=discuss,
         cancel=cancel,
-        metrics=Metrics(database, worker, streams, cancel, settings.process),
+        metrics=Metrics(database, worker, streams, cancel, admission, limits, settings.process),
     )
 
 
@@ -190,6 +195,7 @@ def _worker_settings(settings: Settings) -> WorkerSettings:
         lease_ttl_s=settings.lease_ttl_s,
         drain_s=settings.drain_s,
         most_runs=settings.max_runs,
+        most_runs_per_agent=settings.max_runs_per_agent,
         takes_waiting=settings.worker,
     )
 

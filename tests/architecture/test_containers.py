@@ -140,8 +140,8 @@ def test_by_default_there_is_one_server_with_sqlite_and_by_profile_two_with_a_wo
     for name in profiled - {"database"}:
         assert services()[name]["environment"]["HOLDFAST_DATABASE_URL"].startswith("postgresql://")
         assert services()[name]["volumes"] == ["shared:/data"], "they open each other's secrets"
-    assert services()["worker"]["command"] == ["worker"]
-    assert services()["worker"]["healthcheck"] == {"disable": True}, "it listens nowhere"
+    assert services()["worker"]["command"] == ["worker", "--port", "8283"], "where the image looks whether it is alive"
+    assert services()["worker"]["ports"] == []
 
 
 def test_ports_are_open_to_this_machine_only_and_none_twice() -> None:

@@ -16,13 +16,15 @@ from holdfast.core.deltas import Delta
 from holdfast.core.events import Compacted
 from holdfast.core.frames import UsageFrame
 from holdfast.core.messages import Message, Summary, Text, ToolCall, ToolReturn, text_of
+from holdfast.core.rate_limits import parse_limits
 from holdfast.core.records import CompactionSettings, ModelChoice
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.usage import Usage
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.compacting import CompactionJob, Compactor
+from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.ratios import TokenRatios
-from holdfast.errors import ContextTooLong, ModelUnavailable, RateLimited, SystemPromptTooLong
+from holdfast.errors import ContextTooLong, LimitReached, ModelUnavailable, RateLimited, SystemPromptTooLong
 from holdfast.llm.base import Model, ModelInfo, ModelRequest, ToolSchema
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents
@@ -70,10 +72,11 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 class Kit:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, limits: str = "") -> None:
         self.catalog = RecordingCatalog()
         self.ratios = TokenRatios(world.database)
-        self.compactor = Compactor(self.catalog, SystemClock(), self.ratios, HASTY)
+        rate_limits = RateLimits(world.database, world.clock, parse_limits(limits), longest_wait_s=0.0)
+        self.compactor = Compactor(self.catalog, SystemClock(), self.ratios, HASTY, rate_limits=rate_limits)
 
     @property
     def asked(self) -> list[Any]:
@@ -322,3 +325,12 @@ async def test_where_nothing_is_left_to_summarise_the_vendors_own_words_are_told
     detail = run.metadata["error"]["detail"]
     assert detail.startswith("CONTEXT_WINDOW_EXCEEDED: Context too long for somebody: 512 tokens at most. ")
     assert "nothing in it can be summarised" in detail
+
+
+@pytest.mark.parametrize("limits", ["holdfast=1/hour", "holdfast=1 tokens/hour"])
+async def test_a_summary_counts_for_the_limits_of_its_provider(world: World, limits: str) -> None:
+    kit = Kit(world, limits)
+    await kit.compactor.compact(wanted(talk(6)))
+    with pytest.raises(LimitReached):
+        await kit.compactor.compact(wanted(talk(6)))
+    assert len(kit.asked) == 1

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def metrics_of(node: Node, database: Database | None = None) -> Metrics:
-    return Metrics(database or node.database, node.worker, node.streams, node.cancel)
+    return Metrics(database or node.database, node.worker, node.streams, node.cancel, node.admission, node.rate_limits)
 
 
 async def shown(node: Node) -> dict[str, float]:

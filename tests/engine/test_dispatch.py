@@ -17,6 +17,10 @@ NARROW = WorkerSettings(lease_ttl_s=600, drain_s=0.0, most_runs=1)
 HELLO = "Hello [[say:Good day.]] [[no_reasoning]]"
 
 
+def claims_nothing(*, background: bool) -> bool:
+    return False
+
+
 @pytest.fixture
 async def full(world: World) -> Node:
     """A server whose only place is taken by a slow tool."""
@@ -66,6 +70,22 @@ async def test_runs_that_wait_are_taken_in_the_order_in_which_they_came(world: W
     assert taken == waiting
 
 
+async def test_a_new_run_does_not_overtake_one_that_waits(world: World, full: Node) -> None:
+    waiting = (await full.send(HELLO, thread=await world.add_thread(), background=True)).run.id
+    world.tools.let_go.set()
+    await full.settled()  # now there is room, and nobody has looked for what waits
+    late = await full.send(HELLO, thread=await world.add_thread(), background=True)
+    assert late.stream is None
+    assert await full.worker.recover() == 1
+    assert full.worker.owns(waiting)
+    await full.settled()
+    assert await full.worker.recover() == 1
+    await full.settled()
+    assert await full.worker.recover() == 0
+    assert (await full.send(HELLO, thread=await world.add_thread(), background=True)).stream is not None
+    await full.settled()
+
+
 async def test_another_server_with_room_takes_a_run_that_waits(world: World, full: Node) -> None:
     run_id = (await full.send(HELLO, thread=await world.add_thread(), background=True)).run.id
     other = world.node()
@@ -101,15 +121,75 @@ async def test_many_interrupted_runs_are_carried_on_as_there_is_room(world: Worl
     await heir.die()
 
 
+@pytest.mark.parametrize("stored_for_nobody", [False, True])
+async def test_runs_that_come_at_once_are_not_more_than_there_is_room_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, stored_for_nobody: bool
+) -> None:
+    node = world.node(WorkerSettings(lease_ttl_s=600, drain_s=0.0, most_runs=3))
+    if stored_for_nobody:
+        monkeypatch.setattr(node.worker, "claims", claims_nothing)  # each is taken by a hint
+    threads = [await world.add_thread() for _ in range(12)]
+    await asyncio.gather(*(node.send("[[call:slow {}]]", thread=thread, background=True) for thread in threads))
+    await eventually(lambda: len(world.tools.in_flight) == 3)
+    hints = [task for task in node.worker._tasks if node.worker._owned.keys().isdisjoint({task.get_name()})]
+    await asyncio.gather(*hints)
+    assert node.worker.slots == (3, 3)
+    await node.die()
+
+
+class TestLimitOfAnAgent:
+    """How many of its runs are driven at once, by all servers together."""
+
+    TWO = WorkerSettings(lease_ttl_s=600, drain_s=0.0, sweep_s=3_600, most_runs_per_agent=2)
+
+    @staticmethod
+    async def begin(world: World, node: Node, count: int) -> list[str]:
+        text = "[[call:slow {}]] [[say:Done.]]"
+        return [(await node.send(text, thread=await world.add_thread(), background=True)).run.id for _ in range(count)]
+
+    async def test_further_background_runs_wait_until_one_of_them_has_ended(self, world: World) -> None:
+        node = world.node(self.TWO)
+        forever = asyncio.create_task(node.worker.run_forever())
+        begun = await self.begin(world, node, 5)
+        await eventually(lambda: len(world.tools.in_flight) == 2)
+        assert [run_id for run_id in begun if node.worker.owns(run_id)] == begun[:2]
+        world.tools.let_go.set()
+        for run_id in begun:
+            assert (await node.reader.until_stopped(run_id)).stop_reason == "end_turn"
+        forever.cancel()
+        await node.settled()
+        await assert_invariants(world.database, idle=True)
+
+    async def test_it_holds_for_all_servers_together(self, world: World) -> None:
+        nodes = [world.node(self.TWO), world.node(self.TWO)]
+        begun = await self.begin(world, nodes[0], 5)
+        await asyncio.gather(*(node.worker.recover() for node in nodes for _ in range(2)))
+        driven = [run_id for run_id in begun if any(node.worker.owns(run_id) for node in nodes)]
+        assert driven == begun[:2]
+        for node in nodes:
+            await node.die()
+
+    async def test_somebody_who_waits_for_the_answer_is_served_all_the_same(self, world: World) -> None:
+        node = world.node(self.TWO)
+        await self.begin(world, node, 2)
+        assert await node.worker.recover() == 2
+        assert (await node.ask(HELLO)).stop_reason == "end_turn"
+        await node.die()
+
+    async def test_a_run_that_waits_because_of_it_is_cancelled_at_once(self, world: World) -> None:
+        node = world.node(self.TWO)
+        *_, last = await self.begin(world, node, 3)
+        assert await node.worker.recover() == 2
+        assert await node.cancel.one(last) == "cancelled"
+        await node.die()
+
+
 class TestDispatch:
     """By the id alone, without anything that the accepting process has in memory."""
 
     @pytest.fixture(autouse=True)
-    def claims_nothing(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-        def claims(*, background: bool) -> bool:
-            return False
-
-        monkeypatch.setattr(node.worker, "claims", claims)
+    def without_claims(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(node.worker, "claims", claims_nothing)
 
     @pytest.mark.parametrize("background", [False, True], ids=["foreground", "background"])
     async def test_drives_a_run_that_nobody_has_claimed(self, world: World, node: Node, background: bool) -> None:

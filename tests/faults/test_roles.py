@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
+from tests.exposition import parsed
 from tests.serving import ServerProcess, WorkerProcess
 from tests.surroundings import calm
 
@@ -63,6 +65,42 @@ async def test_runs_of_a_killed_worker_are_finished_by_another(
         await asyncio.to_thread(first.kill)
         with WorkerProcess(tmp_path / "second", **short):
             assert (await fleet.wait_for_end(server.url, run_id))["stop_reason"] == "end_turn"
+
+
+async def test_a_worker_with_a_port_serves_its_metrics_and_its_health_and_nothing_else(
+    tmp_path: Path, environment: dict[str, str], server: ServerProcess
+) -> None:
+    worker = WorkerProcess(tmp_path / "worker", **environment, HOLDFAST_API_KEY="s3cret-key")
+    worker.observed = True
+    with worker:
+        run_id = await fleet.begin(server.url, await fleet.make_agent(server.url), HELLO)
+        await fleet.wait_for_end(server.url, run_id)
+        async with httpx.AsyncClient(base_url=worker.url, timeout=60) as http:
+            assert (await http.get("/v1/health/")).json()["status"] == "ok"
+            assert (await http.get("/v1/ready")).status_code == 200
+            assert (await http.get("/metrics")).status_code == 401
+            http.headers["authorization"] = "Bearer s3cret-key"
+            found = parsed((await http.get("/metrics")).text)
+            assert found['holdfast_runs_started_total{process="0"}'] == 1
+            for path in ("/v1/agents/", "/v1/runs/", "/", "/v1/folders/"):
+                assert (await http.get(path)).status_code == 404, path
+        worker.stop()
+        assert worker.exit_code == 0
+
+
+async def test_a_worker_whose_port_is_taken_says_so_and_does_not_start(
+    tmp_path: Path, environment: dict[str, str], server: ServerProcess
+) -> None:
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "holdfast", "worker", "--port", str(server.port)],
+        env=calm(os.environ) | environment | {"HOLDFAST_DATA_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert "HOLDFAST_WORKER_PORT" in ended.stderr
 
 
 def children_of(server: ServerProcess) -> list[psutil.Process]:

@@ -6,11 +6,12 @@ import asyncio
 
 import msgspec
 
-from holdfast.core.records import Run
-from holdfast.store import leases, runs
-from holdfast.store.database import Database
+from holdfast import ids
+from holdfast.core.records import Run, Thread
+from holdfast.store import leases, runs, threads
+from holdfast.store.database import Database, Transaction
 
-from .world import NOW, add_agent, add_conversation, add_run, call, end_run, look
+from .world import NOW, a_run, add_agent, add_conversation, add_run, call, end_run, look
 
 SECOND = 1_000_000
 
@@ -81,6 +82,57 @@ async def test_an_agent_of_which_many_runs_are_driven_waits_for_those_of_which_f
     (next_of_busy,) = await runs_of(database, busy, 1, NOW + 10)
     of_idle = await runs_of(database, idle, 4, NOW + 20)
     assert await look(database, leases.waiting, NOW + SECOND, 10) == [*of_idle[:3], next_of_busy, of_idle[3]]
+
+
+async def flood(database: Database, agent_id: str, count: int, created_us: int = NOW) -> list[str]:
+    """As `runs_of`, in one transaction."""
+    made = [(Thread(id=ids.new("conv"), agent_id=agent_id), number) for number in range(count)]
+    flooding = [a_run(agent_id, thread.id, background=True, created_us=created_us + number) for thread, number in made]
+
+    async def job(tx: Transaction) -> None:
+        for (thread, _), run in zip(made, flooding, strict=True):
+            await threads.insert(tx, thread)
+            assert await runs.insert(tx, run)
+
+    await database.write(job)
+    return [run.id for run in flooding]
+
+
+async def test_of_two_agents_the_one_with_a_thousand_runs_waits_for_the_other(database: Database) -> None:
+    many = await flood(database, await add_agent(database), 1_000)
+    (late,) = await runs_of(database, await add_agent(database), 1, NOW + 10_000)
+    assert await look(database, leases.waiting, NOW, 2) == [many[0], late]
+    await call(database, leases.claim_many, many[:1], "me", NOW, 60 * SECOND)
+    assert await look(database, leases.waiting, NOW, 1) == [late], "now the other's is the next of all"
+
+
+async def test_an_agent_has_no_more_background_runs_driven_than_it_may_have(database: Database) -> None:
+    many = await flood(database, await add_agent(database), 6)
+    others = await flood(database, await add_agent(database), 1)
+    assert set(await look(database, leases.waiting, NOW, 10, 2)) == {*many[:2], *others}
+    claims = await call(database, leases.claim_many, many, "me", NOW, 60 * SECOND, 2)
+    assert [each.run.id for each in claims] == many[:2]
+    assert await look(database, leases.waiting, NOW, 10, 2) == others
+    assert await call(database, leases.claim_many, many[2:], "you", NOW, 60 * SECOND, 2) == []
+    await end_run(database, claims[0].run)
+    assert await look(database, leases.waiting, NOW, 10, 2) == [*others, many[2]]
+
+
+async def test_a_run_that_somebody_waits_for_is_not_held_up_by_the_limit_but_counts(database: Database) -> None:
+    agent_id = await add_agent(database)
+    waiting = await runs_of(database, agent_id, 2)  # in the foreground; their worker has died
+    background = await flood(database, agent_id, 2, NOW + SECOND)
+    assert await look(database, leases.waiting, NOW, 10, 1) == waiting
+    claims = await call(database, leases.claim_many, [*waiting, *background], "me", NOW, 60 * SECOND, 2)
+    assert [each.run.id for each in claims] == waiting
+
+
+async def test_workers_that_claim_at_once_do_not_exceed_the_limit_together(database: Database) -> None:
+    many = await flood(database, await add_agent(database), 24)
+    claims = await asyncio.gather(
+        *(call(database, leases.claim_many, many[n::8], f"w{n}", NOW, 60 * SECOND, 4) for n in range(8))
+    )
+    assert sum(len(each) for each in claims) == 4
 
 
 async def test_waiting_runs_are_claimed_together_in_their_order(database: Database) -> None:

@@ -25,6 +25,8 @@ from holdfast.store import (
     journal,
     leases,
     messages,
+    queue,
+    rate_limits,
     runs,
     steps,
     threads,
@@ -40,7 +42,10 @@ from holdfast.store.statements import Statement
 from holdfast.store.steps import StepFilter
 from holdfast.store.transaction import Dialect
 
-MODULES = (runs, leases, threads, messages, frames, holds, journal, steps, traces, folders, files, agent_files)
+MODULES = (
+    *(runs, leases, queue, rate_limits, threads, messages, frames, holds, journal, steps, traces),
+    *(folders, files, agent_files),
+)
 # Statements that are for a person or a sweep, and may read one table from end to end; and what others begin with.
 MAY_SCAN = {"_RECENTLY_DECIDED", "_ALL"}
 
@@ -76,7 +81,10 @@ def test_no_prepared_statement_scans_a_table(connection: sqlite3.Connection, mod
     assert {name: scans(plan) for name, statement in found if scans(plan := plan_of(connection, statement))} == {}
 
 
-@pytest.mark.parametrize(("module", "name"), [(runs, "_ACTIVE_OF_THREAD"), (leases, "_RENEW"), (leases, "_NEXT")])
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(runs, "_ACTIVE_OF_THREAD"), (leases, "_RENEW"), (leases, "_NEXT"), (leases, "_NEXT_WITHIN_LIMIT")],
+)
 def test_active_runs_are_found_by_the_index_of_active_runs(
     connection: sqlite3.Connection, module: ModuleType, name: str
 ) -> None:

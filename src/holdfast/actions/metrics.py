@@ -13,6 +13,8 @@ from typing import Final
 
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.core.records import STATUS_OF_STOP
+from holdfast.engine.admission import REASONS, Admission
+from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.streams import Streams
 from holdfast.engine.worker import Worker
 from holdfast.store import queue
@@ -29,12 +31,21 @@ _log = logging.getLogger(__name__)
 
 class Metrics:
     def __init__(
-        self, database: Database, worker: Worker, streams: Streams, cancel: CancelRuns, process: int = 0
+        self,
+        database: Database,
+        worker: Worker,
+        streams: Streams,
+        cancel: CancelRuns,
+        admission: Admission,
+        rate_limits: RateLimits,
+        process: int = 0,
     ) -> None:
         self._database = database
         self._worker = worker
         self._streams = streams
         self._cancel = cancel
+        self._admission = admission
+        self._rate_limits = rate_limits
         self._process = str(process)
         self._started_at = time.time()
         self._queue: Queue | None = None
@@ -43,7 +54,13 @@ class Metrics:
 
     async def text(self) -> str:
         found = await self._current_queue()
-        families = [*self._of_process(), *self._of_runs(), *_of_database(self._database.usage()), *_of_queue(found)]
+        families = [
+            *self._of_process(),
+            *self._of_runs(),
+            *self._of_limits(),
+            *_of_database(self._database.usage()),
+            *_of_queue(found),
+        ]
         return render(families, {"process": self._process})
 
     async def _current_queue(self) -> Queue | None:
@@ -100,6 +117,24 @@ class Metrics:
                 histogram(latency.bounds, latency.counts, latency.sum),
             ),
             _gauge("holdfast_signals_connected", "Whether signals of other processes are heard.", signals),
+        ]
+
+    def _of_limits(self) -> list[Family]:
+        refused, limited = self._admission.refused, self._rate_limits.providers
+
+        def samples(field: str) -> list[Sample]:
+            return [Sample(getattr(limits, field), {"provider": limits.provider}) for limits in limited]
+
+        return [
+            _counter(
+                "holdfast_requests_refused_total",
+                "Messages that were answered 503, because there were too many runs.",
+                [Sample(refused[reason], {"reason": reason}) for reason in REASONS],
+            ),
+            _gauge("holdfast_rate_limit_waiting", "Model calls that wait for a limit.", samples("waiting")),
+            _counter("holdfast_rate_limit_waits_total", "Model calls that waited for it.", samples("waits")),
+            _counter("holdfast_rate_limit_wait_seconds_total", "How long they waited.", samples("waited_s")),
+            _counter("holdfast_rate_limit_refused_total", "Those that failed of it.", samples("refused")),
         ]
 
 

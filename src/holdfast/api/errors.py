@@ -36,7 +36,8 @@ _log = logging.getLogger(__name__)
 
 
 def request_error_answer(error: RequestError) -> Response:
-    return json_response(error.body(), error.status, {"retry-after": "1"} if error.retry_helps else _NO_RETRY)
+    headers = {"retry-after": str(error.retry_after_s)} if error.retry_helps else _NO_RETRY
+    return json_response(error.body(), error.status, headers)
 
 
 def model_error_answer(error: ModelError) -> Response:

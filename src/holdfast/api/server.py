@@ -99,6 +99,8 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     admin.router,
 )
 
+OBSERVING: Final[tuple[APIRouter, ...]] = (health.router, metrics.router)  # all that a worker serves
+
 _LOCAL_ORIGIN: Final = r"https?://([a-z0-9-]+\.)?(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?"
 _PROBLEM_SCHEMA: Final = {
     "title": "Problem",
@@ -112,10 +114,13 @@ _PROBLEM_SCHEMA: Final = {
 }
 
 
-def create_app(deps: Holdfast, routers: Iterable[APIRouter] = ROUTERS) -> FastAPI:
-    """An ASGI application that owns nothing: what it uses is opened and closed by whoever made `deps`."""
+def create_app(deps: Holdfast, routers: Iterable[APIRouter] = ROUTERS, *, whole: bool = True) -> FastAPI:
+    """An ASGI application that owns nothing: what it uses is opened and closed by whoever made `deps`.
+
+    `whole`: what the API has and this server does not is answered 501; else 404, as anything else.
+    """
     routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
-    everything = [*routes, *unbuilt_routes()]
+    everything = [*routes, *(unbuilt_routes() if whole else ())]
     app = FastAPI(
         title="Holdfast",
         version=VERSION,

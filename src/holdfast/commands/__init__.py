@@ -19,6 +19,7 @@ _OPTIONS: Final = {
     "port": "HOLDFAST_PORT",
     "data_dir": "HOLDFAST_DATA_DIR",
     "worker": "HOLDFAST_WORKER",
+    "worker_port": "HOLDFAST_WORKER_PORT",
     "processes": "HOLDFAST_PROCESSES",
 }
 

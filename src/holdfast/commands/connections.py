@@ -194,8 +194,9 @@ class GuardedHttp(HttpToolsProtocol):
         """Answers, closes, and reads no more. A request that came before on this connection is answered first."""
         self._is_refused = True
         body = msgspec.json.encode({"detail": why})
+        again = b"retry-after: 1\r\n" if status == 503 else b""
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-        self._refusal = STATUS_LINE[status] + head + body
+        self._refusal = STATUS_LINE[status] + again + head + body
         if self._awaited == "body" or not self._is_answering:
             self._send_refusal()
 

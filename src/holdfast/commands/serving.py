@@ -84,7 +84,7 @@ def serve(settings: Settings, build: Build, listen_fd: int | None = None) -> Non
         runner.run(_serve(bound, build, listener))
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, setting: str = "HOLDFAST_PORT") -> socket.socket:
     """Bound before anything else is opened: a taken port should cost one sentence, not a half-started server."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -92,7 +92,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ConfigError(
             f"Cannot listen on {host} port {port}: {os.strerror(error.errno) if error.errno else error}. "
-            f"Choose another with --port or HOLDFAST_PORT, or stop the program that uses it."
+            f"Choose another with --port or {setting}, or stop the program that uses it."
         ) from error
 
 
@@ -103,8 +103,8 @@ async def _serve(settings: Settings, build: Build, listener: socket.socket) -> N
             app = LocalPagesOnly(app, settings)
         gc.freeze()  # what was loaded stays for good: no collection need ever walk it
         gc.enable()
-        connections = _connections(settings)
-        await _Server(_uvicorn_config(app, settings, connections), deps, connections).serve([listener])
+        connections = connections_of(settings)
+        await _Server(uvicorn_config(app, settings, connections), deps, connections).serve([listener])
 
 
 def welcome(deps: Holdfast, port: int) -> str:
@@ -132,7 +132,7 @@ def _model_line(settings: Settings) -> str:
     return settings.default_model or "none by default; each agent names its own"
 
 
-def _connections(settings: Settings) -> Connections:
+def connections_of(settings: Settings) -> Connections:
     return Connections(
         Limits(
             header_timeout_s=settings.header_timeout_s,
@@ -143,7 +143,7 @@ def _connections(settings: Settings) -> Connections:
     )
 
 
-def _uvicorn_config(app: ASGIApp, settings: Settings, connections: Connections) -> uvicorn.Config:
+def uvicorn_config(app: ASGIApp, settings: Settings, connections: Connections) -> uvicorn.Config:
     protocol: Any = partial(GuardedHttp, connections)  # called for each connection
     return uvicorn.Config(
         app,

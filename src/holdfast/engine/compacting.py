@@ -17,6 +17,7 @@ from holdfast.core.usage import estimate_tokens
 from holdfast.engine.asking import Asker
 from holdfast.engine.clock import Clock
 from holdfast.engine.model_call import find_model
+from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.spans import Spans
 from holdfast.errors import ContextTooLong, EmptyReply, ModelError, Rejected, SystemPromptTooLong
@@ -55,9 +56,10 @@ class Compactor:
         ratios: TokenRatios,
         retry_policy: RetryPolicy,
         spans: Spans | None = None,
+        rate_limits: RateLimits | None = None,
     ) -> None:
         self.ratios = ratios
-        self.asker = Asker(retry_policy, spans)
+        self.asker = Asker(retry_policy, spans, rate_limits)
         self._catalog = catalog
         self._clock = clock
 
@@ -154,7 +156,7 @@ class Compactor:
             max_output_tokens=wanted.model.max_output_tokens if own else None,
             settings=settings.model_settings or (wanted.model.settings if own else {}),
         )
-        return _summary_of(info, await self.asker.ask(info, model, request, wanted.step_id))
+        return _summary_of(info, await self.asker.ask(info, model, request, wanted.run_id, wanted.step_id))
 
     async def _summariser(self, own: str, named: str | None) -> tuple[ModelInfo, Model]:
         if named is not None and named != own:

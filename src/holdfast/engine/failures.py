@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core.records import StopReason
 from holdfast.core.retry_policy import asks_too_much
 from holdfast.core.transitions import Failure
-from holdfast.errors import ContextTooLong, ModelError
+from holdfast.errors import ContextTooLong, LimitReached, ModelError
 
 
 def classify(exception: Exception, run_id: str) -> Failure:
@@ -19,7 +19,7 @@ def classify(exception: Exception, run_id: str) -> Failure:
         stop_reason = msgspec.convert(exception.stop_reason, StopReason)
         code = _CODES.get(type(exception).__name__, "LLM_ERROR")
         detail = f"{code}: {exception.message}" if code else exception.message
-        if exception.retry_after is not None and asks_too_much(exception.retry_after):
+        if asks_too_much(exception.retry_after) and not isinstance(exception, LimitReached):
             detail = (
                 f"{detail.rstrip('.')}. The provider asks to wait {exception.retry_after:.0f} s before another try."
             )
@@ -40,6 +40,7 @@ def _error(run_id: str, error_type: str, message: str, detail: str) -> dict[str,
 
 _CODES = {
     "RateLimited": "RATE_LIMIT_EXCEEDED",
+    "LimitReached": "RATE_LIMIT_EXCEEDED",
     "Overloaded": "OVERLOADED",
     "ModelTimedOut": "TIMEOUT",
     "AuthRejected": "UNAUTHENTICATED",

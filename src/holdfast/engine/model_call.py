@@ -60,6 +60,10 @@ class ModelCall:
         self._emitter = emitter_for(session.spec, intent, self.attempt, step.id, session.clock)
 
     @property
+    def provider(self) -> str:
+        return self._info.provider_name
+
+    @property
     def so_far(self) -> Reply:
         return self._folder.reply()
 

@@ -1,5 +1,5 @@
 """Deletes what is kept for a while only, or up to a size: frames, journals, traces, unused specs, deleted archives,
-deleted files, tombstones.
+deleted files, tombstones, and which runs waited for a provider.
 
 A short transaction at a time, so that whatever else is to be written goes between them.
 """
@@ -16,7 +16,7 @@ import msgspec
 from holdfast.engine.clock import Clock
 from holdfast.engine.size_limit import SizeLimit
 from holdfast.engine.waiting import repeat
-from holdfast.store import archives, files, folders, retention, specs, tombstones, traces
+from holdfast.store import archives, files, folders, rate_limits, retention, specs, tombstones, traces
 from holdfast.store.retention import Place, Remains, Sizes, Swept
 from holdfast.store.transaction import Database, Job, Transaction
 
@@ -63,6 +63,7 @@ class Retention:
                 self.clear_deleted_archives,
                 self.clear_deleted_files,
                 self.forget_old_tombstones,
+                self.forget_old_waits,
                 self.make_room,
             ):
                 group.create_task(repeat(work, self._policy.period_s))
@@ -121,6 +122,11 @@ class Retention:
     async def forget_old_tombstones(self) -> None:
         """A list can be walked from a deleted item for a day."""
         await self._delete_in_parts(tombstones.delete_old, tombstones.ROWS_AT_ONCE)
+
+    async def forget_old_waits(self) -> None:
+        """Which runs waited for a provider's limit is told only while they wait."""
+        before_us = self._before_us(SETTLED_S)
+        await self._delete_in_parts(lambda tx: rate_limits.delete_waits(tx, before_us), rate_limits.ROWS_AT_ONCE)
 
     async def _delete_in_parts(self, delete: Job[int], rows_at_once: int) -> None:
         deleted = rows_at_once

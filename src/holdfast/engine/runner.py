@@ -24,6 +24,7 @@ from holdfast.engine.compacting import CompactionJob, Compactor, system_too_long
 from holdfast.engine.failures import classify
 from holdfast.engine.inline import InlineTools
 from holdfast.engine.model_call import Instrumentation, ModelCall, find_model
+from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.scope import CancelScope, Interrupted
 from holdfast.engine.session import Session
 from holdfast.engine.spans import SpannedExecutor, Spans
@@ -49,6 +50,7 @@ class Runner:
         retry_policy: RetryPolicy,
         instrumentation: Instrumentation | None = None,
         listeners_wait_s: float = 15.0,
+        rate_limits: RateLimits | None = None,
     ) -> None:
         """Of `retry_policy` only the pauses count here; how many tries a run has, it was told at its start.
 
@@ -64,6 +66,7 @@ class Runner:
         self._clock = clock
         self._retry_policy = retry_policy
         self._listeners_wait_s = listeners_wait_s
+        self._rate_limits = rate_limits
 
     async def drive(self, session: Session, scope: CancelScope) -> None:
         """Returns when the run is over or waits for a decision. Raises RunInterrupted when it is to be handed over."""
@@ -151,6 +154,9 @@ class Runner:
     async def _ask(self, session: Session, call: ModelCall, scope: CancelScope) -> None:
         try:
             guess = await self._require_room(session, call.request)
+            limits = self._rate_limits.of(call.provider) if self._rate_limits is not None else None
+            if limits is not None:
+                await scope.run(limits.admit(session.metrics.prompt_guess, session.run.id))
             reply = await scope.run(call.complete())
         except Interrupted as interrupted:
             if interrupted.reason != "user":
@@ -159,6 +165,8 @@ class Runner:
         except ModelError as error:
             self._failed_try(session, error, call.so_far)
         else:
+            if limits is not None:
+                limits.used(session.metrics.prompt_guess, reply.usage)
             session.replied(call.attempt, reply, call.intent)
             session.token_ratio_learned(self._ratios.learn(call.request.handle, guess, reply.usage))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 import msgspec
@@ -43,6 +43,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     sweep_s: float = 1.0
     drain_s: float = 10.0
     most_runs: int = 1_000  # driven at once; those that somebody waits for here are not refused
+    most_runs_per_agent: int = 0  # in all processes together, before its further background runs wait; 0: any number
     takes_waiting: bool = True  # False: only runs that somebody waits for here are driven here
 
 
@@ -98,6 +99,8 @@ class Worker:
         self.windows = Windows()
         self.bus = bus or Bus()
         self._owned: dict[str, _Owned] = {}
+        self._expected: set[str] = set()  # claimed by their acceptance, and not driven yet
+        self._others_wait = False  # for all that is known here: runs that a sweep would find
         self._tasks: set[asyncio.Task[None]] = set()
         self._queues: dict[str, _ThreadQueue] = {}
         self._taking = asyncio.Lock()  # two at once would claim the same run twice
@@ -107,6 +110,9 @@ class Worker:
         self._skewed = False
         self.counts = RunCounts()
         self.on_end: Callable[[Run], None] = _nothing  # called when a run has stopped here, whatever stopped it
+        # Called with the id of a run that others are to take. A queue can stand here, whose workers call `take`
+        # (decision 28).
+        self.offer: Callable[[str], None] = lambda _: self.bus.work_waits()
 
     @property
     def lease_ttl_us(self) -> int:
@@ -123,12 +129,38 @@ class Worker:
 
     @property
     def has_room(self) -> bool:
-        return self._settings.takes_waiting and len(self._owned) < self._settings.most_runs
+        return self._settings.takes_waiting and self._room > 0
+
+    @property
+    def _room(self) -> int:
+        return self._settings.most_runs - len(self._owned) - len(self._expected)
+
+    @property
+    def foreground_runs(self) -> int:
+        """How many runs are driven here because somebody waits for them."""
+        return sum(not owned.background for owned in self._owned.values())
 
     def claims(self, *, background: bool) -> bool:
         """Whether a run is this worker's from its acceptance on. In the foreground somebody waits for it here; one in
-        the background can wait until there is room for it, here or elsewhere (decision 23)."""
-        return not background or self.has_room
+        the background can wait until there is room for it, here or elsewhere (decision 23), and does while others wait:
+        whose turn it is, a sweep decides."""
+        return not background or (self.has_room and not self._sweep_decides)
+
+    @property
+    def _sweep_decides(self) -> bool:
+        """Which run is the next: one of those that wait; or, where an agent may have only so many, one whose agent has
+        fewer, which only the database knows."""
+        return self._others_wait or self._settings.most_runs_per_agent > 0
+
+    @contextmanager
+    def expect(self, run: Run) -> Generator[None]:
+        """While a run is being stored. If it is this worker's from then on, its place is taken already."""
+        if run.lease_owner == self.owner:
+            self._expected.add(run.id)
+        try:
+            yield
+        finally:
+            self._expected.discard(run.id)
 
     def drive(
         self,
@@ -153,6 +185,7 @@ class Worker:
             session.mark_predecessors_abandoned(unstored_replies)
         else:
             session.mark_abandoned(unstored_replies)
+        self._expected.discard(run.id)
         owned = _Owned(run.id, run.background, run.lease)
         self._replace(self._owned.get(run.id), owned)
         if run.cancel_asked_us is not None:
@@ -222,20 +255,27 @@ class Worker:
     def dispatch(self, run_id: str) -> None:
         """Of a run that was stored and belongs to nobody: a hint. If it is lost, or there is no room, a sweep finds the
         run, here or elsewhere."""
-        if self.has_room and not self._draining:
-            self._keep(asyncio.create_task(self._take_or_leave(run_id), name=run_id))
+        if not self.has_room or self._draining:
+            self._others_wait = True
+            self.offer(run_id)
+        elif self._sweep_decides:
+            self._sweep_due.set()
         else:
-            self.bus.work_waits()
+            self._keep(asyncio.create_task(self._take_or_leave(run_id), name=run_id))
 
     async def _take_or_leave(self, run_id: str) -> None:
         try:
-            await self.take(run_id)
+            if not await self.take(run_id, if_room=True) and not self.has_room:
+                self._others_wait = True
+                self.offer(run_id)
         except DatabaseError as error:
             log.warning("run %s waits for a sweep: %s", run_id, error)
 
-    async def take(self, run_id: str) -> bool:
-        """Carries on this run if no live worker drives it, whether or not there is room."""
+    async def take(self, run_id: str, *, if_room: bool = False) -> bool:
+        """Carries on this run if no live worker drives it; whether or not there is room, unless told otherwise."""
         async with self._taking:
+            if if_room and not self.has_room:  # there was when the hint came, and others were quicker
+                return False
             claimed_s, now_us = time.monotonic(), await self._database.now_us()
             run = await self._database.read(lambda tx: runs.find(tx, run_id))
             if run is None or run_id in self._owned or (run.lease_expires_us or 0) > now_us:
@@ -252,13 +292,16 @@ class Worker:
             self._notice_skew(now_us)
             if not self.has_room:
                 return 0
-            room = min(self._settings.most_runs - len(self._owned), _CLAIMS_AT_ONCE)
-            found = await self._database.read(lambda tx: leases.waiting(tx, now_us, room))
+            room = min(self._room, _CLAIMS_AT_ONCE)
+            per_agent = self._settings.most_runs_per_agent
+            self._others_wait = False  # unless one comes, or there are more than are looked for
+            found = await self._database.read(lambda tx: leases.waiting(tx, now_us, room, per_agent))
+            self._others_wait |= len(found) == room
             waiting = [run_id for run_id in found if run_id not in self._owned]
             if not waiting:
                 return 0
             claims = await self._database.write(
-                lambda tx: leases.claim_many(tx, waiting, self.owner, now_us, self.lease_ttl_us)
+                lambda tx: leases.claim_many(tx, waiting, self.owner, now_us, self.lease_ttl_us, per_agent)
             )
             return len([claimed for claimed in claims if await self._open(claimed, claimed_s)])
 
@@ -293,7 +336,11 @@ class Worker:
             group.create_task(repeat(self._flush, settings.flush_s))
             group.create_task(repeat(self._renew, settings.lease_ttl_s / 3))
             group.create_task(repeat(self._sweep, settings.sweep_s, at_once=True, sooner=self._sweep_due))
-            group.create_task(self.bus.listen(self.cancel, self._sweep_due.set))
+            group.create_task(self.bus.listen(self.cancel, self._hear_of_work))
+
+    def _hear_of_work(self) -> None:
+        self._others_wait = True
+        self._sweep_due.set()
 
     @property
     def draining(self) -> bool:
@@ -347,14 +394,17 @@ class Worker:
             self._streams.end(session.stream)
             owned.stopped.set()
             self.bus.run_changed(session.run.id)
-            self._sweep_if_full()
+            self._look_for_waiting()
             self.on_end(session.run)
             if session.has_due_tasks:
                 self.bus.task_added()
 
-    def _sweep_if_full(self) -> None:
-        """There was no room until now: runs may be waiting for it."""
-        if len(self._owned) == self._settings.most_runs - 1:
+    def _look_for_waiting(self) -> None:
+        """A run has ended. If there was no room until now, or its agent had as many as it may have, others may be
+        waiting for that."""
+        if self._settings.most_runs_per_agent and not self.has_room:
+            self.bus.work_waits()
+        elif self._settings.most_runs_per_agent or self._room == 1:
             self._sweep_due.set()
 
     async def _release(self, session: Session) -> None:
@@ -362,7 +412,7 @@ class Worker:
             if session.run.background:
                 await self._streams.flush_last(session.run.id)
             await self._database.write(lambda tx: leases.release(tx, session.run.id, session.lease))
-            self.bus.work_waits()
+            self.offer(session.run.id)
         except DatabaseError as error:
             log.warning("run %s keeps its lease until it runs out: %s", session.run.id, error)
 

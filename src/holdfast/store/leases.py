@@ -3,6 +3,7 @@ grows with every claim, and whoever writes for the run must hold the newest."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ from holdfast.core.records import Run
 from holdfast.store.run_filters import IS_ACTIVE
 from holdfast.store.runs import COLUMNS, THIS_LEASE, THIS_RUN, run_from
 from holdfast.store.statements import database_now_us, in_array
-from holdfast.store.tables import runs
-from holdfast.store.transaction import Transaction
+from holdfast.store.tables import agents, runs
+from holdfast.store.transaction import Row, Transaction
 
 _CLAIM = (
     update(runs)
@@ -32,11 +33,16 @@ _CLAIM = (
 )
 _is_waiting = and_(IS_ACTIVE, or_(runs.c.lease_expires_us.is_(None), runs.c.lease_expires_us <= bindparam("now_us")))
 # Read once, by the index of active runs: both databases keep a query that is used twice.
-_active = select(runs.c.id, runs.c.agent_id, runs.c.created_us, runs.c.lease_expires_us).where(IS_ACTIVE).cte("active")
+_active = (
+    select(runs.c.id, runs.c.agent_id, runs.c.background, runs.c.created_us, runs.c.lease_expires_us)
+    .where(IS_ACTIVE)
+    .cte("active")
+)
 _waiting = (
     select(
         _active.c.id,
         _active.c.agent_id,
+        _active.c.background,
         _active.c.created_us,
         func.row_number()
         .over(partition_by=_active.c.agent_id, order_by=(_active.c.created_us, _active.c.id))
@@ -51,14 +57,29 @@ _driven = (
     .group_by(_active.c.agent_id)
     .cte("driven")
 )
+_turn = func.coalesce(_driven.c.count, 0) + _waiting.c.place
 _NEXT = (
     select(_waiting.c.id)
     .select_from(_waiting.outerjoin(_driven, _driven.c.agent_id == _waiting.c.agent_id))
-    .order_by(func.coalesce(_driven.c.count, 0) + _waiting.c.place, _waiting.c.created_us, _waiting.c.id)
+    .order_by(_turn, _waiting.c.created_us, _waiting.c.id)
     .limit(bindparam("at_most"))
 )
+_NEXT_WITHIN_LIMIT = _NEXT.where(or_(_waiting.c.background.is_(False), _turn <= bindparam("most_per_agent")))
+# Whoever accepts a run of the agent need not wait for it (FOR NO KEY UPDATE). In one order: two who claim do not lock
+# each other out.
+_LOCK_AGENTS = (
+    select(agents.c.id)
+    .where(agents.c.id.in_(select(runs.c.agent_id).where(in_array(runs.c.id, "ids"))))
+    .order_by(agents.c.id)
+    .with_for_update(key_share=True)
+)
+_DRIVEN_OF_AGENTS = (
+    select(runs.c.agent_id, func.count().label("count"))
+    .where(IS_ACTIVE, runs.c.lease_expires_us > bindparam("now_us"), in_array(runs.c.agent_id, "agents"))
+    .group_by(runs.c.agent_id)
+)
 _LOCK = (
-    select(runs.c.id, runs.c.lease_owner)
+    select(runs.c.id, runs.c.lease_owner, runs.c.agent_id, runs.c.background)
     .where(in_array(runs.c.id, "ids"), _is_waiting)
     .with_for_update(skip_locked=True)
 )
@@ -97,21 +118,52 @@ async def claim(tx: Transaction, run_id: str, owner: str, now_us: int, ttl_us: i
     return run_from(row) if row else None
 
 
-async def waiting(tx: Transaction, now_us: int, at_most: int) -> list[str]:
+async def waiting(tx: Transaction, now_us: int, at_most: int, most_per_agent: int = 0) -> list[str]:
     """Runs that no live owner drives. First those of agents of which the fewest runs are driven or waiting before them,
-    then the oldest: an agent with a thousand waiting runs does not keep another's one waiting."""
-    return [row["id"] for row in await tx.fetch_all(_NEXT, {"now_us": now_us, "at_most": at_most})]
+    then the oldest: an agent with a thousand waiting runs does not keep another's one waiting.
+
+    With `most_per_agent`, without background runs of agents of which so many are driven."""
+    given = {"now_us": now_us, "at_most": at_most}
+    if most_per_agent:
+        rows = await tx.fetch_all(_NEXT_WITHIN_LIMIT, {**given, "most_per_agent": most_per_agent})
+    else:
+        rows = await tx.fetch_all(_NEXT, given)
+    return [row["id"] for row in rows]
 
 
-async def claim_many(tx: Transaction, run_ids: Sequence[str], owner: str, now_us: int, ttl_us: int) -> list[Claimed]:
-    """Takes those that no live owner drives, and that nobody else is just taking."""
+async def claim_many(
+    tx: Transaction, run_ids: Sequence[str], owner: str, now_us: int, ttl_us: int, most_per_agent: int = 0
+) -> list[Claimed]:
+    """Takes those that no live owner drives, and that nobody else is just taking; with `most_per_agent` not more than
+    that, whoever else claims runs of the same agents at the same time."""
+    if most_per_agent:
+        await tx.fetch_all(_LOCK_AGENTS, {"ids": list(run_ids)})
     locked = await tx.fetch_all(_LOCK, {"ids": list(run_ids), "now_us": now_us})
+    if most_per_agent:
+        locked = await _within_limit(tx, run_ids, locked, now_us, most_per_agent)
     owners: dict[str, str | None] = {row["id"]: row["lease_owner"] for row in locked}
     if not owners:
         return []
     given = {"ids": list(owners), "owner": owner, "until_us": now_us + ttl_us}
     taken = {row["id"]: run_from(row) for row in await tx.fetch_all(_CLAIM_LOCKED, given)}
     return [Claimed(taken[run_id], owners[run_id] is not None) for run_id in run_ids if run_id in taken]
+
+
+async def _within_limit(
+    tx: Transaction, order: Sequence[str], locked: Sequence[Row], now_us: int, most_per_agent: int
+) -> list[Row]:
+    """Counted anew, now that nobody else can claim runs of these agents. Runs that somebody waits for count too, but
+    the limit does not hold them up."""
+    given = {"now_us": now_us, "agents": list({row["agent_id"] for row in locked})}
+    driven = Counter({row["agent_id"]: row["count"] for row in await tx.fetch_all(_DRIVEN_OF_AGENTS, given)})
+    found = {row["id"]: row for row in locked}
+    kept: list[Row] = []
+    for row in (found[run_id] for run_id in order if run_id in found):
+        if row["background"] and driven[row["agent_id"]] >= most_per_agent:
+            continue
+        driven[row["agent_id"]] += 1
+        kept.append(row)
+    return kept
 
 
 async def expire_other_leases(tx: Transaction, owner: str) -> None:

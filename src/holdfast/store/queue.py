@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import bindparam, func, or_, select
 
 from holdfast.store.run_filters import IS_ACTIVE
-from holdfast.store.statements import Statement
+from holdfast.store.statements import Statement, database_now_us
 from holdfast.store.tables import holds, runs
 from holdfast.store.transaction import Transaction
 
@@ -23,6 +23,9 @@ _SINCE = (
     .order_by(runs.c.created_us)
     .limit(MOST_AGES)
 )
+_waits_now = or_(runs.c.lease_expires_us.is_(None), runs.c.lease_expires_us <= database_now_us())
+_some_waiting = select(runs.c.id).where(IS_ACTIVE, _waits_now).limit(bindparam("at_most")).subquery()
+_WAITING_AT_MOST = select(func.count().label("count")).select_from(_some_waiting)
 _HELD = select(func.count().label("count")).select_from(holds).where(holds.c.decided_us.is_(None))
 
 
@@ -48,6 +51,11 @@ async def read(tx: Transaction, now_us: int) -> Queue:
         waiting=await _count(tx, _WAITING, given) if len(rows) == MOST_AGES else len(rows),
         ages_s=sorted(max(0, now_us - moment) / 1_000_000 for moment in since),
     )
+
+
+async def count_waiting(tx: Transaction, at_most: int) -> int:
+    """Counted no further than that."""
+    return await _count(tx, _WAITING_AT_MOST, {"at_most": at_most})
 
 
 async def _count(tx: Transaction, statement: Statement, given: dict[str, int]) -> int:

@@ -53,6 +53,7 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     now_us: int
     changed_secrets: Sequence[str] = ()  # since approval was asked for, of a run that waits for it
     journal_removed: bool = False  # after HOLDFAST_RUN_RETENTION_S
+    rate_wait: tuple[str, int] | None = None  # the provider whose rate limit it waits or has waited for, and until when
 
     @property
     def last_us(self) -> int:
@@ -131,6 +132,8 @@ def _activity(details: RunDetails) -> _Activity:
     if started and not state.ending:
         names = ", ".join(call.call.name for call in started)
         return _active(details, f"Running {names}, started {_age(details)} ago.", f"{names} to return")
+    if details.rate_wait is not None and details.rate_wait[1] > details.now_us:
+        return _held_back(details, *details.rate_wait)
     match intent:
         case CallModel():
             return _thinking(details, state, intent)
@@ -159,6 +162,11 @@ def _thinking(details: RunDetails, state: RunState, intent: CallModel) -> _Activ
     running = _seconds(details.now_us - details.last_us - intent.pause_ms * 1_000)
     doing = f"Model call {intent.number} of {handle}{again} has been running for {running}."
     return _active(details, doing, f"{handle} to reply")
+
+
+def _held_back(details: RunDetails, provider: str, until_us: int) -> _Activity:
+    doing = f"Waits for the rate limit of provider {provider}, about {_seconds(until_us - details.now_us)}."
+    return _active(details, doing, f"the rate limit of provider {provider}")
 
 
 def _active(details: RunDetails, doing: str, waiting_for: str | None) -> _Activity:

@@ -1,7 +1,7 @@
 """Accepts a request: one transaction holds its input, its run and the run's first event. Then the worker drives it.
 
-Order of refusals: unknown thread, repeated request (answered, not refused), busy thread, answer that does not fit. A
-refused request leaves nothing behind.
+Order of refusals: unknown thread, repeated request (answered, not refused), busy thread, busy server, answer that does
+not fit. A refused request leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from holdfast.core.model_history import return_char_limit
 from holdfast.core.records import PARENT, PARENT_WAITS, Agent, Block, Run, Step, Thread, Tool
 from holdfast.core.run import NEW, CallModel, apply, plan
 from holdfast.core.spec import RunSpec
+from holdfast.engine.admission import Admission
 from holdfast.engine.clock import Clock
 from holdfast.engine.file_views import directories_in_view
 from holdfast.engine.run_loading import LoadedRun, blocks_in_view
@@ -98,7 +99,7 @@ class AcceptContext(msgspec.Struct, frozen=True):
     repeated: Run | None
     hold: HoldRow | None
     answered: HoldRow | None  # the decided hold that this answer answers again
-    claims: bool  # whether this process drives the run; if not, neither blocks nor window were read
+    claims: bool  # whether this process meant to drive the run; if not, neither blocks nor window were read
     secret_names: frozenset[str] = frozenset()  # of the agent; read only for an answer
 
 
@@ -129,13 +130,15 @@ class SendMessage:
         worker: Worker,
         clock: Clock,
         retries: int = 0,
+        admission: Admission | None = None,
     ) -> None:
-        """`retries`: of each model call that fails in passing."""
+        """`retries`: of each model call that fails in passing. `admission`: without it there are no limits."""
         self._database = database
         self._catalog = catalog
         self._worker = worker
         self._clock = clock
         self._retries = retries
+        self._admission = admission or Admission(database, worker)
         self._shared_parts = SharedParts()
         self._known_specs: set[str] = set()  # hashes of specs that were stored when last used
 
@@ -155,7 +158,8 @@ class SendMessage:
             if context.active is not None:
                 await self._wait(context.active, deadline)
                 continue
-            accepted = await self._accept(sending, context)
+            async with self._admission.enter(background=sending.background, of_run=sending.parent_run_id is not None):
+                accepted = await self._accept(sending, context)
             if accepted is not None:
                 return accepted
 
@@ -200,7 +204,8 @@ class SendMessage:
                 self._worker.dispatch(accepting.run.id)
 
         try:
-            await self._store(accepting, sending, now_us, begin, settle)
+            with self._worker.expect(accepting.run):
+                await self._store(accepting, sending, now_us, begin, settle)
         except _Overtaken:
             return None
         except DatabaseError:
@@ -257,7 +262,9 @@ class SendMessage:
             retries=self._retries,
             kept=_kept_tools(context, sending.parsed),
         )
-        parsed, claims = sending.parsed, context.claims
+        # Asked again: others may have taken the place meanwhile. From here to `expect` nothing is waited for.
+        parsed = sending.parsed
+        claims = context.claims and self._worker.claims(background=sending.background)
         run = Run(
             id=run_id,
             agent_id=context.agent.id,

@@ -19,7 +19,7 @@ from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
 from holdfast.engine.run_loading import load_state
 from holdfast.errors import Conflict, IllegalEvent, Invalid, NotFound
-from holdfast.store import agents, holds, journal, runs, steps, tools, traces
+from holdfast.store import agents, holds, journal, rate_limits, runs, steps, tools, traces
 from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.approvals import WaitingApproval, approval_view
 from holdfast.wire.run_explanation import RunDetails
@@ -187,6 +187,7 @@ async def _run_details(tx: Transaction, run_id: str, now_us: int) -> RunDetails:
         now_us=now_us,
         changed_secrets=await _changed(tx, run, state),
         journal_removed=not texts,
+        rate_wait=await rate_limits.wait_of(tx, run_id) if run.is_active else None,
     )
 
 
