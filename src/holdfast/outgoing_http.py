@@ -47,7 +47,7 @@ async def post_json(url: str, body: bytes, allowed: Sequence[str], timeout_s: fl
     require_web_url(url)
     try:
         async with asyncio.timeout(timeout_s):
-            headers = {"content-type": "application/json"}
+            headers = {"Content-Type": "application/json"}
             async with (
                 guarded_session(Guard(tuple(allowed)), timeout_s) as session,
                 session.post(url, data=body, headers=headers, allow_redirects=False) as answer,

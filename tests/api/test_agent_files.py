@@ -440,6 +440,27 @@ async def test_what_this_server_cannot_store_is_told_and_the_rest_imported(serve
     assert made["tool_rules"] == [], "a rule about a tool that is not there would let it call none"
 
 
+async def test_a_tool_that_only_its_client_can_run_is_imported_with_its_schema(served: Served) -> None:
+    """Coding agents of the old server have such tools: their sources are made from schemas, and never run."""
+    schema = {"name": "Grep", "parameters": {"type": "object", "properties": {"-B": {"type": "integer"}}}}
+    source = "def Grep(-B=None):\n    raise Exception('run by the client')\n"
+    grep = old.tool(0, "Grep", source, source_type="json", json_schema=schema, default_requires_approval=True)
+    answer = await imported(served, old.file(old.agent(tool_ids=["tool-0"]), tools=[grep]))
+    assert "tools[0] 'Grep': its source is not valid Python" in " | ".join(answer["warnings"])
+    [tool] = (await whole(served, answer["agent_ids"][0]))["tools"]
+    assert (tool["name"], tool["source_code"]) == ("Grep", source)
+    assert tool["json_schema"]["parameters"] == schema["parameters"]
+    again = await exported(served, answer["agent_ids"][0])
+    assert [tool["source_code"] for tool in (await imported_agent(served, again))["tools"]] == [source]
+    unknown = old.tool(0, "Grep", source, json_schema=None)
+    assert "not valid Python" in await refused(served, old.file(old.agent(tool_ids=["tool-0"]), tools=[unknown]))
+
+
+async def test_a_rule_that_names_no_tool_is_left_out(served: Served) -> None:
+    rules = [{"tool_name": "", "type": "max_count_per_step", "max_count_limit": 1}]
+    assert (await imported_agent(served, old.file(old.agent(tool_rules=rules))))["tool_rules"] == []
+
+
 async def test_an_embedding_model_that_is_not_here_is_kept_and_told(served: Served) -> None:
     config = {
         "embedding_endpoint_type": "openai",

@@ -275,7 +275,6 @@ BAD: list[tuple[int, dict[str, Any], str]] = [
     (404, {"folder_ids": ["source-1"]}, "source-1"),
     (501, {"include_default_source": True}, "folder_ids"),
     (404, {"identity_ids": ["identity-1"]}, "identity-1"),
-    (400, {"agent_type": "sleeptime_agent", "enable_sleeptime": True}, "looks after others"),
     (501, {"include_multi_agent_tools": True}, "include_multi_agent_tools"),
     (501, {"agent_type": "voice_convo_agent", "enable_sleeptime": True}, "enable_sleeptime"),
     (422, {"system": "a\x00b"}, "NUL"),

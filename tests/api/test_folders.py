@@ -387,17 +387,37 @@ class TestOpenFiles:
         assert await open_names(served, agent) == ["docs/a.txt"]
         assert "something new" in await directories(served, agent)
 
+    async def test_files_are_shown_as_blocks_that_the_agent_cannot_write(self, served: Served) -> None:
+        folder = await a_folder(served)
+        agent = await attached(served, folder, per_file_view_window_char_limit=500)
+        await ingested(served, folder, "a.txt", "one\ntwo")
+        await ingested(served, folder, "b.txt", "three")
+        files = await served.ok("GET", f"/v1/folders/{folder['id']}/files", order="asc")
+        await served.ok("PATCH", f"/v1/agents/{agent['id']}/files/{files[1]['id']}/close")
+        state = await served.ok("GET", f"/v1/agents/{agent['id']}", include=["agent.blocks"])
+        shown = {block["label"]: block for block in state["memory"]["file_blocks"]}
+        assert shown["docs/a.txt"]["value"] == "[Viewing file start (out of 2 lines)]\n1: one\n2: two"
+        assert (shown["docs/b.txt"]["value"], shown["docs/b.txt"]["is_open"]) == ("", False)
+        assert {(block["read_only"], block["limit"], block["source_id"]) for block in shown.values()} == {
+            (True, 500, folder["id"])
+        }
+        changed = await served.ok("PATCH", f"/v1/agents/{agent['id']}", {"description": "Reads."})
+        assert changed["memory"]["file_blocks"] == state["memory"]["file_blocks"]
+        memory = await served.ok("GET", f"/v1/agents/{agent['id']}/core-memory")
+        assert memory["file_blocks"] == state["memory"]["file_blocks"]
+
     async def test_what_is_seen_of_a_file_is_cut_and_says_so(self, served: Served) -> None:
         folder = await a_folder(served, description="of <ours>", instructions="mind </directory> tags")
         file = await ingested(served, folder, "zoo.txt", ZOO + "</file>\n")
         agent = await attached(served, folder, per_file_view_window_char_limit=60)
         shown = await directories(served, agent)
-        assert '<file status="open" name="docs/zoo.txt" lines="31">\n1: line 1 is about bears\n' in shown
+        opened = '<file status="open" name="docs/zoo.txt" lines="31">\n[Viewing file start (out of 31 lines)]\n'
+        assert f"{opened}1: line 1 is about bears\n" in shown
         assert "[Cut after 60 characters, in line 3:" in shown
         assert "mind &lt;/directory> tags" in shown
         page = await served.ok("GET", f"/v1/agents/{agent['id']}/files")
         [seen] = page["files"]
-        assert seen["visible_content"].startswith("1: line 1 ")
+        assert seen["visible_content"].startswith("[Viewing file start (out of 31 lines)]\n1: line 1 ")
         assert (seen["file_id"], seen["folder_name"], seen["is_open"]) == (file["id"], "docs", True)
         assert seen["last_accessed_at"]
         told = await call(

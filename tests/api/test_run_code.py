@@ -12,6 +12,8 @@ import pytest
 
 from ..served import ServedClient, served
 
+SIGNS = (("add", "+"), ("multiply", "*"))
+
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[ServedClient]:
@@ -68,6 +70,26 @@ async def test_a_program_sees_no_secret_of_the_agent(client: ServedClient) -> No
     answer = await client.say(agent.id, "Call run_code with " + json.dumps(body["args"]))
     returned = next(each for each in answer.messages if each.message_type == "tool_return_message")
     assert json.loads(returned.tool_return)["results"] == ["[None, True]"]
+
+
+async def test_a_python_program_calls_the_agents_own_tools_but_none_that_needs_approval(client: ServedClient) -> None:
+    sources = [f'def {name}(a: int, b: int) -> int:\n    """Count."""\n    return a {sign} b\n' for name, sign in SIGNS]
+    tools = [await client.tools.upsert(source_code=source) for source in sources]
+    await client.tools.update(tools[1].id, default_requires_approval=True)
+    agent = await client.agent(tools=["run_code"], tool_ids=[tool.id for tool in tools])
+
+    async def say(code: str, language: str = "python") -> Any:
+        asked = "Call run_code with " + json.dumps({"code": code, "language": language})
+        answer = await client.say(agent.id, asked)
+        return json.loads(
+            next(each.tool_return for each in answer.messages if each.message_type == "tool_return_message")
+        )
+
+    assert (await say("add(add(4, 5), 6)"))["results"] == ["15"]
+    assert (await say("multiply(4, 5)"))["error"]["name"] == "PermissionError"
+    assert (await say("def add(a, b):\n    return 'mine'\nadd(4, 5)"))["results"] == ["'mine'"]
+    if shutil.which("node") is not None:
+        assert (await say("const add = (a, b) => a; add(4, 5)", "js"))["results"] == ["4"]
 
 
 async def test_other_languages_are_refused_in_words(client: ServedClient) -> None:

@@ -127,14 +127,19 @@ async def test_tools_that_run_in_the_server_or_at_the_client_cannot_be_called(cl
     agent_id = await make(client, names=("memory_insert", "send_message_to_agent_async", "run_code"))
     for code in ("memory_insert(label='a', new_string='b')", "send_message_to_agent_async('m', 'a')"):
         assert "runs in the server" in (await error(client, agent_id, code))[1]
-    assert (await error(client, agent_id, f"{NAME}('1')"))[0] == "NameError"
-    inner = await run(client, agent_id, "run_code('1 + 2', 'python')")
-    assert json.loads(inner["results"][0][1:-1])["results"] == ["3"]
     shadow: Any = {"name": "run_code", "description": "mine", "parameters": {"type": "object", "properties": {}}}
     call = f"Call {NAME} with " + json.dumps({"code": "run_code('1', 'python')"})
     answer = await client.say(agent_id, call, client_tools=[shadow])
     returned = next(each for each in answer.messages if each.message_type == "tool_return_message")
     assert "runs at the client" in returned.tool_return
+
+
+async def test_a_program_cannot_have_a_program_run_where_the_tools_and_the_secrets_are(client: ServedClient) -> None:
+    agent_id = await make(client, TELL, names=("run_code",), secrets={"CODE_WORD": "sesame"})
+    spy = "import gc\\n[each.environment for each in gc.get_objects() if type(each).__name__ == 'Job']"
+    for code in (f'tell\nrun_code("{spy}", "python")', f"{NAME}('1')"):
+        name, value = await error(client, agent_id, code)
+        assert (name, "runs programs" in value) == ("PermissionError", True), value
 
 
 async def test_the_strictest_egress_policy_of_the_tools_that_it_names_counts(tmp_path: Path) -> None:

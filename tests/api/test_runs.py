@@ -310,8 +310,10 @@ class Listener:
         self.second = asyncio.Event()  # is not answered before this
         self.second.set()
         self.url = ""
+        self.raw_headers: tuple[tuple[bytes, bytes], ...] = ()  # of the last request
 
     async def answer(self, request: web.Request) -> web.Response:
+        self.raw_headers = request.raw_headers
         self.received.put_nowait(await request.json())
         if self.received.qsize() > 1:
             await self.second.wait()
@@ -363,6 +365,7 @@ async def test_a_callback_tells_how_the_run_ended_and_is_recorded(loopback_clien
         run = await client.agents.messages.create_async(agent.id, input="[[say:done]]", callback_url=url)
         told = await asyncio.wait_for(listener.received.get(), 60)
         after = await recorded(client, run.id)
+    assert (b"Content-Type", b"application/json") in listener.raw_headers, "as receivers spell it that mind the case"
     assert (told["run_id"], told["status"]) == (run.id, "completed")
     assert not told["completed_at"].endswith("Z")
     assert told["metadata"]["run_type"] == "send_message_async"

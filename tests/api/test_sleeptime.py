@@ -108,6 +108,14 @@ class TestThePair:
         assert blocks["human"]["id"] == main["blocks"][0]["id"]
         assert set(blocks) == {"human", "memory_persona"} and blocks["memory_persona"]["limit"] == 100_000
 
+    async def test_an_agent_of_the_type_that_looks_after_others_can_be_looked_after_unless_it_does(
+        self, client: ServedClient
+    ) -> None:
+        main = await looked_after(client, agent_type="sleeptime_agent")
+        helper = main["managed_group"]["agent_ids"][0]
+        told = await client.refusal(400, "PATCH", f"/v1/agents/{helper}", {"enable_sleeptime": True})
+        assert "looks after another agent" in told
+
     async def test_it_is_switched_on_and_off_later_and_stays_the_same_pair(self, client: ServedClient) -> None:
         plain = await client.ask("POST", "/v1/agents/", {"name": "plain"})
         assert plain["managed_group"] is None

@@ -26,6 +26,7 @@ FREE_TEXT = frozenset(
         "instructions",
         "location",
         "override_system",
+        "system_prompt",
         "prompt",
         "prompt_template",
         "reason",

@@ -83,8 +83,9 @@ def test_the_fingerprint_that_is_stored_with_a_hold_stays_the_same_between_relea
     assert fingerprint(TOOL, ("TOKEN",)) == "f07f697560e7c9f92a7fa894b235b1fb5d658e5b7376a5aa772ea0574d56aa38"
 
 
-def test_what_a_program_may_call_is_part_of_the_fingerprint_of_the_tool_that_runs_it() -> None:
-    runner = msgspec.structs.replace(TOOL, id="tool-3", name="run_code_with_tools", tool_type="letta_builtin")
+@pytest.mark.parametrize("name", ["run_code", "run_code_with_tools"])
+def test_what_a_program_may_call_is_part_of_the_fingerprint_of_the_tool_that_runs_it(name: str) -> None:
+    runner = msgspec.structs.replace(TOOL, id="tool-3", name=name, tool_type="letta_builtin")
     edited = msgspec.structs.replace(TOOL, source_code="def pay(a, b): pass")
     other = msgspec.structs.replace(TOOL, id="tool-4", name="other")
     assert (

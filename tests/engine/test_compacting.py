@@ -209,7 +209,7 @@ async def test_a_summary_that_breaks_off_is_none(world: World) -> None:
             return Half()
 
     compactor = Compactor(Cut(), SystemClock(), TokenRatios(world.database), IMPATIENT)
-    with pytest.raises(ModelUnavailable, match="before the summary was finished"):
+    with pytest.raises(ModelUnavailable, match="before the reply was finished"):
         await compactor.compact(wanted(talk(3), "all"))
 
 

@@ -18,6 +18,7 @@ from holdfast.api.errors import HANDED_OVER
 from holdfast.core.frames import ErrorFrame
 from holdfast.engine.streams import Numbered
 from holdfast.errors import DatabaseError, HandedOver
+from holdfast.wire.chat_completions import ChatChunks
 from holdfast.wire.sse import DONE, FrameEncoder
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class EventStream(Response):
     def __init__(
         self,
         batches: AsyncGenerator[Sequence[Numbered]],
-        encoder: FrameEncoder,
+        encoder: FrameEncoder | ChatChunks,
         *,
         keepalive_s: float,
         include_pings: bool,

@@ -59,10 +59,6 @@ Environments | hosted
   GET /v1/environments/{device_id}
   GET /v1/environments
   POST /v1/environments/{connection_id}/messages
-One-off generation
-  POST /v1/agents/{agent_id}/generate
-Chat completions
-  POST /v1/chat/completions
 Batches
   POST GET /v1/messages/batches
   GET /v1/messages/batches/{batch_id}

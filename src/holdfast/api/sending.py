@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
+import msgspec
 from starlette.responses import Response
 
 from holdfast.actions.assembled import Holdfast
@@ -14,9 +15,9 @@ from holdfast.api.event_stream import EventStream
 from holdfast.api.json import json_response
 from holdfast.core.frames import CompactionFrame, ErrorFrame, MessageFrame, StopFrame, UsageFrame
 from holdfast.core.messages import Image, Message, image_of
-from holdfast.core.records import Run
+from holdfast.core.records import Run, StopReason
 from holdfast.engine.run_reader import require_replayable
-from holdfast.engine.streams import PACKET_GAP_S, Numbered, RunStream
+from holdfast.engine.streams import PACKET_GAP_S, Numbered
 from holdfast.errors import Invalid
 from holdfast.ssrf_guard import Unresolved, check_url
 from holdfast.wire.inputs import ParsedInput, input_of, resolve_images
@@ -130,17 +131,32 @@ async def resumed_stream(deps: Holdfast, run: Run, request: RetrieveStreamReques
 
 
 async def collected(deps: Holdfast, accepted: Accepted, request: LettaRequest) -> Response:
+    return _answer(accepted.run.id, await frames_of(deps, accepted), request)
+
+
+async def frames_of(deps: Holdfast, accepted: Accepted) -> Sequence[Any]:
+    """All of them, once the run has ended."""
     if accepted.stream is None:
-        frames: Sequence[Any] = await deps.reader.frames_of(accepted.run.id)
-    else:
-        frames = await _collect(accepted.stream)
-    return _answer(accepted.run.id, frames, request)
-
-
-async def _collect(stream: RunStream) -> list[Any]:
-    async for _ in stream.follow():
+        return await deps.reader.frames_of(accepted.run.id)
+    async for _ in accepted.stream.follow():
         pass
-    return stream.frames
+    return accepted.stream.frames
+
+
+class Ended(msgspec.Struct, frozen=True):
+    stop_reason: StopReason
+    used: UsageFrame
+
+
+def ended(frames: Sequence[Any]) -> Ended | Response:
+    """How the run ended, or the answer to its caller if it failed or is carried on elsewhere."""
+    last = frames[-1] if frames else None
+    if isinstance(last, ErrorFrame):
+        return failed_run_answer(last.error)
+    stop = next((frame for frame in reversed(frames) if isinstance(frame, StopFrame)), None)
+    if stop is None or not isinstance(last, UsageFrame):
+        return failed_run_answer(HANDED_OVER)
+    return Ended(stop.stop_reason, last)
 
 
 def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Response:
@@ -151,23 +167,20 @@ def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Respon
             made.append(frame.message)
         elif isinstance(frame, CompactionFrame):
             made.append(frame)
-    last = frames[-1] if frames else None
-    if isinstance(last, ErrorFrame):
-        return failed_run_answer(last.error)
-    stop = next((frame for frame in reversed(frames) if isinstance(frame, StopFrame)), None)
-    if stop is None or not isinstance(last, UsageFrame):
-        return failed_run_answer(HANDED_OVER)
+    end = ended(frames)
+    if isinstance(end, Response):
+        return end
     return json_response(
         letta_response(
             made,
-            stop.stop_reason,
-            last.usage,
-            step_count=last.step_count,
-            context_tokens=last.context_tokens,
+            end.stop_reason,
+            end.used.usage,
+            step_count=end.used.step_count,
+            context_tokens=end.used.context_tokens,
             include_types=request.include_return_message_types,
             include_compaction=request.include_compaction_messages,
             run_id=run_id,
             speaking=speaking,
-            due_run_ids=last.run_ids,
+            due_run_ids=end.used.run_ids,
         )
     )

@@ -63,13 +63,14 @@ def visible_text(file: ShownFile, limit: int) -> str:
     wanted = file.text.split("\n")[: last - file.first_line + 1]
     whole = "\n".join(f"{number}: {line}" for number, line in enumerate(wanted, start=file.first_line))
     is_part = file.first_line > 1 or last < file.lines
-    head = [f"[Viewing lines {file.first_line} to {last} (out of {file.lines} lines)]"] if is_part else []
+    place = f"lines {file.first_line} to {last}" if is_part else "file start"
+    head = f"[Viewing {place} (out of {file.lines} lines)]"
     if len(whole) <= limit:
-        return "\n".join([*head, whole])
+        return f"{head}\n{whole}"
     cut = whole[:limit]
     shown_to = file.first_line + cut.count("\n")
     note = f"[Cut after {limit} characters, in line {shown_to}: open the file with an offset to see what follows]"
-    return "\n".join([*head, cut, note])
+    return "\n".join([head, cut, note])
 
 
 def directories_section(directories: Sequence[Directory], limits: FileLimits) -> str:

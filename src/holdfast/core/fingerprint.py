@@ -57,11 +57,11 @@ def fingerprint(tool: Tool, secret_names: Collection[str], attached: Iterable[To
 
 
 def gets_secrets(tool: Tool) -> bool:
-    """What a model has written is given none. Of the built-in tools only `web_search` needs one; `run_code_with_tools`
-    gives each tool what is that tool's, and the code nothing. Those of MCP servers have them in their headers."""
+    """What a model has written is given none. Of the built-in tools only `web_search` needs one; those that run
+    programs give each tool what is its own, and the code nothing. Those of MCP servers have them in their headers."""
     return tool.tool_type in ("custom", "external_mcp") or tool.name == "web_search"
 
 
 def calls_others(tool: Tool) -> bool:
-    """Whether it runs the agent's other tools, so that a change of one of them is a change of it."""
-    return tool.tool_type != "custom" and tool.name == "run_code_with_tools"
+    """Whether it runs programs that call the agent's other tools, so that a change of one of them is a change of it."""
+    return tool.tool_type != "custom" and tool.name in ("run_code", "run_code_with_tools")

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import aclosing
-from random import random
 
 import msgspec
 
 from holdfast import ids
 from holdfast.core import budget, compaction, model_history
-from holdfast.core.deltas import Reply, ReplyFolder
+from holdfast.core.deltas import Reply
 from holdfast.core.messages import Message, Summary, text_of
 from holdfast.core.records import CompactionSettings, ModelChoice
-from holdfast.core.retry_policy import RetryPolicy, pause_ms
+from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.usage import estimate_tokens
+from holdfast.engine.asking import Asker
 from holdfast.engine.clock import Clock
 from holdfast.engine.model_call import find_model
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.spans import Spans
-from holdfast.errors import ContextTooLong, EmptyReply, ModelError, ModelUnavailable, Rejected, SystemPromptTooLong
+from holdfast.errors import ContextTooLong, EmptyReply, ModelError, Rejected, SystemPromptTooLong
 from holdfast.llm.base import Catalog, Model, ModelInfo, ModelRequest, ToolSchema
 
 log = logging.getLogger(__name__)
@@ -61,11 +59,9 @@ class Compactor:
         rate_limits: RateLimits | None = None,
     ) -> None:
         self.ratios = ratios
-        self._rate_limits = rate_limits
+        self.asker = Asker(retry_policy, spans, rate_limits)
         self._catalog = catalog
         self._clock = clock
-        self._retry_policy = retry_policy
-        self._spans = spans or Spans()
 
     async def compact(self, wanted: CompactionJob) -> Compaction:
         """The first mode that frees enough; else the best there was. Raises a ModelError when none can be had."""
@@ -113,7 +109,7 @@ class Compactor:
         evicted = tuple(window[start:place])
         if len(evicted) < wanted.fewest_evicted or not compaction.summarisable(evicted):
             return None
-        said = await self._summarise_patiently(wanted, settings, evicted)
+        said = await self._summarise(wanted, settings, evicted)
         text = compaction.clip(said, settings.clip_chars, context_window=model.context_window, ratio=ratio)
         kept = sum(map(estimate, [*window[:start], *window[place:]])) + overhead
         tokens_after = budget.calibrated(kept + estimate_tokens(text), ratio)
@@ -136,21 +132,6 @@ class Compactor:
             model=model.handle,
         )
         return Compaction(summary, evicted, tokens_after)
-
-    async def _summarise_patiently(
-        self, wanted: CompactionJob, settings: CompactionSettings, evicted: Sequence[Message]
-    ) -> str:
-        failures = 0
-        while True:
-            try:
-                return await self._summarise(wanted, settings, evicted)
-            except ModelError as error:
-                failures += 1
-                wait = pause_ms(self._retry_policy, failures, error.retry_after, random())
-                if wait is None or not error.retryable:
-                    raise
-                log.info("a summary will be asked for again in %d ms: %s", wait, error)
-            await asyncio.sleep(wait / 1_000)
 
     async def _summarise(self, wanted: CompactionJob, settings: CompactionSettings, evicted: Sequence[Message]) -> str:
         by_itself = compaction.is_own_summary(settings.mode)
@@ -175,16 +156,7 @@ class Compactor:
             max_output_tokens=wanted.model.max_output_tokens if own else None,
             settings=settings.model_settings or (wanted.model.settings if own else {}),
         )
-        limits = self._rate_limits.of(info.provider_name) if self._rate_limits is not None else None
-        guess = request.estimated_tokens() if limits is not None else 0
-        if limits is not None:
-            await limits.admit(guess, wanted.run_id)
-        with self._spans.model(info, wanted.step_id) as work:
-            reply = await _read_reply(model, request)
-            work.replied(reply)
-            if limits is not None:
-                limits.used(guess, reply.usage)
-            return _summary_in(info, reply)
+        return _summary_of(info, await self.asker.ask(info, model, request, wanted.run_id, wanted.step_id))
 
     async def _summariser(self, own: str, named: str | None) -> tuple[ModelInfo, Model]:
         if named is not None and named != own:
@@ -195,17 +167,7 @@ class Compactor:
         return await find_model(self._catalog, own)
 
 
-async def _read_reply(model: Model, request: ModelRequest) -> Reply:
-    folder = ReplyFolder()
-    async with aclosing(model.stream(request)) as deltas:
-        async for delta in deltas:
-            folder.add(delta)
-    return folder.reply()
-
-
-def _summary_in(info: ModelInfo, reply: Reply) -> str:
-    if reply.finish is None:
-        raise ModelUnavailable("The model's stream ended before the summary was finished.")
+def _summary_of(info: ModelInfo, reply: Reply) -> str:
     if reply.usage is not None:
         # Not part of any run's usage: this is the one place that tells what it cost.
         cost = reply.usage.prompt_tokens, reply.usage.completion_tokens

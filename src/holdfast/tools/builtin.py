@@ -249,7 +249,8 @@ _CODE: Final = (
         "run_code",
         "letta_builtin",
         "Run a program in a sandbox. You are told what it printed, the value of its last expression, and how it "
-        "failed. Nothing is kept from one call to the next.",
+        "failed. Python can call your other tools as functions, by their names, unless they need approval. Nothing is "
+        "kept from one call to the next.",
         {
             "code": _text("The whole program."),
             "language": {
@@ -260,7 +261,7 @@ _CODE: Final = (
         },
         ("code", "language"),
         parallel_safe=True,
-        source="from holdfast.tools.sandbox.run_code import run_code\n",
+        source="from holdfast.tools.sandbox.tool_host import run_code\n",
     ),
     _builtin(
         "run_code_with_tools",

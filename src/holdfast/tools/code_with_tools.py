@@ -1,4 +1,4 @@
-"""`run_code_with_tools`: which of an agent's tools a program may call, and what its sandbox is given for it.
+"""`run_code` and `run_code_with_tools`: which of an agent's tools a program may call, and what it is given for it.
 
 A program may call what it names, if that runs in the sandbox. It is never a way around a person: a tool that asks for
 approval cannot be called, and neither can one whose calls the agent's rules count or put in an order.
@@ -31,7 +31,7 @@ def with_tools(
 ) -> Job:
     """`at_client`: names of tools that the client runs in this run."""
     named = set(_NAME_IN_CODE.findall(str(job.arguments.get("code"))))
-    named_tools = [tool for tool in attached if tool.name in named and not calls_others(tool)]
+    named_tools = [tool for tool in attached if tool.name in named]
     refused = {name: "it runs at the client. Call it by itself." for name in at_client if name in named}
     refused |= {tool.name: why for tool in named_tools if tool.name not in refused and (why := _why_not(tool, rules))}
     tools = [tool for tool in named_tools if tool.name not in refused]
@@ -45,6 +45,8 @@ def with_tools(
 
 
 def _why_not(tool: Tool, rules: Sequence[Rule]) -> str | None:
+    if calls_others(tool):  # it would run where the tools run, and their secrets are
+        return "it runs programs, and this is one already."
     if tool.default_requires_approval or tool.name in approval_names(rules):
         return "a person has to approve each call of it. Call it by itself."
     if tool.name in bound_names(rules):

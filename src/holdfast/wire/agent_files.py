@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final, TypeVar, cast
 
 import msgspec
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
 from holdfast.errors import Invalid, Unprocessable
 from holdfast.wire import legacy_agent_files
@@ -41,6 +41,15 @@ class FileAgent(AgentFields):
     tools: Many[Name] | None = None
     group_ids: Many[Id] | None = None
     archive_ids: Many[Id] | None = None
+
+    @field_validator("tool_rules", mode="before")
+    @classmethod
+    def _drop_rules_about_nothing(cls, rules: Any) -> Any:
+        """The old server stored rules that name no tool, and they say nothing."""
+        if not isinstance(rules, list):
+            return rules
+        given = cast("list[Any]", rules)
+        return [rule for rule in given if not (isinstance(rule, dict) and cast("Any", rule).get("tool_name") == "")]
 
 
 class FileTool(BaseModel):

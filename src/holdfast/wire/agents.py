@@ -16,7 +16,7 @@ from holdfast.core.records import Agent, Block, CompactionSettings, Folder, Grou
 from holdfast.wire import messages, times
 from holdfast.wire.blocks import BlockResponse, block_view
 from holdfast.wire.clients import Client
-from holdfast.wire.folders import SourceView, source_view
+from holdfast.wire.folders import FileBlockView, SourceView, source_view
 from holdfast.wire.groups import GroupView, group_view
 from holdfast.wire.identities import IdentityView, identity_view
 from holdfast.wire.model_settings import ModelViews
@@ -94,7 +94,7 @@ class MemoryView(TypedDict):
     agent_type: str
     git_enabled: bool
     blocks: list[BlockResponse]
-    file_blocks: list[dict[str, Any]]
+    file_blocks: list[FileBlockView]
     prompt_template: str
 
 
@@ -218,12 +218,12 @@ def agent_state(agent: Agent, relations: Relations, models: ModelViews) -> Agent
     }
 
 
-def memory_view(agent_type: str, blocks: list[BlockResponse]) -> MemoryView:
+def memory_view(agent_type: str, blocks: list[BlockResponse], file_blocks: Sequence[FileBlockView] = ()) -> MemoryView:
     return {
         "agent_type": agent_type,
         "git_enabled": False,
         "blocks": blocks,
-        "file_blocks": [],
+        "file_blocks": list(file_blocks),
         "prompt_template": "",
     }
 

@@ -132,6 +132,18 @@ class FileContent(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
+class FileBlockView(TypedDict):
+    id: str
+    label: str
+    value: str
+    limit: int
+    read_only: bool
+    file_id: str
+    source_id: str
+    is_open: bool
+    last_accessed_at: str | None
+
+
 class SeenFile(msgspec.Struct, frozen=True):
     """A file of an agent, with what it sees of it if it is open."""
 
@@ -195,6 +207,22 @@ def agent_file_view(seen: SeenFile) -> AgentFileView:
         "visible_content": seen.visible,
         "start_line": file.first_line,
         "end_line": file.last_line,
+    }
+
+
+def file_block_view(seen: SeenFile, limit: int) -> FileBlockView:
+    """As a block of the agent's memory, which it can read and not write."""
+    file = seen.file
+    return {
+        "id": ids.derive("block", file.id),
+        "label": file.full_name,
+        "value": seen.visible or "",
+        "limit": limit,
+        "read_only": True,
+        "file_id": file.file_id,
+        "source_id": file.folder_id,
+        "is_open": file.is_open,
+        "last_accessed_at": optional_timestamp(file.accessed_us),
     }
 
 

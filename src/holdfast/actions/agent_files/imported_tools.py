@@ -3,6 +3,7 @@ or is passed over for it, as the caller asked. Tools that come with the server s
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -56,6 +57,10 @@ def wanted_tools(file: AgentFile, project_id: str | None, now_us: int) -> Wanted
                 f"{entry.where}: it is a tool of an MCP server, which is not imported; calls of it fail until a server "
                 "of that name is added here"
             )
+        elif _is_stub(entry.tool):
+            warnings.append(
+                f"{entry.where}: its source is not valid Python; calls of it fail unless the client runs it"
+            )
         described = None if kind in SHIPPED_TYPES else _described(entry, project_id, now_us)
         wanted.append(WantedTool(local, entry.where, name, described))
     # In the order of their names, so that two imports at once do not wait for each other's rows.
@@ -98,8 +103,8 @@ async def _store(tx: Transaction, tool: WantedTool, warnings: list[str], now_us:
 def _described(entry: ToolEntry, project_id: str | None, now_us: int) -> Tool:
     tool = entry.tool
     with named(entry.where):
-        if tool.tool_type == "external_mcp":
-            return _of_mcp_server(tool, project_id, now_us)
+        if tool.tool_type == "external_mcp" or _is_stub(tool):
+            return _run_elsewhere(tool, project_id, now_us)
         if not tool.source_code:
             raise Invalid("it has no source_code, and this server has no tool of that name of its own")
         described = described_tool(_request(tool), project_id, now_us)
@@ -127,12 +132,23 @@ def _request(tool: FileTool) -> ToolCreate:
     )
 
 
-def _of_mcp_server(tool: FileTool, project_id: str | None, now_us: int) -> Tool:
-    """Only its description is its own: what it does happens at its server."""
+def _is_stub(tool: FileTool) -> bool:
+    """Made from its schema for a tool that the client runs. Its parameters may have names that Python does not take."""
+    if tool.source_type == "typescript" or tool.json_schema is None:
+        return False
+    try:
+        ast.parse(tool.source_code or "")
+    except (SyntaxError, ValueError):
+        return True
+    return False
+
+
+def _run_elsewhere(tool: FileTool, project_id: str | None, now_us: int) -> Tool:
+    """Only its description is its own: what it does happens at its server, or at the client."""
     request = _request(tool).model_copy(update={"source_code": f"def {tool.called}(): ..."})
     return msgspec.structs.replace(
         described_tool(request, project_id, now_us),
-        tool_type="external_mcp",
+        tool_type=tool.tool_type,
         source_code=tool.source_code,
         metadata=tool.metadata_ or {},
     )

@@ -295,8 +295,6 @@ def check_can_be_looked_after(agent_type: str) -> None:
         raise Unsupported(
             "Voice agents are not part of Holdfast: choose another agent_type, or leave out enable_sleeptime."
         )
-    if agent_type == "sleeptime_agent":
-        raise Invalid("An agent of the type sleeptime_agent looks after others; leave out its enable_sleeptime.")
 
 
 def _with_default_rules(draft: Agent, request: CreateAgentRequest, tools: Sequence[Tool]) -> Agent:

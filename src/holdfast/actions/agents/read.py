@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from holdfast.actions.folders.agent_files import files_seen
 from holdfast.core import heartbeats
+from holdfast.core.directories import file_limits
 from holdfast.core.records import Agent
 from holdfast.llm.catalog.presets import completed
 from holdfast.secretbox import SecretBox
@@ -24,6 +26,7 @@ from holdfast.store.paging import Page
 from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.agents import ALL_RELATIONS, AgentState, MemoryView, Relations, Secret, agent_state, memory_view
 from holdfast.wire.blocks import block_view
+from holdfast.wire.folders import FileBlockView, file_block_view
 from holdfast.wire.model_settings import ModelViews
 
 
@@ -86,7 +89,10 @@ async def read_agent(
 ) -> AgentState:
     async def read(tx: Transaction) -> AgentState:
         agent = await agent_rows.get(tx, agent_id)
-        return (await agent_states(tx, (agent,), include, reveal))[0]
+        (state,) = await agent_states(tx, (agent,), include, reveal)
+        if "agent.blocks" in include:
+            state["memory"]["file_blocks"] = await _file_blocks(tx, agent)
+        return state
 
     return await database.read(read)
 
@@ -94,9 +100,15 @@ async def read_agent(
 async def read_memory(database: Database, agent_id: str) -> MemoryView:
     async def read(tx: Transaction) -> MemoryView:
         agent = await agent_rows.get(tx, agent_id)
-        return memory_view(agent.agent_type, [block_view(block) for block in await block_rows.of_agent(tx, agent_id)])
+        blocks = [block_view(block) for block in await block_rows.of_agent(tx, agent_id)]
+        return memory_view(agent.agent_type, blocks, await _file_blocks(tx, agent))
 
     return await database.read(read)
+
+
+async def _file_blocks(tx: Transaction, agent: Agent) -> list[FileBlockView]:
+    limit = file_limits(agent).characters
+    return [file_block_view(seen, limit) for seen in await files_seen(tx, agent)]
 
 
 async def list_tags(database: Database, text: str | None, page: Page) -> list[str]:
@@ -152,7 +164,10 @@ async def agent_states(
 async def whole_state(tx: Transaction, agent_id: str, sent: Mapping[str, str] = {}) -> AgentState:
     """With every secret masked, but for those that the caller has just `sent`."""
     agent = await agent_rows.get(tx, agent_id)
-    return (await agent_states(tx, (agent,), ALL_RELATIONS, None, sent))[0]
+    (state,) = await agent_states(tx, (agent,), ALL_RELATIONS, None, sent)
+    if state["sources"]:
+        state["memory"]["file_blocks"] = await _file_blocks(tx, agent)
+    return state
 
 
 def _shown(secret: agent_rows.SealedSecret, reveal: SecretBox | None, sent: Mapping[str, str]) -> Secret:

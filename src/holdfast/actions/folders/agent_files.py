@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.actions.queries import Page
-from holdfast.core.directories import file_limits, visible_text
-from holdfast.core.records import AgentFile
+from holdfast.core.directories import MOST_LISTED, file_limits, visible_text
+from holdfast.core.records import Agent, AgentFile
 from holdfast.engine.file_views import open_windows, shown_file
 from holdfast.errors import Invalid, NotFound
 from holdfast.store import agent_files as agent_file_rows
@@ -34,6 +34,11 @@ async def _seen(tx: Transaction, file: AgentFile, characters: int) -> SeenFile:
     if not file.is_open:
         return SeenFile(file, None)
     return SeenFile(file, visible_text(await shown_file(tx, file, characters), characters))
+
+
+async def files_seen(tx: Transaction, agent: Agent) -> list[SeenFile]:
+    characters = file_limits(agent).characters
+    return [await _seen(tx, file, characters) for file in await agent_file_rows.of_agent(tx, agent.id, MOST_LISTED)]
 
 
 async def open_file(database: Database, agent_id: str, file_id: str, now_us: int) -> list[str]:

@@ -160,7 +160,7 @@ async def _known(tx: Transaction, folder_id: str, name: str, handling: Duplicate
     await folder_rows.get(tx, folder_id)
     known = await file_rows.find_original(tx, folder_id, name) if handling in ("skip", "error") else None
     if known is not None and handling == "error":
-        raise Invalid(f"The folder has a file with the name {name!r} already: rename it, or choose duplicate_handling.")
+        raise Invalid(f"A file with the name {name!r} already exists there: rename it, or choose duplicate_handling.")
     return known
 
 

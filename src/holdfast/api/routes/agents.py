@@ -10,6 +10,7 @@ from starlette.responses import Response
 from holdfast import ids
 from holdfast.actions.agents import read
 from holdfast.actions.agents.create import create_agent
+from holdfast.actions.agents.generate import generate
 from holdfast.actions.agents.update import delete_agent, update_agent
 from holdfast.actions.queries import AgentFilter, Page
 from holdfast.api.deps import Asking, Deps, Opener, defaults_of
@@ -19,6 +20,7 @@ from holdfast.api.params import After, AgentId, Before, Limit, Order, SearchQuer
 from holdfast.core.records import StopReason
 from holdfast.wire.agent_requests import CreateAgentRequest, Include, UpdateAgent
 from holdfast.wire.agents import AgentState, MemoryView, shown_to
+from holdfast.wire.generate import GenerateRequest, GenerateResponse
 
 router = LazyRouter(prefix="/v1/agents", tags=["agents"])
 
@@ -139,3 +141,9 @@ async def delete(deps: Deps, agent_id: AgentId) -> Response:
 @router.get("/{agent_id}/core-memory", deprecated=True, responses={200: {"model": MemoryView}}, response_model=None)
 async def retrieve_memory(deps: Deps, agent_id: AgentId) -> Response:
     return json_response(await read.read_memory(deps.database, agent_id))
+
+
+@router.post("/{agent_id}/generate", responses={200: {"model": GenerateResponse}}, response_model=None)
+async def generate_once(deps: Deps, agent_id: AgentId, request: GenerateRequest) -> Response:
+    asker = deps.compactor.asker
+    return json_response(await generate(agent_id, request, database=deps.database, catalog=deps.catalog, asker=asker))

@@ -1,4 +1,4 @@
-"""The tool `run_code_with_tools`, as it runs in the child: has the program run elsewhere, and makes its calls here.
+"""Programs that call tools, as they run in the child: the program runs elsewhere, and its calls are made here.
 
 The program was written by a model, and what a model has written is given no secrets. The tools that it calls may need
 them. So the two are separate processes (see `program`), and only the tools see the agent's secrets.
@@ -22,6 +22,7 @@ import msgspec
 from holdfast.tools.base import Job
 from holdfast.tools.sandbox import invoke, landlock
 from holdfast.tools.sandbox.program import JsonLines
+from holdfast.tools.sandbox.run_code import run_code as run_alone
 
 _PACKAGE: Final = str(Path(__file__).resolve().parents[2])
 # The directory that holds our package may be hidden from the sandbox, so the package is not importable by sys.path.
@@ -32,6 +33,15 @@ package.__path__ = [sys.argv[1]]
 from holdfast.tools.sandbox.program import main
 main(sys.argv[2])
 """
+
+
+def run_code(
+    code: str, language: str, tools: list[Job], parameters: dict[str, list[str]], refused: dict[str, str]
+) -> str:
+    """A second process only for a program that names a tool."""
+    if language == "python" and (tools or refused):
+        return run_code_with_tools(code, tools, parameters, refused)
+    return run_alone(code, language)
 
 
 def run_code_with_tools(code: str, tools: list[Job], parameters: dict[str, list[str]], refused: dict[str, str]) -> str:
