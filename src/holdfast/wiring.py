@@ -136,12 +136,9 @@ def assemble(
     sandboxed = SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s)
     executors = Executors(sandboxed, mcp=McpExecutor(database, mcp))
     retry_policy = RetryPolicy(settings.model_retries, settings.model_retry_s)
-    instrumentation = Instrumentation(
-        Spans(), _traces(settings, database, box, clock) if settings.trace_provider else None
-    )
-    archival = ArchivalMemory(
-        database, catalog, clock, settings.archival_token_limit, embedding_timeout_s=settings.embedding_timeout_s
-    )
+    traces = _traces(settings, database, box, clock) if settings.trace_provider else None
+    instrumentation = Instrumentation(Spans(), traces)
+    archival = _archival(settings, database, catalog, clock)
     limits = RateLimits(database, clock, settings.provider_limits, settings.provider_wait_s)
     compactor = Compactor(catalog, clock, TokenRatios(database), retry_policy, instrumentation.spans, limits)
     runner = Runner(
@@ -158,14 +155,14 @@ def assemble(
     )
     worker = Worker(database, runner, streams, clock, _worker_settings(settings), bus)
     tasks = TaskWorker(database, bus, TaskSettings(lease_ttl_s=settings.lease_ttl_s, takes=settings.worker))
-    tasks.kinds[INGESTION] = Ingestion(database, archival, clock, _ingestion_limits(settings))
     admission = Admission(database, worker, settings.max_foreground_runs, settings.max_waiting_runs)
     send = SendMessage(database, catalog, worker, clock, retry_policy.retries, admission)
     reader = RunReader(database, worker, streams)
     others = AskAgents(database, send, worker, reader, settings.queue_wait_s)
     executors.own.update((shipped_id(name), others) for name in talk.NAMES)
     discuss = Discuss(database, send, worker, tasks, reader, clock)
-    tasks.kinds |= {SLEEPTIME_TASK: ShowTurns(database, send), DISCUSSION_TASK: discuss}
+    ingestion = Ingestion(database, archival, clock, _ingestion_limits(settings))
+    tasks.kinds |= {INGESTION: ingestion, SLEEPTIME_TASK: ShowTurns(database, send), DISCUSSION_TASK: discuss}
     cancel = CancelRuns(database, worker, clock)
     return Holdfast(
         settings=settings,
@@ -187,6 +184,12 @@ def assemble(
         discuss=discuss,
         cancel=cancel,
         metrics=Metrics(database, worker, streams, cancel, admission, limits, settings.process),
+    )
+
+
+def _archival(settings: Settings, database: Database, catalog: Catalog, clock: Clock) -> ArchivalMemory:
+    return ArchivalMemory(
+        database, catalog, clock, settings.archival_token_limit, embedding_timeout_s=settings.embedding_timeout_s
     )
 
 
