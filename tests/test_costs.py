@@ -15,16 +15,15 @@ from .costs import Cost, What, measure
 
 pytestmark = pytest.mark.slow
 
-MARGIN: Final = (
-    1.04  # versions of Python and of libraries differ by less, a needless pass over a request's data by more
-)
+# Versions of Python and of libraries differ by less, a needless pass over a request's data by more.
+MARGIN: Final = 1.04
 BUDGETS: Final[dict[tuple[str, What], Cost]] = {
-    ("sqlite", "create an agent"): Cost(calls=680, statements=6),
-    ("sqlite", "no-tool turn"): Cost(calls=2156, statements=24),
-    ("sqlite", "one-tool turn"): Cost(calls=5243, statements=49),
-    ("postgres", "create an agent"): Cost(calls=807, statements=3),
-    ("postgres", "no-tool turn"): Cost(calls=2988, statements=17),
-    ("postgres", "one-tool turn"): Cost(calls=6892, statements=34),
+    ("sqlite", "create an agent"): Cost(calls=694, statements=6),
+    ("sqlite", "no-tool turn"): Cost(calls=2206, statements=24),
+    ("sqlite", "one-tool turn"): Cost(calls=5303, statements=49),
+    ("postgres", "create an agent"): Cost(calls=825, statements=3),
+    ("postgres", "no-tool turn"): Cost(calls=3036, statements=17),
+    ("postgres", "one-tool turn"): Cost(calls=6981, statements=35),
 }
 
 

@@ -32,7 +32,7 @@ class Note(BaseModel):
 
 
 class Worker:
-    draining = False
+    leaving = False
 
 
 def router_for_tests(failure: HoldfastError | Exception | None = None) -> APIRouter:

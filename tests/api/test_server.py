@@ -38,7 +38,7 @@ async def test_a_fixed_word_wins_over_an_id_wherever_it_was_declared() -> None:
 
 
 async def test_a_stopping_server_is_healthy_but_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Worker, "draining", True)
+    monkeypatch.setattr(Worker, "leaving", True)
     async with client_of() as client:
         assert (await client.get("/v1/health/")).status_code == 200
         ready = await client.get("/v1/ready/")

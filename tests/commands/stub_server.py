@@ -14,10 +14,12 @@ from holdfast.tools.base import SandboxStatus
 
 
 class Worker:
-    draining = False
+    leaving = False
+
+    def announce_drain(self) -> None:
+        self.leaving = True
 
     async def drain(self) -> None:
-        self.draining = True
         print("drained", flush=True)
 
 

@@ -157,7 +157,7 @@ def test_a_move_that_was_killed_is_finished_by_the_same_command(tmp_path: Path, 
 
     asyncio.run(make())
     program = [sys.executable, "-c", _STEP_BY_STEP, sqlite_url, f"sqlite:///{tmp_path}/target.db"]
-    for batches in (1, 20, 60):  # the last while it verifies
+    for batches in (1, 20, 2 * len(move_rows.TABLES) + 4):  # the last while it verifies
         with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as moving:
             assert moving.stdin is not None
             assert moving.stdout is not None

@@ -38,7 +38,14 @@ SOURCE = 'def greet(name: str) -> str:\n    """Greets.\n\n    Args:\n        nam
 T = TypeVar("T")
 
 
-UNDESCRIBED = {"GET /", "GET /docs", "GET /metrics", "GET /v1/models/embeddings"}
+UNDESCRIBED = {
+    "GET /",
+    "GET /console/{folder}/{name}",
+    "GET /console/{name}",
+    "GET /docs",
+    "GET /metrics",
+    "GET /v1/models/embeddings",
+}
 NAMES = sorted(
     f"{method} {route.path}"
     for router in ROUTERS
