@@ -21,7 +21,9 @@ from holdfast.core.frames import (
     StopFrame,
     TextFrame,
     UsageFrame,
+    closing_frames,
     message_frames,
+    with_due_runs,
 )
 from holdfast.core.messages import Image, Message, Reasoning, Text, Thoughts, ToolCall, ToolReturn
 from holdfast.core.spec import Speaking
@@ -86,3 +88,12 @@ def test_each_call_that_is_shown_as_words_has_a_frame_of_its_own() -> None:
     row = Message(id="message-1", role="assistant", parts=(Thoughts("hm"), *words, other), created_us=1)
     assert [frame.index for frame in message_frames(row, Speaking())] == [0, 1, 2, 3]
     assert [frame.index for frame in message_frames(row)] == [0, 1]
+
+
+def test_the_end_of_a_run_tells_of_the_runs_that_it_has_made_due() -> None:
+    frames = closing_frames("end_turn", None, Usage(), 1)
+    assert with_due_runs(frames, ()) is frames
+    stop, usage = with_due_runs(frames, ("run-1",))
+    assert stop == frames[0]
+    assert isinstance(usage, UsageFrame)
+    assert usage.run_ids == ("run-1",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.records import RETRY_SAFE_TAG, Run, RunStatus, Thread, Tool
+from holdfast.core.records import RETRY_SAFE_TAG, AgentFile, Folder, Run, RunStatus, Thread, Tool
 
 
 def test_the_default_thread_of_an_agent_is_no_conversation() -> None:
@@ -35,3 +35,24 @@ def test_a_tool_is_retry_safe_when_its_owner_has_tagged_it_so() -> None:
     tool = Tool(id="tool-1", name="t", tool_type="custom", description="", json_schema={}, tags=(RETRY_SAFE_TAG,))
     other = Tool(id="tool-2", name="u", tool_type="custom", description="", json_schema={})
     assert tool.retry_safe and not other.retry_safe
+
+
+def test_a_folder_is_an_archive_to_the_passages_of_its_files() -> None:
+    folder = Folder(id="source-1", organization_id="org-1", name="shelf", chunk_size=300, embedding="openai/small")
+    assert (folder.archive.id, folder.archive.embedding) == ("source-1", "openai/small")
+
+
+def test_a_file_is_named_with_its_folder() -> None:
+    file = AgentFile(
+        id="attached-1",
+        agent_id="agent-1",
+        file_id="file-1",
+        folder_id="source-1",
+        folder_name="shelf",
+        name="a.txt",
+        status="completed",
+        error=None,
+        lines=1,
+        is_open=False,
+    )
+    assert file.full_name == "shelf/a.txt"
