@@ -23,7 +23,9 @@ def test_the_program_of_the_page_on_files_runs_as_it_stands(server: ServerProces
     there = program.replace("http://127.0.0.1:8283", server.url)
     assert there != program
     ran = subprocess.run([sys.executable, "-c", there], capture_output=True, text=True, check=False)
-    expected = "handbook/office.md True 1: # Hours\n2: \n3: The office closes at six.\n"
+    expected = (
+        "handbook/office.md True [Viewing file start (out of 3 lines)]\n1: # Hours\n2: \n3: The office closes at six.\n"
+    )
     assert (ran.returncode, ran.stdout) == (0, expected), ran.stderr
 
 

@@ -57,10 +57,16 @@ function Tools({ agent, all, act }) {
   const attached = new Set(agent.tools.map(({ id }) => id));
   const needing = new Set(agent.tool_rules.filter(({ type }) => type === "requires_approval").map(({ tool_name }) => tool_name));
   const [adding, setAdding] = useState("");
+  const [wanted, setWanted] = useState({}); // by a tool's name, until the server has said otherwise
+  const require = async (name, checked) => {
+    setWanted((before) => ({ ...before, [name]: checked }));
+    const done = await act(() => patch(`/agents/${agent.id}/tools/approval/${encodeURIComponent(name)}`, { requires_approval: checked }));
+    if (!done) setWanted((before) => ({ ...before, [name]: !checked }));
+  };
   return html`<table><tbody>${agent.tools.map((tool) => html`<tr key=${tool.id}>
       <td><code>${tool.name}</code> <span class="note">${tool.description}</span><${TryTool} agentId=${agent.id} tool=${tool} /></td>
-      <td><label class="check"><input type="checkbox" checked=${needing.has(tool.name)}
-        onChange=${(event) => act(() => patch(`/agents/${agent.id}/tools/approval/${encodeURIComponent(tool.name)}`, { requires_approval: event.target.checked }))} /> needs approval</label></td>
+      <td><label class="check"><input type="checkbox" checked=${wanted[tool.name] ?? needing.has(tool.name)}
+        onChange=${(event) => require(tool.name, event.target.checked)} /> needs approval</label></td>
       <td><button onClick=${() => act(() => patch(`/agents/${agent.id}/tools/detach/${tool.id}`))}>Detach</button></td></tr>`)}</tbody></table>
     <form class="row" onSubmit=${(event) => { event.preventDefault(); if (adding) act(() => patch(`/agents/${agent.id}/tools/attach/${adding}`)); }}>
       <select aria-label="Tool to attach" value=${adding} onChange=${(event) => setAdding(event.target.value)}><option value="">Attach a tool …</option>
@@ -99,13 +105,15 @@ export function Agent({ parts: [id] }) {
   if (!data) return html`<main id="main" tabindex="-1">${error ? html`<${Problem} error=${error} />` : html`<${Waiting} />`}</main>`;
   const { agent, context, tools, models } = data;
   const act = async (work) => {
+    let problem = null;
     try {
       await work();
-      setFailure(null);
-    } catch (problem) {
-      setFailure(problem);
+    } catch (error) {
+      problem = error;
     }
+    setFailure(problem);
     again();
+    return problem === null;
   };
   const rules = agent.tool_rules.filter(({ type }) => type !== "requires_approval");
   const destroy = () => confirm(`Delete ${agent.name} with its messages and runs? This cannot be undone.`) && act(async () => {
