@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.store import kv, tables
 from holdfast.store.database import DatabaseError, Transaction, open_database
-from holdfast.store.postgres import PostgresDatabase
+from holdfast.store.postgres import DRIVER_ERRORS, ConnectionLost, PostgresDatabase, PostgresTransaction
+from holdfast.store.postgres_start import explained
 from holdfast.store.statements import insert_into
 from tests.postgres import WAITING_FOR_LOCKS
 
@@ -196,3 +197,23 @@ async def test_closing_does_not_wait_for_a_transaction_that_hangs(postgres_url: 
             await database.aclose()
         with pytest.raises(DatabaseError):
             await hanging
+
+
+@pytest.mark.parametrize("error", DRIVER_ERRORS, ids=lambda error: error.__name__)
+def test_whatever_the_driver_raises_at_the_start_is_a_sentence(error: type[Exception]) -> None:
+    with pytest.raises(DatabaseError, match="cannot be used"), explained("postgresql://somewhere/holdfast"):
+        raise error("cannot switch to state 12")
+
+
+async def test_a_connection_lost_while_the_schema_is_looked_at_is_a_lost_connection(
+    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which asyncpg may not notice between two messages of one statement."""
+
+    async def lose_connection(tx: PostgresTransaction, *_: object) -> None:
+        tx._connection.terminate()
+        raise AttributeError("'NoneType' object has no attribute 'decode'")
+
+    monkeypatch.setattr(PostgresTransaction, "fetch_one", lose_connection)
+    with pytest.raises(ConnectionLost):
+        await database.is_newest()

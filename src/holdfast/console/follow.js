@@ -3,15 +3,15 @@ import { ApiError, events } from "./api.js";
 
 const PAUSES_MS = [250, 500, 1000, 2000, 4000];
 
-// Calls `take` with each event. `first`, if given, is the request that starts the run; afterwards the stream is joined
-// again after the last number that was seen.
-export async function follow({ runId, after = 0, first, take, lost, abort }) {
-  let seen = after;
+// Calls `take` with each event, and returns the run's id at its end. `first`, if given, is the request that starts the
+// run. It is sent again while the run's id is not known: its otid makes that the same message. Then the stream is joined
+// after the last number that was seen.
+export async function follow({ runId, first, take, lost, abort }) {
+  let seen = 0;
   let failures = 0;
-  let source = first ? () => events(first.path, first.body, abort) : null;
   for (;;) {
+    const stream = runId ? events(`/runs/${runId}/stream`, { starting_after: seen, include_pings: true }, abort) : events(first.path, first.body, abort);
     try {
-      const stream = source ? source() : events(`/runs/${runId}/stream`, { starting_after: seen, include_pings: true }, abort);
       for await (const { event, data } of stream) {
         if (event === "done") return runId;
         if (event === "error") break; // the server let go of this connection; the run itself goes on
@@ -22,13 +22,10 @@ export async function follow({ runId, after = 0, first, take, lost, abort }) {
         take(data);
       }
     } catch (error) {
-      if (error.name === "AbortError") throw error;
-      const again = error instanceof ApiError && (error.status === 0 || error.status >= 500);
-      if (!again || (!runId && source && error.status !== 0)) throw error;
-      if (!runId) throw error; // whether it was accepted is not known: whoever sent it may send it again with its otid
+      const mayPass = error instanceof ApiError && (error.status === 0 || error.status >= 500);
+      if (!mayPass) throw error;
     }
-    source = null;
-    lost?.(failures);
+    lost();
     await pause(PAUSES_MS[Math.min(failures, PAUSES_MS.length - 1)], abort);
     failures += 1;
   }
@@ -36,10 +33,14 @@ export async function follow({ runId, after = 0, first, take, lost, abort }) {
 
 function pause(ms, abort) {
   return new Promise((resolve, reject) => {
-    const timer = setTimeout(resolve, ms);
-    abort?.addEventListener("abort", () => {
+    const stop = () => {
       clearTimeout(timer);
       reject(new DOMException("stopped", "AbortError"));
-    });
+    };
+    const timer = setTimeout(() => {
+      abort.removeEventListener("abort", stop);
+      resolve();
+    }, ms);
+    abort.addEventListener("abort", stop);
   });
 }

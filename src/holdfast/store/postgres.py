@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import asyncpg
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
@@ -45,6 +45,8 @@ _CLOCK = select(database_now_us().label("now_us"))
 _driver: Any = asyncpg
 _log = logging.getLogger("holdfast.store")
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+_HAS_REVISION: Final = text("SELECT to_regclass('alembic_version') IS NOT NULL AS known")
+_REVISION: Final = text(revision.READ)
 _CONFLICTS: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 # What the same statement with the same values meets again, however often it is tried.
 _MISUSED: Final = (
@@ -279,8 +281,7 @@ class PostgresDatabase:
 
     async def is_newest(self) -> bool:
         """Whether its schema is the one that this program was written for."""
-        async with self._pool.acquire() as connection:
-            return await read_revision(connection) == revision.HEAD
+        return await self.read(_is_newest)
 
     async def aclose(self) -> None:
         """What hangs is cut off: a stopping server does not wait for a database that does not answer."""
@@ -348,6 +349,13 @@ async def _give_back(pool: Any, connection: Any) -> None:
 async def _keep_session(connection: Any) -> None:
     """No transaction of ours changes its session, so there is nothing to reset; the driver would do so with four more
     commands for each transaction. One that was left open is rolled back all the same."""
+
+
+async def _is_newest(tx: Transaction) -> bool:
+    known = await tx.fetch_one(_HAS_REVISION)
+    assert known is not None
+    row = await tx.fetch_one(_REVISION) if known["known"] else None
+    return row is not None and row["version_num"] == revision.HEAD
 
 
 async def _now_us(tx: Transaction) -> int:

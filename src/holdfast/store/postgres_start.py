@@ -56,7 +56,7 @@ def explained(dsn: str) -> Generator[None]:
             "HOLDFAST_DATABASE_URL is not an address of PostgreSQL: write it as "
             f"postgresql://user:password@host:5432/database ({type(error).__name__})."
         ) from error
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:  # a TimeoutError is an OSError
+    except postgres.DRIVER_ERRORS as error:  # a TimeoutError is an OSError
         raise DatabaseError(
             f"PostgreSQL at {_place(dsn)} cannot be used: {_reason(error)}. Check that it runs, that this machine may "
             "reach it, and what HOLDFAST_DATABASE_URL says."
