@@ -12,7 +12,7 @@ from holdfast.actions.messages.send import Accepted
 from holdfast.core.frames import ErrorFrame, StopFrame
 from holdfast.core.messages import Approve, text_of
 from holdfast.engine.worker import WorkerSettings
-from holdfast.errors import ShuttingDown
+from holdfast.errors import HandedOver, ShuttingDown
 from holdfast.store import agents, leases, runs
 from holdfast.store.tables import run_events
 from holdfast.store.tables import runs as run_rows
@@ -351,3 +351,16 @@ async def test_an_approval_given_to_any_worker_carries_on_the_run_of_another(wor
     run = await second.ask(decisions=[Approve(call_id) for call_id in hold.hold.asked_ids])
     assert run.stop_reason == "end_turn"
     await assert_invariants(world.database, idle=True)
+
+
+async def test_whoever_follows_a_run_elsewhere_that_has_shown_nothing_is_told_that_this_server_stops(
+    world: World, node: Node
+) -> None:
+    accepted = await node.send("[[stall]]")
+    other = world.node()
+    await other.worker.drain()
+    batches: list[object] = []
+    with pytest.raises(HandedOver):
+        async for batch in other.reader.follow(accepted.run):
+            batches.append(batch)
+    assert batches == []

@@ -53,7 +53,8 @@ class RunReader:
                 yield batch
             return
         stopped = await self.until_stopped(run.id)
-        yield list(enumerate(await self._database.read(lambda tx: _frames_from_messages(tx, stopped)), 1))
+        if stored := await self._database.read(lambda tx: _frames_from_messages(tx, stopped)):
+            yield list(enumerate(stored, 1))
         if stopped.is_active:
             raise HandedOver(f"the server stops before run {run.id} does")
 
