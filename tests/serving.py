@@ -89,8 +89,12 @@ class ServerProcess:
     def kill(self) -> None:
         assert self._process is not None
         self.may_be_dead = True
+        unborn = _children_before_exec(self._process.pid)
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
+        for child in unborn:
+            if _command_line(child) == unborn[child]:  # it has not begun to be another program meanwhile
+                os.kill(child, signal.SIGKILL)
         watchdog.forget(self._process.pid)
 
     def pause(self) -> None:
@@ -158,6 +162,22 @@ class WorkerProcess(ServerProcess):
             if self.exit_code is not None or time.monotonic() > deadline:
                 raise AssertionError(f"the worker did not start ({self.exit_code}):\n{self.read_log()}")
             time.sleep(0.02)  # there is no event to wait for but a line in its log
+
+
+def _children_before_exec(pid: int) -> dict[int, bytes]:
+    """Children that are still copies of the server, with their command lines. Under libfaketime such a child can wait
+    for ever for a lock that a thread of the server held when it was forked, and it holds the server's port."""
+    own = _command_line(pid)
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    children = [int(child) for child in listed.read_text().split()] if listed.exists() else []
+    return {child: own for child in children if own and _command_line(child) == own}
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def hold_port(owner: object) -> int:
