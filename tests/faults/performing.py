@@ -51,10 +51,15 @@ async def perform_and_die(world: World, write: int, moment: Moment) -> bool:
     if await perform(dying):
         return False
     alive = world.node()
-    await alive.take_over_all()
-    await alive.settled()
+    await _carry_on(alive)
     assert await perform(alive)
+    await _carry_on(alive)  # what the dead one had sent to the database may have been stored only now
     return True
+
+
+async def _carry_on(node: Node) -> None:
+    await node.take_over_all()
+    await node.settled()
 
 
 async def runs_of(world: World, agent_id: str) -> list[Run]:
