@@ -28,6 +28,9 @@ class WrappedDatabase:
     async def read(self, job: Job[T]) -> T:
         return await self._inner.read(job)
 
+    async def read_one(self, job: Job[T]) -> T:
+        return await self._inner.read_one(job)
+
     async def write_lease(self, job: Job[T]) -> T:
         return await self._inner.write_lease(job)
 

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, upda
 
 from holdfast.core.hold import Hold, changed_secrets
 from holdfast.core.messages import Message
-from holdfast.core.records import Agent, CompactionSettings, ModelChoice
+from holdfast.core.records import Agent, CompactionSettings, ModelChoice, StopReason
 from holdfast.core.tool_rules import Rule
 from holdfast.errors import NotFound
 from holdfast.store import archives, messages
@@ -72,6 +72,8 @@ _ORDERINGS: dict[OrderBy, Ordering] = {
 _OF_RUNS = frozenset({"last_stop_reason", "last_run_completion_us", "last_run_duration_ns"})
 _UNCHANGING = frozenset({"id", "created_us"}) | _OF_RUNS
 
+COLUMNS = tuple(agents.columns)
+
 _INSERT = insert_into(agents)
 _INSERT_TAG = insert_into(agent_tags)
 _INSERT_SECRET = insert_into(agent_secrets)
@@ -90,6 +92,11 @@ _UPDATE = (
     update(agents)
     .where(agents.c.id == bindparam("of_agent"))
     .values({column: bindparam(f"new_{column.name}") for column in agents.c if column.name not in _UNCHANGING})
+)
+_RECORD_LAST_RUN = (
+    update(agents)
+    .where(agents.c.id == bindparam("of_agent"))
+    .values({agents.columns[name]: bindparam(f"new_{name}") for name in sorted(_OF_RUNS)})
 )
 _SET_SLEEPTIME = update(agents).where(agents.c.id == bindparam("of_agent")).values(enable_sleeptime=bindparam("enable"))
 _TAGS = (
@@ -121,7 +128,7 @@ async def get(tx: Transaction, agent_id: str, *, lock: bool = False) -> Agent:
     row = await tx.fetch_one(_ONE_LOCKED if lock else _ONE, {"id": agent_id})
     if row is None:
         raise NotFound("Agent not found")
-    return _record(row)
+    return agent_of(row)
 
 
 async def require(tx: Transaction, agent_id: str) -> None:
@@ -136,7 +143,7 @@ async def missing(tx: Transaction, agent_ids: Collection[str]) -> list[str]:
 
 
 async def find_many(tx: Transaction, agent_ids: Collection[str]) -> dict[str, Agent]:
-    return {row["id"]: _record(row) for row in await tx.fetch_all(_MANY, {"ids": list(agent_ids)})}
+    return {row["id"]: agent_of(row) for row in await tx.fetch_all(_MANY, {"ids": list(agent_ids)})}
 
 
 async def update_agent(tx: Transaction, agent: Agent) -> None:
@@ -147,6 +154,18 @@ async def update_agent(tx: Transaction, agent: Agent) -> None:
 
 async def set_sleeptime(tx: Transaction, agent_id: str, enable: bool | None) -> None:
     await tx.execute(_SET_SLEEPTIME, {"of_agent": agent_id, "enable": enable})
+
+
+async def record_last_run(
+    tx: Transaction, agent_id: str, stop_reason: StopReason, ended_us: int, duration_ns: int
+) -> None:
+    """In the transaction that writes the run's end (I1)."""
+    ended = {
+        "new_last_stop_reason": stop_reason,
+        "new_last_run_completion_us": ended_us,
+        "new_last_run_duration_ns": duration_ns,
+    }
+    await tx.execute_many(_RECORD_LAST_RUN, [{"of_agent": agent_id, **ended}])
 
 
 async def delete_agent(tx: Transaction, agent_id: str, now_us: int) -> str | None:
@@ -165,7 +184,7 @@ async def list_agents(
     tx: Transaction, filters: AgentFilter, page: Page, order_by: OrderBy = "created_at"
 ) -> list[Agent]:
     query = select(agents).where(*_conditions(filters))
-    return [_record(row) for row in await fetch_page(tx, query, _ORDERINGS[order_by], page)]
+    return [agent_of(row) for row in await fetch_page(tx, query, _ORDERINGS[order_by], page)]
 
 
 async def count_agents(tx: Transaction, filters: AgentFilter) -> int:
@@ -283,8 +302,8 @@ def _grouped(rows: Iterable[Row], key: str, value: str) -> dict[str, list[str]]:
     return found
 
 
-def _record(row: Row) -> Agent:
-    """By place, not by name: a page of agents is looked through in half the time."""
+def agent_of(row: Iterable[Any]) -> Agent:
+    """Of the values of COLUMNS. By place, not by name: a page of agents is looked through in half the time."""
     (
         agent_id,
         name,

@@ -17,6 +17,14 @@ from holdfast.store.statements import database_now_us, in_array
 from holdfast.store.tables import agents, runs
 from holdfast.store.transaction import Row, Transaction
 
+# Whoever claims a run drives it, so it runs from then on; no other statement need say so.
+_CLAIMED: dict[Any, Any] = {
+    runs.c.lease: runs.c.lease + 1,
+    runs.c.lease_owner: bindparam("owner"),
+    runs.c.lease_expires_us: bindparam("until_us"),
+    runs.c.status: "running",
+    runs.c.started_us: func.coalesce(runs.c.started_us, bindparam("now_us", type_=BigInteger())),
+}
 _CLAIM = (
     update(runs)
     .where(
@@ -28,7 +36,7 @@ _CLAIM = (
             runs.c.lease_expires_us <= bindparam("now_us"),
         ),
     )
-    .values(lease=runs.c.lease + 1, lease_owner=bindparam("owner"), lease_expires_us=bindparam("until_us"))
+    .values(_CLAIMED)
     .returning(*COLUMNS)
 )
 _is_waiting = and_(IS_ACTIVE, or_(runs.c.lease_expires_us.is_(None), runs.c.lease_expires_us <= bindparam("now_us")))
@@ -83,12 +91,7 @@ _LOCK = (
     .where(in_array(runs.c.id, "ids"), _is_waiting)
     .with_for_update(skip_locked=True)
 )
-_CLAIM_LOCKED = (
-    update(runs)
-    .where(in_array(runs.c.id, "ids"))
-    .values(lease=runs.c.lease + 1, lease_owner=bindparam("owner"), lease_expires_us=bindparam("until_us"))
-    .returning(*COLUMNS)
-)
+_CLAIM_LOCKED = update(runs).where(in_array(runs.c.id, "ids")).values(_CLAIMED).returning(*COLUMNS)
 _EXPIRE_OTHERS = (
     update(runs)
     .where(IS_ACTIVE, runs.c.lease_owner.is_not(None), runs.c.lease_owner != bindparam("owner"))
@@ -144,7 +147,7 @@ async def claim_many(
     owners: dict[str, str | None] = {row["id"]: row["lease_owner"] for row in locked}
     if not owners:
         return []
-    given = {"ids": list(owners), "owner": owner, "until_us": now_us + ttl_us}
+    given = {"ids": list(owners), "owner": owner, "now_us": now_us, "until_us": now_us + ttl_us}
     taken = {row["id"]: run_from(row) for row in await tx.fetch_all(_CLAIM_LOCKED, given)}
     return [Claimed(taken[run_id], owners[run_id] is not None) for run_id in run_ids if run_id in taken]
 

@@ -365,6 +365,9 @@ class SQLiteDatabase:
         finally:
             self._reads.add(0.0, time.perf_counter() - begun_at)
 
+    async def read_one(self, job: Job[T]) -> T:
+        return await self.read(job)
+
     async def write_lease(self, job: Job[T]) -> T:
         return await self.write(job)
 

@@ -74,6 +74,10 @@ class Database(Protocol):
         """Run the job on one consistent view; it cannot write. It sees every write that was awaited before."""
         ...
 
+    async def read_one(self, job: Job[T]) -> T:
+        """As `read`, for a job that fetches once: it needs no transaction around it."""
+        ...
+
     async def write_lease(self, job: Job[T]) -> T:
         """As `write`, for renewing leases: no other work can keep it waiting for a connection."""
         ...
