@@ -30,6 +30,7 @@ from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
+from holdfast.engine.feed import Feed
 from holdfast.engine.ingestion import KIND as INGESTION
 from holdfast.engine.ingestion import Ingestion, IngestionLimits
 from holdfast.engine.inline import InlineTools
@@ -132,6 +133,8 @@ def assemble(
     box = box or open_secretbox(settings)
     bus = Bus(open_signals(settings.signals_address))
     streams = Streams(database, bus.run_changed)
+    feed = Feed(database, bus)
+    database.on_commit = feed.committed
     mcp = _mcp_servers(settings, database, box, clock)
     sandboxed = SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s)
     executors = Executors(sandboxed, mcp=McpExecutor(database, mcp))
@@ -174,6 +177,7 @@ def assemble(
         worker=worker,
         tasks=tasks,
         streams=streams,
+        feed=feed,
         reader=reader,
         retention=Retention(database, clock, _retention_policy(settings)),
         compactor=compactor,
@@ -264,13 +268,14 @@ async def _side_tasks(deps: Holdfast, sandbox: ForkServerSandbox | None) -> Asyn
     callbacks = Callbacks(deps.database, deps.clock, deps.settings.reachable_hosts)
     deps.worker.on_end = callbacks.wake
     async with asyncio.TaskGroup() as group:
-        side_tasks = (deps.worker, deps.tasks, deps.retention, callbacks)
+        side_tasks = (deps.worker, deps.tasks, deps.feed, deps.retention, callbacks)
         forever = [group.create_task(side_task.run_forever()) for side_task in side_tasks]
         if sandbox is not None:
             group.create_task(_warm(sandbox))
         try:
             yield
         finally:
+            deps.feed.close()
             await asyncio.gather(deps.worker.drain(), deps.tasks.drain())
             for task in forever:
                 task.cancel()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Delete, Select, Update
 
+from holdfast.core.changes import Change
 from holdfast.store import (
     agent_files,
     files,
@@ -102,6 +103,7 @@ class Explaining:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.plan: list[str] = []
+        self.changes: list[Change] = []
 
     async def fetch_all(self, statement: Statement, parameters: Any = None) -> list[Row]:
         self.plan = plan_of(self._connection, statement)
