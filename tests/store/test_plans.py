@@ -28,7 +28,9 @@ from holdfast.store import (
     messages,
     queue,
     rate_limits,
+    recent_runs,
     runs,
+    statistics,
     steps,
     threads,
     traces,
@@ -45,7 +47,7 @@ from holdfast.store.transaction import Dialect
 
 MODULES = (
     *(runs, leases, queue, rate_limits, threads, messages, frames, holds, journal, steps, traces),
-    *(folders, files, agent_files),
+    *(folders, files, agent_files, recent_runs, statistics),
 )
 # Statements that are for a person or a sweep, and may read one table from end to end; and what others begin with.
 MAY_SCAN = {"_RECENTLY_DECIDED", "_ALL"}

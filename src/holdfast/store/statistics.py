@@ -115,21 +115,32 @@ FROM (
 ) ran
 JOIN messages ON messages.step_id = ran.id AND messages.role = 'tool'
 CROSS JOIN {parts}
-WHERE {kind} = 'tool_return'
+WHERE {is_return}
 """
+# As it is stored. Inside a text every quotation mark is escaped, so that nothing else can look like this.
+_RETURN: Final = r'\{"kind":"tool_return","call_id":"[^"]*","name":"([^"]*)","status":"([a-z]+)"'
 
 
-def _tool_calls(parts: str, field: str) -> Any:
-    names = {name: field.format(name) for name in ("name", "status", "kind")}
-    sql = text(_TOOL_CALLS.format(parts=parts, most=MOST_TOOL_STEPS, **names))
+def _tool_calls(**columns: str) -> Any:
+    sql = text(_TOOL_CALLS.format(most=MOST_TOOL_STEPS, **columns))
     given = sql.bindparams(bindparam("since_us", type_=BigInteger()), bindparam("until_us", type_=BigInteger()))
     return given.columns(step_id=Text(), tool_execution_ns=BigInteger(), name=Text(), status=Text())
 
 
 _TOOLS: Final[Mapping[str, Any]] = {
-    "sqlite": _tool_calls("json_each(messages.parts) part", "json_extract(part.value, '$.{}')"),
-    # Not jsonb: it would refuse a return that holds \u0000, which is never looked at here.
-    "postgresql": _tool_calls("json_array_elements(CAST(messages.parts AS json)) AS part(value)", "part.value->>'{}'"),
+    "sqlite": _tool_calls(
+        parts="json_each(messages.parts) part",
+        name="json_extract(part.value, '$.name')",
+        status="json_extract(part.value, '$.status')",
+        is_return="json_extract(part.value, '$.kind') = 'tool_return'",
+    ),
+    # Its JSON functions refuse \u0000, which what a tool has returned may hold.
+    "postgresql": _tool_calls(
+        parts=f"regexp_matches(messages.parts, '{_RETURN}', 'g') AS part(found)",
+        name="part.found[1]",
+        status="part.found[2]",
+        is_return="true",
+    ),
 }
 
 
