@@ -81,7 +81,7 @@ _failed = (
 _ERRORS = (
     select(_failed.c.error_type, func.count().label("runs"), func.max(_failed.c.created_us).label("last_us"))
     .group_by(_failed.c.error_type)
-    .order_by(literal_column("2").desc(), _failed.c.error_type)
+    .order_by(literal_column("2", BigInteger()).desc(), _failed.c.error_type)
     .limit(MOST_ERRORS)
 )
 _SLOWEST = (
@@ -177,8 +177,16 @@ def _sum(row: Row) -> StepSum:
         cost_usd=row["cost_usd"],
         unpriced_steps=row["unpriced_steps"],
     )
-    names = ("bucket", "day", "provider_name", "error_type")
-    return StepSum(*(row[name] for name in names), used, row["model_ns"], row["timed"], row["last_us"])
+    return StepSum(
+        bucket=row["bucket"],
+        day=row["day"],
+        provider=row["provider_name"],
+        error_type=row["error_type"],
+        used=used,
+        model_ns=row["model_ns"],
+        timed=row["timed"],
+        last_us=row["last_us"],
+    )
 
 
 async def _tool_samples(tx: Transaction, given: Mapping[str, int]) -> tuple[list[ToolSample], int]:

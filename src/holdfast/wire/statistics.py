@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from typing_extensions import TypedDict
@@ -161,7 +162,7 @@ def statistics_view(found: Statistics) -> StatisticsView:
     }
 
 
-def _states(states: dict[str, int]) -> RunsByState:
+def _states(states: Mapping[str, int]) -> RunsByState:
     return {
         "created": states.get("created", 0),
         "running": states.get("running", 0),
