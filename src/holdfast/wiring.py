@@ -133,14 +133,11 @@ def assemble(
     box = box or open_secretbox(settings)
     bus = Bus(open_signals(settings.signals_address))
     streams = Streams(database, bus.run_changed)
-    feed = Feed(database, bus)
-    database.on_commit = feed.committed
     mcp = _mcp_servers(settings, database, box, clock)
     sandboxed = SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s)
     executors = Executors(sandboxed, mcp=McpExecutor(database, mcp))
     retry_policy = RetryPolicy(settings.model_retries, settings.model_retry_s)
-    traces = _traces(settings, database, box, clock) if settings.trace_provider else None
-    instrumentation = Instrumentation(Spans(), traces)
+    instrumentation = Instrumentation(Spans(), _traces(settings, database, box, clock))
     archival = _archival(settings, database, catalog, clock)
     limits = RateLimits(database, clock, settings.provider_limits, settings.provider_wait_s)
     compactor = Compactor(catalog, clock, TokenRatios(database), retry_policy, instrumentation.spans, limits)
@@ -177,7 +174,7 @@ def assemble(
         worker=worker,
         tasks=tasks,
         streams=streams,
-        feed=feed,
+        feed=_feed(database, bus),
         reader=reader,
         retention=Retention(database, clock, _retention_policy(settings)),
         compactor=compactor,
@@ -238,7 +235,15 @@ def _retention_policy(settings: Settings) -> RetentionPolicy:
     )
 
 
-def _traces(settings: Settings, database: Database, box: SecretBox, clock: Clock) -> ProviderTraces:
+def _feed(database: Database, bus: Bus) -> Feed:
+    feed = Feed(database, bus)
+    database.on_commit = feed.committed
+    return feed
+
+
+def _traces(settings: Settings, database: Database, box: SecretBox, clock: Clock) -> ProviderTraces | None:
+    if not settings.trace_provider:
+        return None
     keys = [value for name, value in settings.providers.items() if is_secret_name(name)]
     own = [settings.api_key, settings.secrets_key, settings.encryption_key, settings.old_encryption_key]
     hidden = [*keys, *(secret for secret in own if secret)]

@@ -166,53 +166,39 @@ async def fill(database: Database, agent: str, count: int, chance: random.Random
     made.sort(key=lambda run: run.created_us)
 
     async def write(tx: Transaction, some: list[Run]) -> None:
-        await tx.execute_many(
-            insert_into(run_rows),
-            [
-                {
-                    "id": run.id,
-                    "agent_id": agent,
-                    "thread_id": agent,
-                    "status": run.status,
-                    "stop_reason": run.stop_reason,
-                    "background": False,
-                    "metadata": "{}",
-                    "request_config": "{}",
-                    "created_us": run.created_us,
-                    "total_duration_ns": run.total_duration_ns,
-                    "lease": 1,
-                }
-                for run in some
-            ],
-        )
-        await tx.execute_many(
-            insert_into(step_rows),
-            [
-                {
-                    "id": ids.derive("step", run.id, 1),
-                    "run_id": run.id,
-                    "agent_id": agent,
-                    "number": 1,
-                    "status": "failed" if run.status == "failed" else "success",
-                    "error_type": "Overloaded" if run.status == "failed" else None,
-                    "model_handle": "acme/large",
-                    "provider_name": "acme",
-                    "provider_category": "base",
-                    "context_window_limit": 8_000,
-                    "prompt_tokens": 100,
-                    "completion_tokens": 10,
-                    "usage_estimated": False,
-                    "tags": "[]",
-                    "created_us": run.created_us,
-                    "llm_request_ns": 10**9,
-                    "tool_execution_ns": 10**6 if chance.random() < 0.3 else None,
-                }
-                for run in some
-            ],
-        )
+        await tx.execute_many(insert_into(run_rows), [_run_row(run) for run in some])
+        await tx.execute_many(insert_into(step_rows), [_step_row(run, chance) for run in some])
 
     for first in range(0, count, 2_000):
         await call(database, write, made[first : first + 2_000])
+
+
+def _run_row(run: Run) -> dict[str, Any]:
+    named = ("id", "agent_id", "thread_id", "status", "stop_reason", "created_us", "total_duration_ns")
+    rest = {"background": False, "metadata": "{}", "request_config": "{}", "lease": 1}
+    return {name: getattr(run, name) for name in named} | rest
+
+
+def _step_row(run: Run, chance: random.Random) -> dict[str, Any]:
+    return {
+        "id": ids.derive("step", run.id, 1),
+        "run_id": run.id,
+        "agent_id": run.agent_id,
+        "number": 1,
+        "status": "failed" if run.status == "failed" else "success",
+        "error_type": "Overloaded" if run.status == "failed" else None,
+        "model_handle": "acme/large",
+        "provider_name": "acme",
+        "provider_category": "base",
+        "context_window_limit": 8_000,
+        "prompt_tokens": 100,
+        "completion_tokens": 10,
+        "usage_estimated": False,
+        "tags": "[]",
+        "created_us": run.created_us,
+        "llm_request_ns": 10**9,
+        "tool_execution_ns": 10**6 if chance.random() < 0.3 else None,
+    }
 
 
 @pytest.mark.slow
