@@ -174,7 +174,7 @@ TOOLS = {
 }
 
 
-def test_the_figures_of_the_overview_are_the_servers(open_page: Open, busy: ServerProcess) -> None:
+def test_the_figures_of_the_overview_are_the_servers(open_page: Open, busy: ServerProcess, shot: Shot) -> None:
     page = open_page(busy.url, "#/overview")
     expect(page.locator("[data-figure=runs]")).to_have_text("11")
     told = page.request.get(f"{busy.url}/v1/statistics/").json()
@@ -207,6 +207,7 @@ def test_the_figures_of_the_overview_are_the_servers(open_page: Open, busy: Serv
     drawn = page.evaluate(
         "(buckets) => import('./console/views/overview.js').then((view) => view.stacked(buckets))", told["buckets"]
     )
+    shot(page, "overview")
     assert max(drawn[1]) == 11  # the topmost state of the bucket, on top of all others
 
 
