@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from holdfast.core.changes import Change
 from holdfast.store.database import Database, Job
 from holdfast.store.timing import DatabaseUsage
 
@@ -16,6 +17,14 @@ class WrappedDatabase:
 
     def __init__(self, inner: Database) -> None:
         self._inner = inner
+
+    @property
+    def on_commit(self) -> Callable[[Sequence[Change]], None]:
+        return self._inner.on_commit
+
+    @on_commit.setter
+    def on_commit(self, tell: Callable[[Sequence[Change]], None]) -> None:
+        self._inner.on_commit = tell
 
     async def write(
         self,

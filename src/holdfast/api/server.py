@@ -36,6 +36,7 @@ from holdfast.api.routes import (
     conversation_messages,
     conversations,
     docs,
+    events,
     folders,
     groups,
     health,
@@ -49,6 +50,7 @@ from holdfast.api.routes import (
     providers,
     root,
     runs,
+    statistics,
     steps,
     tags,
     tools,
@@ -96,6 +98,8 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     tags.router,
     steps.telemetry_router,
     approvals.router,
+    events.router,
+    statistics.router,
     admin.router,
 )
 

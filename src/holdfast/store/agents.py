@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, update
 
+from holdfast.core.changes import Change
 from holdfast.core.hold import Hold, changed_secrets
 from holdfast.core.messages import Message
 from holdfast.core.records import Agent, CompactionSettings, ModelChoice, StopReason
@@ -121,6 +122,7 @@ _OPEN_HOLDS = select(holds.c.thread_id, holds.c.request_id, holds.c.hold).where(
 
 async def insert(tx: Transaction, agent: Agent) -> None:
     await tx.execute_many(_INSERT, [_columns(agent)])
+    tx.changes.append(Change("agent", agent.id, "created", agent.id))
 
 
 async def get(tx: Transaction, agent_id: str, *, lock: bool = False) -> Agent:
@@ -150,10 +152,12 @@ async def update_agent(tx: Transaction, agent: Agent) -> None:
     """Write everything but what runs leave behind, so that an edit cannot undo the end of a run."""
     changed = {f"new_{name}": value for name, value in _columns(agent).items() if name not in _UNCHANGING}
     await tx.execute(_UPDATE, {"of_agent": agent.id, **changed})
+    tx.changes.append(Change("agent", agent.id, "changed", agent.id))
 
 
 async def set_sleeptime(tx: Transaction, agent_id: str, enable: bool | None) -> None:
     await tx.execute(_SET_SLEEPTIME, {"of_agent": agent_id, "enable": enable})
+    tx.changes.append(Change("agent", agent_id, "changed", agent_id))
 
 
 async def record_last_run(
@@ -177,6 +181,7 @@ async def delete_agent(tx: Transaction, agent_id: str, now_us: int) -> str | Non
     cleared = await archives.mark_own_deleted(tx, agent_id, now_us)
     await tx.execute(_DELETE, {"id": agent_id})
     await save_tombstone(tx, row, _ORDERINGS.values())
+    tx.changes.append(Change("agent", agent_id, "deleted", agent_id))
     return cleared
 
 

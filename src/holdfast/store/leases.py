@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import BigInteger, and_, bindparam, func, or_, select, update
 
+from holdfast.core.changes import Change
 from holdfast.core.records import Run
 from holdfast.store.run_filters import IS_ACTIVE
 from holdfast.store.runs import COLUMNS, THIS_LEASE, THIS_RUN, run_from
@@ -118,7 +119,7 @@ class Claimed(msgspec.Struct, frozen=True):
 async def claim(tx: Transaction, run_id: str, owner: str, now_us: int, ttl_us: int) -> Run | None:
     """Take an active run that nobody else holds (I9). The lease number grows, so that the former owner is fenced."""
     row = await tx.fetch_one(_CLAIM, {"run": run_id, "owner": owner, "now_us": now_us, "until_us": now_us + ttl_us})
-    return run_from(row) if row else None
+    return _claimed(tx, row) if row else None
 
 
 async def waiting(tx: Transaction, now_us: int, at_most: int, most_per_agent: int = 0) -> list[str]:
@@ -148,8 +149,14 @@ async def claim_many(
     if not owners:
         return []
     given = {"ids": list(owners), "owner": owner, "now_us": now_us, "until_us": now_us + ttl_us}
-    taken = {row["id"]: run_from(row) for row in await tx.fetch_all(_CLAIM_LOCKED, given)}
+    taken = {row["id"]: _claimed(tx, row) for row in await tx.fetch_all(_CLAIM_LOCKED, given)}
     return [Claimed(taken[run_id], owners[run_id] is not None) for run_id in run_ids if run_id in taken]
+
+
+def _claimed(tx: Transaction, row: Row) -> Run:
+    run = run_from(row)
+    tx.changes.append(Change("run", run.id, run.status, run.agent_id, run.thread_id))
+    return run
 
 
 async def _within_limit(

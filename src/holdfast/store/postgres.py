@@ -14,6 +14,7 @@ from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
+from holdfast.core.changes import Change, tell_nobody
 from holdfast.errors import BugError, HoldfastError
 from holdfast.store import kv
 from holdfast.store.migrations import revision
@@ -78,6 +79,7 @@ class PostgresTransaction:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._batch = Batch()
+        self.changes: list[Change] = []
 
     async def execute(self, statement: Statement, parameters: Parameters | None = None) -> int:
         await self.flush()
@@ -160,6 +162,7 @@ class PostgresDatabase:
         self._checking: asyncio.Task[int] | None = None
         self._closed = False
         self._reads, self._written = Timing(), Timing()
+        self.on_commit: Callable[[Sequence[Change]], None] = tell_nobody
 
     async def write(
         self,
@@ -280,6 +283,8 @@ class PostgresDatabase:
                     raise
                 committing = begin is _BEGIN_WRITE
                 await connection.execute("COMMIT")
+                if tx.changes:
+                    self.on_commit(tx.changes)
                 return result
         except DRIVER_ERRORS as error:
             raise _failure(error, connection, limit, committing=committing) from error

@@ -58,7 +58,7 @@ export function Agents() {
   const [name, setName] = useState("");
   const [notes, setNotes] = useState(null);
   const { data, error, again } = useLoaded(
-    (abort) => get(`/agents/${query({ limit: pages * PAGE, query_text: text, order: "desc" })}`, abort), [text, pages]);
+    (abort) => get(`/agents/${query({ limit: pages * PAGE, query_text: text, order: "desc" })}`, abort), [text, pages], 5000, ({ type, status }) => type === "agent" || status === "completed");
   const create = async (event) => {
     event.preventDefault();
     try {

@@ -80,7 +80,7 @@ function Traces({ id }) {
 
 export function Run({ parts: [id], refresh }) {
   const [failure, setFailure] = useState(null);
-  const { data, error, again } = useLoaded((abort) => load(id, abort), [id], 2000);
+  const { data, error, again } = useLoaded((abort) => load(id, abort), [id], 2000, (change) => change.id === id);
   if (!data) return html`<main id="main" tabindex="-1">${error ? html`<${Problem} error=${error} />` : html`<${Waiting} />`}</main>`;
   const { run, why, steps, usage } = data;
   const act = async (work) => {
