@@ -112,7 +112,7 @@ def test_conversations_can_be_started_and_forked(open_page: Open, server: Server
     say(page, "in a conversation")
     expect(page.locator(".message.assistant")).to_have_text("You said: in a conversation")
     began = page.url
-    page.get_by_role("button", name="Fork").click()
+    page.get_by_role("button", name="Fork", exact=True).click()
     page.wait_for_function("before => location.href !== before", arg=began)
     expect(page.locator(".message.assistant")).to_have_text("You said: in a conversation")
 

@@ -108,10 +108,10 @@ def test_the_context_bar_adds_up_to_the_api(open_page: Open, server: ServerProce
 def test_memory_and_approval_switches_are_written(open_page: Open, server: ServerProcess, client: Letta) -> None:
     agent = client.agents.create(name="memory", memory_blocks=[{"label": "human", "value": "Ada"}])
     page = open_page(server.url, f"#/agents/{agent.id}")
-    page.get_by_label(re.compile("human")).fill("Ada likes tea.")
+    page.get_by_role("textbox", name="human").fill("Ada likes tea.")
     page.get_by_role("button", name="Save").first.click()
-    page.locator("tr", has_text="memory_insert").get_by_label("needs approval").check()
-    expect(page.locator("tr", has_text="memory_insert").get_by_label("needs approval")).to_be_checked()
+    page.locator("[data-tool=memory_insert]").get_by_label("needs approval").check()
+    expect(page.locator("[data-tool=memory_insert]").get_by_label("needs approval")).to_be_checked()
     assert client.agents.blocks.retrieve("human", agent_id=agent.id).value == "Ada likes tea."
     rules = client.agents.retrieve(agent.id).tool_rules or []
     assert [rule.tool_name for rule in rules if rule.type == "requires_approval"] == ["memory_insert"]

@@ -2,24 +2,27 @@
 import { ApiError } from "../api.js";
 import { html, useEffect, useState } from "../html.js";
 
+// `everyMs` may be a function of what was loaded: 0 ends the looking.
 export function useLoaded(load, inputs, everyMs = 0) {
   const [state, setState] = useState({ data: undefined, error: null });
   const [round, setRound] = useState(0);
   useEffect(() => {
     const abort = new AbortController();
     let timer = 0;
+    let pause = typeof everyMs === "function" ? 1000 : everyMs;
     const look = async () => {
       try {
-        if (!document.hidden || everyMs === 0) {
+        if (!document.hidden || pause === 0) {
           const data = await load(abort.signal);
           if (!abort.signal.aborted) setState({ data, error: null });
+          if (typeof everyMs === "function") pause = everyMs(data);
         }
       } catch (error) {
         if (abort.signal.aborted || error.name === "AbortError") return;
         if (!(error instanceof ApiError)) throw error;
         setState((before) => ({ ...before, error }));
       }
-      if (everyMs && !abort.signal.aborted) timer = setTimeout(look, everyMs);
+      if (pause && !abort.signal.aborted) timer = setTimeout(look, pause);
     };
     look();
     return () => {
