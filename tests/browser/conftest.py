@@ -91,6 +91,15 @@ def open_page(browser: Browser) -> Generator[Open]:
     assert not problems
 
 
+def heap_of(page: Page) -> int:
+    """Bytes of JavaScript objects that are in use, once what nobody needs was collected."""
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    used: int = session.send("Runtime.getHeapUsage")["usedSize"]
+    session.detach()
+    return used
+
+
 def _matters(text: str) -> bool:
     """A browser reports every failed request; the console shows those itself."""
     return "Content Security Policy" in text or "Uncaught" in text

@@ -100,10 +100,10 @@ export function Agents() {
     <${Problem} error=${failure ?? error} />
     ${!data && !error && html`<${Waiting} />`}
     ${data?.length === 0 && (text ? html`<p class="empty">No agent's name holds “${text}”.</p>` : html`<${FirstRun} fail=${setFailure} />`)}
-    ${data?.length > 0 && html`<table><thead><tr><th>Name</th><th>Model</th><th class="number">Tools</th><th>Last run</th><th></th></tr></thead>
+    ${data?.length > 0 && html`<table><thead><tr><th>Name</th><th class="secondary">Model</th><th class="number secondary">Tools</th><th>Last run</th><th></th></tr></thead>
       <tbody>${data.map((agent) => html`<tr key=${agent.id}>
         <td><a class="strong" href=${`#/agents/${agent.id}/chat`}>${visible(agent.name)}</a>${agent.description && html`<br /><span class="note">${visible(agent.description)}</span>`}</td>
-        <td class="note">${agent.model}</td><td class="number">${agent.tools?.length ?? 0}</td>
+        <td class="note secondary">${agent.model}</td><td class="number secondary">${agent.tools?.length ?? 0}</td>
         <td>${agent.last_run_completion ? html`${REASONS[agent.last_stop_reason] ?? agent.last_stop_reason ?? ""} <span class="note">${ago(agent.last_run_completion)}</span>` : html`<span class="note">none yet</span>`}</td>
         <td class="number"><a href=${`#/agents/${agent.id}`} title="Memory, tools and settings">Details</a></td></tr>`)}</tbody></table>
       ${data.length === pages * PAGE && html`<p><button onClick=${() => setPages(pages + 1)}>Show more</button></p>`}`}

@@ -21,7 +21,7 @@ async function load(id, abort) {
   return { run, why, usage, steps: steps.map((step, place) => ({ ...step, metrics: metrics[place] })) };
 }
 
-const short = (row) => String(row.content ?? row.reasoning ?? row.tool_call?.arguments ?? row.tool_return ?? row.stop_reason ?? row.event_type ?? JSON.stringify(row)).slice(0, 160);
+const short = (row) => String(row.content || row.reasoning || row.tool_call?.arguments || row.tool_call?.name || row.tool_return || row.stop_reason || row.event_data?.message || row.event_type || JSON.stringify(row)).slice(0, 160);
 
 function EventRow({ row }) {
   const [open, setOpen] = useState(false);
@@ -43,6 +43,7 @@ function EventLog({ id }) {
     try {
       for await (const { event, data } of events(`/runs/${id}/stream`, { starting_after: 0 }, abort.current.signal)) {
         if (event === "done" || found.length >= MOST_EVENTS) break;
+        if (data.message_type === "ping") continue;
         found.push(data);
         frame ||= requestAnimationFrame(show);
       }
