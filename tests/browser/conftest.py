@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from letta_client import Letta
+from letta_client.types import AgentState
 from playwright.sync_api import Browser, Page, Request, sync_playwright
 
 from tests.serving import ServerProcess
@@ -37,6 +38,7 @@ def send_invoice(customer: str, amount: int) -> str:
 '''
 
 Open = Callable[..., Page]
+Shot = Callable[[Page, str], None]
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +60,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]
 @pytest.fixture
 def client(server: ServerProcess) -> Letta:
     return server.client()
+
+
+@pytest.fixture
+def billing(client: Letta) -> Generator[AgentState]:
+    tool = client.tools.upsert(source_code=INVOICE, default_requires_approval=True)
+    agent = client.agents.create(name="billing", include_base_tools=False, tool_ids=[tool.id])
+    yield agent
+    client.agents.delete(agent.id)
+
+
+def ask_for_approval(client: Letta, agent_id: str, amount: int = 120) -> None:
+    client.agents.messages.create(agent_id, input=f"Call send_invoice with customer 'Ada' and amount {amount}")
 
 
 @pytest.fixture
@@ -106,7 +120,7 @@ def _matters(text: str) -> bool:
 
 
 @pytest.fixture
-def shot() -> Callable[[Page, str], None]:
+def shot() -> Shot:
     """Keeps a picture when CONSOLE_SHOTS names a directory: the documentation shows them."""
 
     def take(page: Page, name: str) -> None:

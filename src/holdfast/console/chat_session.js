@@ -203,6 +203,7 @@ class Session {
     if (together.every(({ callId }) => this.choices.has(callId))) {
       const approvals = together.map(({ callId }) => approvalOf(callId, this.choices.get(callId)));
       for (const { callId } of together) this.choices.delete(callId);
+      this.transcript.append([{ message_type: "approval_response_message", approvals }]); // the stream does not repeat it
       await this.send([{ type: "approval", approvals }]);
       await this.sendNext();
     }

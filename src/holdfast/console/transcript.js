@@ -171,9 +171,10 @@ export class Transcript {
   #addDecisions(message) {
     for (const decision of message.approvals ?? []) {
       const before = this.#items.get(decision.tool_call_id);
-      if (!before || before.result !== undefined) continue;
-      const approved = decision.type === "tool" || decision.approve;
-      this.#items.set(decision.tool_call_id, { ...before, state: approved ? "approved" : "denied", denied: !approved, reason: decision.reason });
+      if (!before) continue;
+      const denied = decision.type !== "tool" && !decision.approve;
+      const state = denied ? "denied" : before.result === undefined ? "approved" : before.state;
+      this.#items.set(decision.tool_call_id, { ...before, state, denied, reason: decision.reason });
     }
   }
 }

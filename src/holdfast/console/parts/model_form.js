@@ -46,7 +46,7 @@ export function nested(schema, values) {
 }
 
 export function ModelForm({ agent, models, act }) {
-  const [saved, setSaved] = useState(false);
+  const [saved, setSaved] = useState(null); // {number, lost}: how often, and what the model did not take
   const window = agent.llm_config.context_window;
   const schema = settingsSchema(agent.model_settings, window);
   const save = async (values) => {
@@ -54,12 +54,17 @@ export function ModelForm({ agent, models, act }) {
     for (const [name, value] of Object.entries(settings)) if (value && typeof value === "object" && Object.values(value).every((one) => one === null)) settings[name] = null;
     const body = { model_settings: { provider_type: agent.model_settings.provider_type, ...settings } };
     if (context_window_limit && context_window_limit !== window) body.context_window_limit = context_window_limit;
-    setSaved(await act(() => patch(`/agents/${agent.id}`, body)));
+    const done = await act(async () => {
+      const kept = flat((await patch(`/agents/${agent.id}`, body)).model_settings);
+      const lost = Object.keys(values).filter((name) => name !== "context_window_limit" && kept[name] !== values[name]);
+      setSaved((before) => ({ number: (before?.number ?? 0) + 1, lost }));
+    });
+    if (!done) setSaved(null);
   };
   const handles = [...new Set([agent.model, ...models.map(({ handle }) => handle)])];
   return html`<label>Model<select value=${agent.model} onChange=${(event) => act(() => patch(`/agents/${agent.id}`, { model: event.target.value }))}>
       ${handles.map((handle) => html`<option value=${handle}>${handle}</option>`)}</select></label>
     <details class="settings"><summary>Settings</summary>
-      <${SchemaForm} key=${agent.model + JSON.stringify(agent.model_settings)} schema=${schema} initial=${{ ...flat(agent.model_settings), context_window_limit: window }} action="Save settings" submit=${save} />
-      </details>${saved && html`<p class="note" role="status">Saved. They hold from the next run on.</p>`}`;
+      <${SchemaForm} key=${agent.model + JSON.stringify(agent.model_settings) + saved?.number} schema=${schema} initial=${{ ...flat(agent.model_settings), context_window_limit: window }} action="Save settings" submit=${save} />
+    </details>${saved && html`<p class="note" role="status">Saved. They hold from the next run on.${saved.lost.length > 0 && ` This model does not take: ${saved.lost.join(", ")}.`}</p>`}`;
 }
