@@ -90,10 +90,13 @@ def open_page(browser: Browser) -> Generator[Open]:
         page.on("request", asked)
         page.on("console", lambda said: problems.append(f"{said.type}: {said.text}") if _matters(said.text) else None)
 
-    def make(url: str, path: str = "", **options: Any) -> Page:
+    def make(url: str, path: str = "", script: str | None = None, **options: Any) -> Page:
+        """`script` runs in the page before the page's own."""
         context = browser.new_context(viewport={"width": 1100, "height": 760}, **options)
         contexts.append(context)
         context.set_default_timeout(LIMIT_MS)
+        if script is not None:
+            context.add_init_script(script)
         page = context.new_page()
         watch(page, url)
         page.goto(f"{url}/{path}")

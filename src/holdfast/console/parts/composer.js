@@ -49,7 +49,7 @@ export function Composer({ session, held, empty }) {
   };
   const hint = held ? "A call waits for your decision. A message that you send now waits until the call is decided and its run has ended."
     : session.sending ? "A run is active. A message that you send now waits here, and is sent when the run has ended." : "";
-  return html`${empty && html`<p class="suggestions"><span class="note">Try</span> ${SUGGESTIONS.map((one) => html`<button class="chip" type="button" onClick=${() => setText(one)}>${one}</button>`)}</p>`}
+  return html`${empty && html`<p class="suggestions"><span class="note">Try</span> ${SUGGESTIONS.map((one) => html`<button class="chip" type="button" onClick=${() => session.say(one)}>${one}</button>`)}</p>`}
     <form class="composer" onSubmit=${submit} onDragOver=${(event) => event.preventDefault()} onDrop=${(event) => { event.preventDefault(); take(event.dataTransfer.files); }}>
       ${images.length > 0 && html`<div class="thumbnails">${images.map(({ source }, place) => html`<span><img alt=${`image ${place + 1} to send`} src=${`data:${source.media_type};base64,${source.data}`} />
         <button type="button" class="icon" aria-label=${`Remove image ${place + 1}`} onClick=${() => setImages(images.filter((_, other) => other !== place))}>✕</button></span>`)}</div>`}

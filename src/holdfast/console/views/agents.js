@@ -45,7 +45,7 @@ function FirstRun({ fail }) {
     <h2>Try it in three clicks</h2>
     <ol>
       <li><button class="primary" disabled=${busy} onClick=${start}>Create a demo agent</button> It uses the built-in offline model, so it needs no key and no network.</li>
-      <li>Send the message that is suggested. The agent asks to call a tool, and waits for you.</li>
+      <li>Click the first message that is suggested. The agent asks to call a tool, and waits for you.</li>
       <li>Approve the call, deny it, or stop the run.</li>
     </ol>
     <p class="note">Connect real models with <code>OPENAI_API_KEY</code>, <code>ANTHROPIC_API_KEY</code> or <code>OLLAMA_BASE_URL</code> when the server starts.
