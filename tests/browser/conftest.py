@@ -92,7 +92,7 @@ def open_page(browser: Browser) -> Generator[Open]:
 
     def make(url: str, path: str = "", script: str | None = None, **options: Any) -> Page:
         """`script` runs in the page before the page's own."""
-        context = browser.new_context(viewport={"width": 1100, "height": 760}, **options)
+        context = browser.new_context(**{"viewport": {"width": 1100, "height": 760}, **options})
         contexts.append(context)
         context.set_default_timeout(LIMIT_MS)
         if script is not None:

@@ -142,9 +142,7 @@ def test_rules_are_sentences_and_can_be_added_and_removed(
     assert [rule.type for rule in client.agents.retrieve(agent.id).tool_rules or []] == ["requires_approval"]
 
 
-def test_archival_memory_is_written_searched_and_deleted(
-    open_page: Open, server: ServerProcess, client: Letta
-) -> None:
+def test_archival_memory_is_written_searched_and_deleted(open_page: Open, server: ServerProcess, client: Letta) -> None:
     agent = client.agents.create(name="archive", include_base_tools=False)
     page = page_of(open_page, server, agent.id)
     for text in ("Ada likes tea.", "Bob likes coffee."):
@@ -207,7 +205,8 @@ def test_an_agent_file_is_imported_by_dropping_it(open_page: Open, server: Serve
     page.evaluate(
         """content => { const carried = new DataTransfer();
           carried.items.add(new File([content], "dropped.af", { type: "application/json" }));
-          document.querySelector("main").dispatchEvent(new DragEvent("drop", { dataTransfer: carried, bubbles: true, cancelable: true })); }""",
+          const drop = { dataTransfer: carried, bubbles: true, cancelable: true };
+          document.querySelector("main").dispatchEvent(new DragEvent("drop", drop)); }""",
         content,
     )
     expect(page.get_by_text("dropped.af: 1 imported")).to_be_visible()

@@ -50,6 +50,8 @@ def test_words_are_shown_while_they_come(open_page: Open, server: ServerProcess,
     expect(page.locator(".working")).to_be_visible()
     expect(page.locator(".working")).to_be_hidden()
     assert part < len(answer.inner_text())
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    expect(page.locator("#composer-hint")).to_be_empty()
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,8 @@ def test_a_call_that_waited_when_it_was_stopped_did_not_run(
     client.agents.messages.cancel(agent.id, run_ids=[run.id])
     expect(page.locator(".tool.denied")).to_be_visible()  # the console sees it by itself
     outcomes = page.evaluate(
-        "async ([agent, run]) => { const { Transcript } = await import('./console/transcript.js'); const t = new Transcript();"
+        "async ([agent, run]) => { const { Transcript } = await import('./console/transcript.js');"
+        " const t = new Transcript();"
         " t.append(await (await fetch(`v1/agents/${agent}/messages`)).json()); return t.outcomes(run).notRun; }",
         [agent.id, run.id],
     )
@@ -184,6 +187,21 @@ def test_conversations_and_forks_are_shown_as_a_tree(open_page: Open, server: Se
     expect(page.locator(".tree > li > .leaf").first).to_contain_text("Default")
 
 
+def test_a_conversation_is_shown_in_the_order_in_which_it_was_held(
+    open_page: Open, server: ServerProcess, client: Letta
+) -> None:
+    agent = client.agents.create(name="ordered", include_base_tools=False)
+    conversation = client.conversations.create(agent_id=agent.id)
+    for text in ("one", "two"):
+        for _ in client.conversations.messages.create(conversation.id, messages=[{"role": "user", "content": text}]):
+            pass
+    page = open_page(server.url, f"{chat_of(agent.id)}/{conversation.id}")
+    rows = page.locator(".item")
+    expect(rows).to_have_count(6)
+    shown = ["one", "Reasoning", "You said: one", "two", "Reasoning", "You said: two"]
+    expect(rows).to_contain_text(shown)
+
+
 def test_a_fork_from_a_message_leaves_out_what_came_after_it(
     open_page: Open, server: ServerProcess, client: Letta
 ) -> None:
@@ -244,20 +262,18 @@ def test_an_approval_is_given_in_the_chat(open_page: Open, server: ServerProcess
     expect(page.locator(".message.assistant")).to_contain_text("sent 120 to Ada")
 
 
-def test_two_calls_of_one_request_are_decided_one_by_one(
-    open_page: Open, server: ServerProcess, client: Letta
-) -> None:
+def test_two_calls_of_one_request_are_decided_one_by_one(open_page: Open, server: ServerProcess, client: Letta) -> None:
     """The server takes all decisions together; approving one call must not approve the other."""
     tool = client.tools.upsert(source_code=INVOICE, default_requires_approval=True)
-    agent = client.agents.create(
-        name="pair", include_base_tools=False, tool_ids=[tool.id], parallel_tool_calls=True
-    )
+    agent = client.agents.create(name="pair", include_base_tools=False, tool_ids=[tool.id], parallel_tool_calls=True)
     page = open_page(server.url, chat_of(agent.id))
     calls = [f'[[call:send_invoice {{"customer": "{name}", "amount": 1}}]]' for name in ("Ada", "Bob")]
     say(page, f"{calls[0]} {calls[1]} [[parallel]]")
     ada, bob = (page.locator(".tool", has_text=name) for name in ("Ada", "Bob"))
     ada.get_by_role("button", name="Approve").click()
-    expect(ada).to_contain_text("Your decision: approve. It is sent when the other call of this request is decided too.")
+    expect(ada).to_contain_text(
+        "Your decision: approve. It is sent when the other call of this request is decided too."
+    )
     assert len(client.runs.list(agent_id=agent.id).items) == 1
     bob.get_by_role("button", name="Deny").click()
     expect(ada).to_contain_text("sent 1 to Ada")

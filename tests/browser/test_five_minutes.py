@@ -24,7 +24,9 @@ SECONDS = 60.0  # of the five minutes; the rest is for the installation and the 
 
 
 def steps() -> list[str]:
-    part = re.search(r"<!-- five-minutes:start -->\n(.*?)\n<!-- five-minutes:end -->", (ROOT / "README.md").read_text(), re.S)
+    part = re.search(
+        r"<!-- five-minutes:start -->\n(.*?)\n<!-- five-minutes:end -->", (ROOT / "README.md").read_text(), re.S
+    )
     assert part, "the README has no five minutes"
     return re.findall(r"^\d\. (.*)$", part[1], re.M)
 
@@ -84,6 +86,7 @@ class Reader:
         assert self.page is not None
         button = self.page.get_by_role("button", name=label, exact=True)
         expect(button).to_be_visible()
+        expect(self.page.get_by_role("button", name="Stop")).to_be_hidden()
         self._shot(self.page, {0: "first-run", 1: "first-chat", 2: "chat"}.get(self.clicks, "more"))
         button.click()
         self.clicks += 1

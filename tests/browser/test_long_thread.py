@@ -29,7 +29,10 @@ SCROLL = """(by) => new Promise(resolve => {
   list.scrollTop += by;
   requestAnimationFrame(() => setTimeout(() => resolve(performance.now() - begun)));
 })"""
-MOVED = "() => { const {scrollTop, scrollHeight, clientHeight} = document.querySelector('.messages'); return [scrollTop, scrollHeight - scrollTop - clientHeight]; }"
+MOVED = """() => {
+  const {scrollTop, scrollHeight, clientHeight} = document.querySelector('.messages');
+  return [scrollTop, scrollHeight - scrollTop - clientHeight];
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +109,23 @@ def test_a_thread_of_5000_messages_is_scrolled_to_its_beginning_and_back(
     assert slow <= SMOOTH_MS
 
 
+def test_a_conversation_is_read_page_by_page_too(
+    open_page: Open, server: ServerProcess, client: Letta, long_agent: str
+) -> None:
+    """Its list has another order than that of an agent's own history."""
+    conversation = client.conversations.fork("default", agent_id=long_agent)
+    page = open_page(server.url, f"#/agents/{long_agent}/chat/{conversation.id}")
+    page.wait_for_function(SHOWN, arg=f"number {MESSAGES - 1} ")
+    first = MESSAGES
+    while first > MESSAGES - 250:
+        here = numbers_in(page)
+        assert here[-1] >= first - 1, "a gap between two screens"
+        first = min(first, here[0])
+        if page.evaluate(MOVED)[0] <= 1:
+            page.wait_for_function("() => document.querySelector('.messages').scrollTop > 1")
+        page.evaluate(SCROLL, -1_200)
+
+
 def test_what_is_read_stays_in_place_while_earlier_messages_and_an_answer_come(
     open_page: Open, server: ServerProcess, client: Letta, long_agent: str
 ) -> None:
@@ -116,7 +136,8 @@ def test_what_is_read_stays_in_place_while_earlier_messages_and_an_answer_come(
     page.wait_for_function("() => document.querySelector('.messages').scrollTop > 1")
     reading = page.evaluate(
         "() => { const list = document.querySelector('.messages').getBoundingClientRect();"
-        " const row = [...document.querySelectorAll('.item')].find(row => row.getBoundingClientRect().bottom > list.top + 5);"
+        " const rows = [...document.querySelectorAll('.item')];"
+        " const row = rows.find(row => row.getBoundingClientRect().bottom > list.top + 5);"
         " window.row = row; return row.getBoundingClientRect().top; }"
     )
     with page.expect_response(re.compile(r"/messages\?limit=100&order=desc$")):  # the console looks for news

@@ -24,7 +24,9 @@ def page(browser: Browser, server: ServerProcess) -> Generator[Page]:
 
 def call(page: Page, module: str, expression: str, given: Any = None) -> Any:
     """`expression` is of `m`, the module, and `given`."""
-    return page.evaluate(f"async given => {{ const m = await import('./console/{module}'); return {expression}; }}", given)
+    return page.evaluate(
+        f"async given => {{ const m = await import('./console/{module}'); return {expression}; }}", given
+    )
 
 
 SCHEMA = {
@@ -140,7 +142,9 @@ def test_a_fork_of_what_is_gone_stands_at_the_top_of_the_tree(page: Page) -> Non
 
 
 def test_only_rows_around_the_screen_are_drawn(page: Page) -> None:
-    ranges = call(page, "parts/virtual_list.js", "given.map(a => m.rangeOf(Array(1000).fill(100), a, 500))", [0, 500, None])
+    ranges = call(
+        page, "parts/virtual_list.js", "given.map(a => m.rangeOf(Array(1000).fill(100), a, 500))", [0, 500, None]
+    )
     assert ranges == [[0, 12], [493, 512], [988, 1000]]
     assert call(page, "parts/virtual_list.js", "m.rangeOf([], null, 500)") == [0, 0]
 

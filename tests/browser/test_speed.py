@@ -24,7 +24,8 @@ MOST_GROWTH = 50_000  # bytes for 1,000 events
 HOUR_EVENTS = 180_000  # 50 tokens a second
 # When the heading and what stands below it are in the page: then somebody can read it.
 MEANINGFUL = """new MutationObserver((_, watcher) => {
-  if (document.querySelector('main h1') && !document.querySelector('[aria-busy]') && document.querySelector('.first-run, table')) {
+  const seen = selector => document.querySelector(selector);
+  if (seen('main h1') && !seen('[aria-busy]') && seen('.first-run, table')) {
     watcher.disconnect();
     requestAnimationFrame(() => requestAnimationFrame(() => { window.meaningful = performance.now(); }));
   }

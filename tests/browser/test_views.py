@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from letta_client import Letta
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.serving import ServerProcess
 
@@ -107,7 +105,7 @@ def test_axe_finds_no_serious_issue(
         page.goto(f"{server.url}/{path}")
         expect(page.locator("main h1")).to_be_visible()
         expect(page.locator("[aria-busy]")).to_have_count(0)
-        shot(page, f"{name}-{scheme}")
+        shot(page, f"{name}-{scheme}")  # to look at; the documentation shows others
         page.add_script_tag(path=str(AXE))
         report = page.evaluate("axe.run()")
         serious = [one for one in report["violations"] if one["impact"] in ("serious", "critical")]
@@ -133,5 +131,3 @@ def test_a_phone_shows_no_page_wider_than_itself(
         page.goto(f"{server.url}/{path}")
         expect(page.locator("main h1")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
-
-

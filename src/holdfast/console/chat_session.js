@@ -19,6 +19,13 @@ async function messagesOfRun(runId) {
   }
 }
 
+// One stored message shows as several, which keep their order.
+export function oldestFirst(page) {
+  const rows = new Map();
+  for (const message of page) rows.set(message.id, [...(rows.get(message.id) ?? []), message]);
+  return [...rows.values()].reverse().flat();
+}
+
 // Messages that were written during a run outlive a reload of the tab.
 function keptQueue(place) {
   const name = `holdfast-queue-${place}`;
@@ -73,9 +80,13 @@ class Session {
     cancelAnimationFrame(this.frame);
   }
 
-  async page(limit, before) {
-    const page = await get(`${this.place}/messages${query({ limit, order: "desc", before })}`, this.abort.signal);
-    return this.conversation ? page.reverse() : page; // an agent's own history is listed oldest first, a conversation newest first
+  // Oldest first: the newest messages, or those before the message `cursor`.
+  async page(limit, cursor) {
+    // An agent's own history is listed oldest first, and its cursors are points in time; a conversation is listed newest
+    // first, and its cursors are places in the list.
+    const where = this.conversation ? { after: cursor } : { before: cursor };
+    const page = await get(`${this.place}/messages${query({ limit, order: "desc", ...where })}`, this.abort.signal);
+    return this.conversation ? oldestFirst(page) : page;
   }
 
   async older() {

@@ -23,7 +23,8 @@ export function Queue({ session, held }) {
   </section>`;
 }
 
-export function Composer({ session, held, empty }) {
+// `busy` is passed although the session knows it: a component that has state is drawn again only when a property changes.
+export function Composer({ session, busy, held, empty }) {
   const [text, setText] = useState("");
   const [images, setImages] = useState([]);
   const [refused, setRefused] = useState("");
@@ -48,7 +49,7 @@ export function Composer({ session, held, empty }) {
     }
   };
   const hint = held ? "A call waits for your decision. A message that you send now waits until the call is decided and its run has ended."
-    : session.sending ? "A run is active. A message that you send now waits here, and is sent when the run has ended." : "";
+    : busy ? "A run is active. A message that you send now waits here, and is sent when the run has ended." : "";
   return html`${empty && html`<p class="suggestions"><span class="note">Try</span> ${SUGGESTIONS.map((one) => html`<button class="chip" type="button" onClick=${() => session.say(one)}>${one}</button>`)}</p>`}
     <form class="composer" onSubmit=${submit} onDragOver=${(event) => event.preventDefault()} onDrop=${(event) => { event.preventDefault(); take(event.dataTransfer.files); }}>
       ${images.length > 0 && html`<div class="thumbnails">${images.map(({ source }, place) => html`<span><img alt=${`image ${place + 1} to send`} src=${`data:${source.media_type};base64,${source.data}`} />
@@ -57,7 +58,7 @@ export function Composer({ session, held, empty }) {
         onInput=${(event) => setText(event.target.value)} onKeyDown=${(event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && submit(event)}></textarea>
       <div class="tools-row"><label class="button quiet">Image<input type="file" accept="image/*" multiple class="unseen" onChange=${(event) => { take(event.target.files); event.target.value = ""; }} /></label>
         <span class="note grow" id="composer-hint" role="status">${refused || hint}</span>
-        ${session.sending && html`<button class="danger" type="button" onClick=${() => session.stop()}>Stop</button>`}
+        ${busy && html`<button class="danger" type="button" onClick=${() => session.stop()}>Stop</button>`}
         <button class="primary" type="submit">Send</button></div>
     </form>`;
 }

@@ -82,6 +82,6 @@ export function Chat({ parts: [agentId, conversation], approvals, refresh }) {
         ${!session.sending && usage && html`<p class="note usage">${count(usage.prompt_tokens)} tokens in, ${count(usage.completion_tokens)} out</p>`}
         <${Queue} session=${session} held=${held.length > 0} />
       <//>
-      <${Composer} session=${session} held=${held.length > 0} empty=${session.ready && items.length === 0} />
+      <${Composer} session=${session} busy=${session.sending} held=${held.length > 0} empty=${session.ready && items.length === 0} />
     </section></main>`;
 }
