@@ -4,9 +4,11 @@ import { ApiError } from "../api.js";
 import { live, onChange } from "../feed.js";
 import { html, useEffect, useState } from "../html.js";
 
+const FIRST_LOOK_MS = 1000; // again, when the first load has failed
 const AGES_MS = 30000; // how often times such as "5 min ago" are told anew
 
-// `concerns` says of a change whether it makes what was loaded old. Loads are at least `gapMs` apart.
+// `everyMs` may be a function of what was loaded: 0 ends the looking. `concerns` says of a change whether it makes what
+// was loaded old. Loads are at least `gapMs` apart.
 export function useLoaded(load, inputs, everyMs = 0, concerns = null, gapMs = 250) {
   const [state, setState] = useState({ data: undefined, error: null });
   const [round, setRound] = useState(0);
@@ -16,7 +18,8 @@ export function useLoaded(load, inputs, everyMs = 0, concerns = null, gapMs = 25
     let loading = false;
     let stale = false;
     let nextAt = 0;
-    const unseen = () => document.hidden && everyMs > 0;
+    let pauseMs = typeof everyMs === "function" ? FIRST_LOOK_MS : everyMs;
+    const unseen = () => document.hidden && pauseMs > 0;
     const look = async () => {
       clearTimeout(timer);
       if (unseen()) return void (stale = true); // loaded when it is seen again
@@ -25,6 +28,7 @@ export function useLoaded(load, inputs, everyMs = 0, concerns = null, gapMs = 25
       try {
         const data = await load(abort.signal);
         if (!abort.signal.aborted) setState({ data, error: null });
+        if (typeof everyMs === "function") pauseMs = everyMs(data);
       } catch (error) {
         if (abort.signal.aborted || error.name === "AbortError") return;
         if (!(error instanceof ApiError)) throw error;
@@ -38,7 +42,7 @@ export function useLoaded(load, inputs, everyMs = 0, concerns = null, gapMs = 25
       clearTimeout(timer);
       if (loading || unseen() || abort.signal.aborted) return;
       if (stale) timer = setTimeout(look, Math.max(0, nextAt - performance.now()));
-      else if (everyMs && !(concerns && live.value)) timer = setTimeout(look, everyMs);
+      else if (pauseMs && !(concerns && live.value)) timer = setTimeout(look, pauseMs);
     };
     const forget = !concerns ? () => {} : onChange((event) => {
       if (event.type !== "resync" && !concerns(event)) return;

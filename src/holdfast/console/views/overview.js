@@ -73,13 +73,13 @@ function Chart({ found }) {
   return html`<div class="chart" ref=${place} role="img" aria-label=${`Runs by state over time: ${told}`}></div>`;
 }
 
-const Figure = ({ name, label, value, note, warn }) => html`<div class="figure ${warn ? "warn" : ""}"><dt>${label}</dt>
+const Figure = ({ name, label, value, note, warn }) => html`<div class="tile ${warn ? "warn" : ""}"><dt>${label}</dt>
   <dd><b data-figure=${name}>${value}</b>${note && html` <span class="note">${note}</span>`}</dd></div>`;
 
 function Figures({ found }) {
   const { totals, usage, queue, workers } = found;
   const waited = queue.waiting ? `the oldest for ${duration(queue.oldest_s * 1e9)}` : "";
-  return html`<dl class="figures">
+  return html`<dl class="tiles">
     <${Figure} name="runs" label="Runs" value=${count(all(totals))} />
     <${Figure} name="failed" label="Failed" value=${count(totals.failed)} warn=${totals.failed > 0} note=${all(totals) ? `${((100 * totals.failed) / all(totals)).toFixed(1)} %` : ""} />
     <${Figure} name="active" label="Active now" value=${count(queue.active)} note=${`${workers.length} ${workers.length === 1 ? "worker" : "workers"}`} />

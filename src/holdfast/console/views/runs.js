@@ -7,7 +7,7 @@ import { Problem, useLoaded, Waiting } from "../parts/load.js";
 const PAGE = 50;
 const STATES = ["", "created", "running", "completed", "failed", "cancelled"];
 
-export const Status = ({ run }) => html`<span class="status ${run.status}">${run.stop_reason === "requires_approval" ? "waits for approval" : run.status}</span>`;
+export const Status = ({ run }) => html`<span class="status ${run.stop_reason === "requires_approval" ? "held" : run.status}">${run.stop_reason === "requires_approval" ? "waits for approval" : run.status}</span>`;
 
 export function Runs() {
   const [status, setStatus] = useState("");
