@@ -17,7 +17,8 @@ from .conftest import INVOICE, Open
 QUICK = "def look_up() -> str:\n    '''Look it up.'''\n    return 'found'\n"
 ENDLESS = "def endless() -> str:\n    '''Wait.'''\n    import time\n    time.sleep(600)\n    return 'never'\n"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-SLOW = "[[tokens:40]] [[delay:0.05]] [[no_reasoning]]"
+# It says fifteen words and then nothing more, until it is stopped: however slow a machine is, the run is under way.
+SILENT = "[[tokens:90]] [[stall_after:15]] [[no_reasoning]]"
 
 
 def say(page: Page, text: str) -> None:
@@ -43,13 +44,13 @@ def test_a_message_is_answered_and_stays_after_a_reload(open_page: Open, server:
 def test_words_are_shown_while_they_come(open_page: Open, server: ServerProcess, client: Letta) -> None:
     agent = client.agents.create(name="slow", include_base_tools=False)
     page = open_page(server.url, chat_of(agent.id))
-    say(page, SLOW)
-    answer = page.locator(".message.assistant")
-    expect(answer).to_be_visible()
-    part = len(answer.inner_text())
-    expect(page.locator(".working")).to_be_visible()
-    expect(page.locator(".working")).to_be_hidden()
-    assert part < len(answer.inner_text())
+    say(page, "[[tokens:60]] [[delay:0.05]] [[no_reasoning]]")
+    seen = page.wait_for_function(
+        "() => { const length = document.querySelector('.message.assistant')?.textContent.length ?? 0;"
+        " (window.lengths ??= new Set()).add(length);"
+        " return !document.querySelector('.working') && length && [...window.lengths]; }"
+    ).json_value()
+    assert len(seen) > 5, "it grew in steps"
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
     expect(page.locator("#composer-hint")).to_be_empty()
 
@@ -117,11 +118,12 @@ def test_a_call_that_waited_when_it_was_stopped_did_not_run(
 def test_a_reload_joins_the_stream_again_without_a_gap(open_page: Open, server: ServerProcess, client: Letta) -> None:
     agent = client.agents.create(name="reloaded", include_base_tools=False)
     page = open_page(server.url, chat_of(agent.id))
-    say(page, SLOW)
+    say(page, SILENT)
     expect(page.locator(".message.assistant")).to_be_visible()
     page.reload()
     expect(page.locator(".working")).to_be_visible()
     expect(page.locator(".message.user")).to_have_count(1)
+    page.get_by_role("button", name="Stop").click()
     expect(page.locator(".working")).to_be_hidden()
     stored = [m for m in client.agents.messages.list(agent.id).items if m.message_type == "assistant_message"]
     expect(page.locator(".message.assistant")).to_have_text(str(stored[-1].content))
@@ -130,12 +132,15 @@ def test_a_reload_joins_the_stream_again_without_a_gap(open_page: Open, server: 
 def test_two_tabs_show_the_same_run(open_page: Open, server: ServerProcess, client: Letta) -> None:
     agent = client.agents.create(name="shared", include_base_tools=False)
     first = open_page(server.url, chat_of(agent.id))
-    say(first, "[[tokens:80]] [[delay:0.05]] [[no_reasoning]]")
+    say(first, SILENT)
     expect(first.locator(".message.assistant")).to_be_visible()
     second = open_page(server.url, chat_of(agent.id))
     expect(second.locator(".working")).to_be_visible()
+    expect(second.locator(".message.assistant")).to_have_text(first.locator(".message.assistant").inner_text())
+    second.get_by_role("button", name="Stop").click()
     for page in (first, second):
         expect(page.locator(".working")).to_be_hidden()
+        expect(page.locator(".stopped")).to_be_visible()
     assert first.locator(".message.assistant").inner_text() == second.locator(".message.assistant").inner_text()
 
 
@@ -144,13 +149,15 @@ def test_a_message_that_is_written_during_a_run_is_sent_after_it(
 ) -> None:
     agent = client.agents.create(name="busy", include_base_tools=False)
     page = open_page(server.url, chat_of(agent.id))
-    say(page, SLOW)
+    say(page, SILENT)
     expect(page.locator(".message.assistant")).to_be_visible()
     expect(page.locator("#composer-hint")).to_contain_text("waits here, and is sent when the run has ended")
     say(page, "second")
     expect(page.locator(".queued")).to_contain_text("It is sent when this run has ended")
     page.reload()  # what waits outlives a reload
     expect(page.locator(".queued")).to_contain_text("second")
+    expect(page.locator(".working")).to_be_visible()
+    client.agents.messages.cancel(agent.id)  # by somebody else: the run ends, and nobody held back what waits
     expect(page.locator(".message.assistant").last).to_have_text("You said: second")
     expect(page.locator(".queued")).to_have_count(0)
     kinds = [m.message_type for m in client.agents.messages.list(agent.id).items]
@@ -226,11 +233,14 @@ class TestRestartedServer:
         client = own_server.client()
         agent = client.agents.create(name="survivor", include_base_tools=False)
         page = open_page(own_server.url, chat_of(agent.id))
-        say(page, SLOW)
+        say(page, SILENT)
         expect(page.locator(".message.assistant")).to_be_visible()
         own_server.kill()
         expect(page.get_by_text("Joining the stream again")).to_be_visible()
         own_server.start()
+        expect(page.get_by_text("Working …")).to_be_visible()
+        expect(page.locator(".message.assistant")).to_be_visible()
+        page.get_by_role("button", name="Stop").click()
         expect(page.locator(".working")).to_be_hidden()
         stored = [m for m in client.agents.messages.list(agent.id).items if m.message_type == "assistant_message"]
         expect(page.locator(".message.assistant")).to_have_text(str(stored[-1].content))
