@@ -190,9 +190,10 @@ def _window_is_a_suffix(thread_id: str, view: ThreadView, snapshot: Snapshot) ->
         yield f"the window of {thread_id} is not in the order of its history"
     oldest_kept = positions[1] if len(positions) > 1 else view.next_position
     for message_id in view.history:
+        if message_id in view.places or view.positions[message_id] <= oldest_kept:
+            continue
         message = snapshot.messages[message_id]
-        gone = message_id not in view.places and message.role != "summary" and message.run_id is not None
-        if gone and view.positions[message_id] > oldest_kept:
+        if message.role != "summary" and message.run_id is not None:
             yield f"message {message_id} is missing from the window of {thread_id}"
 
 
