@@ -72,6 +72,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     blocks.router,
     archives.router,
     archives.passages_router,
+    archives.embeddings_router,
     agent_archives.router,
     folders.router,
     folders.sources_router,

@@ -50,7 +50,7 @@ class WaitingTurns(msgspec.Struct, frozen=True):
     """Turns that a sleeptime agent is to be shown together, oldest first."""
 
     group_id: str
-    run_ids: list[str]
+    said_ids: list[str]  # of runs, and of captured messages, which belong to no run
     shown_by_run_id: str
     last_seq: int
 
@@ -255,19 +255,25 @@ async def count_turn(tx: Transaction, agent_id: str, *, finished: bool) -> Count
     return CountedTurn(row["id"], [member["agent_id"] for member in members], is_due)
 
 
-async def keep_turn(tx: Transaction, group_id: str, agent_id: str, run_id: str, shown_by: str | None) -> None:
-    """For one of its agents to be shown; `shown_by`: by this run, which is due now."""
-    row = {"group_id": group_id, "agent_id": agent_id, "run_id": run_id, "shown_by_run_id": shown_by}
-    await tx.execute(_KEEP_TURN, row)
+async def keep_turn(
+    tx: Transaction, group_id: str, agent_id: str, said_ids: Sequence[str], shown_by: str | None
+) -> None:
+    """For one of its agents to be shown; `shown_by`: by this run, which is due now. It is shown what comes before in
+    the table as well, so the last row of the turn has its id."""
+    rows = [
+        {"group_id": group_id, "agent_id": agent_id, "run_id": said_id, "shown_by_run_id": None} for said_id in said_ids
+    ]
+    rows[-1]["shown_by_run_id"] = shown_by
+    await tx.execute_many(_KEEP_TURN, rows)
 
 
 async def waiting_turns(tx: Transaction, agent_id: str) -> WaitingTurns | None:
     """The first turn that sets the agent to work, and those before it. The same ones until they are forgotten."""
-    run_ids: dict[str, list[str]] = {}  # by group: it may look after several agents
+    said_ids: dict[str, list[str]] = {}  # by group: it may look after several agents
     for row in await tx.fetch_all(_WAITING, {"agent": agent_id}):
-        run_ids.setdefault(row["group_id"], []).append(row["run_id"])
+        said_ids.setdefault(row["group_id"], []).append(row["run_id"])
         if row["shown_by_run_id"] is not None:
-            return WaitingTurns(row["group_id"], run_ids[row["group_id"]], row["shown_by_run_id"], row["seq"])
+            return WaitingTurns(row["group_id"], said_ids[row["group_id"]], row["shown_by_run_id"], row["seq"])
     return None
 
 
