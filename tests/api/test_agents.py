@@ -317,7 +317,7 @@ async def test_a_change_tells_null_from_absent(served: Served) -> None:
         name="Ada", description="d", metadata={"k": 1}, max_tokens=77, tags=["t"], secrets={"A": "1", "B": "2"}
     )
     path = f"/v1/agents/{made['id']}"
-    same = await served.ok("PATCH", path, {})
+    same = await served.ok("PATCH", path, {"message_ids": made["message_ids"]})  # as it was read
     assert (same["description"], same["metadata"], same["llm_config"]["max_tokens"]) == ("d", {"k": 1}, 77)
     assert (same["tags"], len(same["tools"])) == (["t"], 3)
     assert [secret["value"] for secret in same["secrets"]] == ["********", "********"]
