@@ -572,3 +572,10 @@ async def test_an_older_agent_can_be_told_not_to_write_its_thoughts_down(served:
     assert (await served.ok("PATCH", path, {"llm_config": config}))["llm_config"] == config
     described = await served.create(agent_type="memgpt_v2_agent", llm_config=without)
     assert described["llm_config"]["put_inner_thoughts_in_kwargs"] is True
+
+
+async def test_agents_are_counted_with_and_without_the_hidden_ones(served: Served) -> None:
+    for hidden in (False, True, None):
+        await served.create(hidden=hidden)
+    assert await served.ok("GET", "/v1/_internal_agents/count") == 2
+    assert await served.ok("GET", "/v1/_internal_agents/count", exclude_hidden=False) == 3
