@@ -108,7 +108,6 @@ Projects, and templates by project | hosted
   POST /v1/agents/{agent_id}/template
   POST /v1/agents/{agent_id}/version-template
 Internal operations of the hosted service | hosted
-  GET /v1/_internal_agents/count
   POST /v1/_internal_templates/groups
   POST /v1/_internal_templates/agents
   POST /v1/_internal_templates/blocks

@@ -66,6 +66,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     metrics.router,
     docs.router,
     agents.router,
+    agents.counting_router,
     agent_files.router,
     agent_blocks.router,
     agent_tools.router,
