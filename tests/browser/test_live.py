@@ -212,7 +212,9 @@ def test_the_figures_of_the_overview_are_the_servers(open_page: Open, busy: Serv
 
 
 def test_the_overview_changes_by_itself_and_with_the_range(open_page: Open, busy: ServerProcess) -> None:
-    page = open_page(busy.url, "#/overview")
+    page, asked = opened_live(open_page, busy.url, "#/overview", "/statistics/")
+    page.clock.fast_forward(A_MINUTE)
+    asked.none_within_a_minute()
     runs = page.locator("[data-figure=runs]")
     before = int(runs.inner_text())
     client = busy.client()
