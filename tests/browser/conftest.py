@@ -37,6 +37,12 @@ def send_invoice(customer: str, amount: int) -> str:
     return f"sent {amount} to {customer}"
 '''
 
+CLIENT_TOOL = {
+    "name": "read_meter",
+    "description": "Read the meter.",
+    "parameters": {"type": "object", "properties": {"room": {"type": "string"}}, "required": ["room"]},
+}
+
 Open = Callable[..., Page]
 Shot = Callable[[Page, str], None]
 

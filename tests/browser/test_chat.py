@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.serving import ServerProcess
 
-from .conftest import INVOICE, Open
+from .conftest import CLIENT_TOOL, INVOICE, Open
 
 QUICK = "def look_up() -> str:\n    '''Look it up.'''\n    return 'found'\n"
 ENDLESS = "def endless() -> str:\n    '''Wait.'''\n    import time\n    time.sleep(600)\n    return 'never'\n"
@@ -302,13 +302,6 @@ def test_a_message_that_is_written_while_a_call_waits_is_sent_after_the_decision
     expect(page.locator(".queued")).to_contain_text("when the call above is decided")
     page.locator(".tool.held").get_by_role("button", name="Approve").click()
     expect(page.locator(".message.assistant").last).to_have_text("You said: and then this")
-
-
-CLIENT_TOOL = {
-    "name": "read_meter",
-    "description": "Read the meter.",
-    "parameters": {"type": "object", "properties": {"room": {"type": "string"}}, "required": ["room"]},
-}
 
 
 def test_a_client_tool_is_answered_in_the_chat(open_page: Open, server: ServerProcess, client: Letta) -> None:

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from tests.serving import ServerProcess
 
-from .conftest import INVOICE, Open, Shot, ask_for_approval
+from .conftest import CLIENT_TOOL, INVOICE, Open, Shot, ask_for_approval
 
 AXE = Path(__file__).parents[2] / ".venv" / "browser" / "axe.min.js"
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -34,6 +34,21 @@ def test_the_inbox_updates_by_itself_and_decides(
     page.wait_for_function("document.title === 'Approvals · Holdfast'")
     last = client.agents.messages.list(billing.id).items[-1]
     assert "too much" in str(last)
+
+
+def test_a_client_tool_is_answered_in_the_inbox(open_page: Open, server: ServerProcess, client: Letta) -> None:
+    agent = client.agents.create(name="metered", include_base_tools=False)
+    message = {"role": "user", "content": "Call read_meter with room 'cellar'"}
+    client.agents.messages.create(agent.id, messages=[message], client_tools=[CLIENT_TOOL])  # pyright: ignore[reportArgumentType]
+    page = open_page(server.url, "#/approvals")
+    card = page.locator("article", has_text="cellar")
+    expect(card.get_by_role("rowheader", name="room")).to_be_visible()
+    card.get_by_label("Result of the client's tool").fill("no meter there")
+    card.get_by_label("status").select_option(label="error")
+    card.get_by_role("button", name="Send result").click()
+    expect(card).to_have_count(0)
+    page.goto(f"{server.url}/#/agents/{agent.id}/chat")
+    expect(page.locator(".message.assistant")).to_contain_text("read_meter failed: no meter there")
 
 
 def test_several_approvals_are_given_at_once(open_page: Open, server: ServerProcess, client: Letta) -> None:
@@ -106,6 +121,7 @@ def test_axe_finds_no_serious_issue(
         expect(page.locator("main h1")).to_be_visible()
         expect(page.locator("[aria-busy]")).to_have_count(0)
         shot(page, f"{name}-{scheme}")  # to look at; the documentation shows others
+        page.evaluate("document.querySelectorAll('main details').forEach(fold => { fold.open = true; })")
         page.add_script_tag(path=str(AXE))
         report = page.evaluate("axe.run()")
         serious = [one for one in report["violations"] if one["impact"] in ("serious", "critical")]
@@ -125,9 +141,12 @@ def test_every_view_can_be_reached_with_the_keyboard(open_page: Open, server: Se
 def test_a_phone_shows_no_page_wider_than_itself(
     open_page: Open, server: ServerProcess, client: Letta, billing: Any
 ) -> None:
-    page = open_page(server.url)
-    page.set_viewport_size({"width": 390, "height": 800})
-    for path in ("#/", "#/approvals", "#/runs", "#/overview", f"#/agents/{billing.id}", f"#/agents/{billing.id}/chat"):
+    ask_for_approval(client, billing.id)
+    [run] = client.runs.list(agent_id=billing.id).items
+    page = open_page(server.url, viewport={"width": 390, "height": 800})
+    own = (f"#/runs/{run.id}", f"#/agents/{billing.id}", f"#/agents/{billing.id}/chat")
+    for path in ("#/", "#/approvals", "#/runs", "#/overview", *own):
         page.goto(f"{server.url}/{path}")
         expect(page.locator("main h1")).to_be_visible()
+        expect(page.locator("main > [aria-busy]")).to_have_count(0)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
