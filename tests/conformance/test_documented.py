@@ -14,6 +14,7 @@ from tests.serving import ServerProcess
 DOCS = Path(__file__).parents[2] / "docs"
 PRINTED = {
     "sleeptime.md": ["ada-sleeptime", "1"],
+    "captured-messages.md": ["2 1", "['I moved to Berlin.', 'How do you like it?']"],
     "identities.md": ["True", "Ada"],
     "groups.md": ["['You said: What is to be done?', 'You said: ada: You said: What is to be done?']"],
 }
