@@ -118,7 +118,7 @@ class TestWhatIsKept:
         agent = await client.agent()
         picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
         asked = [{"type": "text", "text": "What is"}, picture, {"type": "input_text", "text": "this?"}]
-        answered = [{"type": "output_text", "text": "A dog."}, {"type": "tool_use", "id": "1", "input": {}}]
+        answered: Any = [{"type": "output_text", "text": "A dog."}, {"type": "tool_use", "id": "1", "input": {}}]
         await capture(client, agent.id, turn(asked, answered))
         assert await said(client, agent.id) == [("user_message", "What is\nthis?"), ("assistant_message", "A dog.")]
 

@@ -46,6 +46,12 @@ async def test_an_agent_answers_with_a_completion_that_holds_only_what_it_says(c
     assert answer["usage"]["total_tokens"] > answer["usage"]["completion_tokens"] > 0
 
 
+async def test_the_path_may_come_twice_as_livekit_asks_for_it(client: ServedClient) -> None:
+    agent = await client.agent()
+    answer = await client.ask("POST", f"{PATH}/chat/completions", asking(agent.id, "[[say:one two three]]"))
+    assert answer["choices"][0]["message"]["content"] == "one two three"
+
+
 async def test_a_stream_is_chunks_of_what_is_said_and_one_stop(client: ServedClient) -> None:
     agent = await client.agent()
     events = await chunks(client, asking(agent.id, "[[say:one two three]]", stream=True))

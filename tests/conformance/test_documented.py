@@ -15,6 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PRINTED = {
     "events-and-statistics.md": ["hello", "end_turn", "True 0"],
     "sleeptime.md": ["ada-sleeptime", "1"],
+    "captured-messages.md": ["2 1", "['I moved to Berlin.', 'How do you like it?']"],
     "identities.md": ["True", "Ada"],
     "groups.md": ["['You said: What is to be done?', 'You said: ada: You said: What is to be done?']"],
 }
