@@ -422,16 +422,21 @@ async def test_what_this_server_cannot_store_is_told_and_the_rest_imported(serve
     gone = old.tool(1, "summon", None, tool_type="letta_core")
     rule = {"tool_name": "summon", "type": "run_first"}
     content = old.file(
-        old.agent(tool_ids=["tool-0", "tool-1"], tool_rules=[rule], identity_ids=["identity-1"], enable_sleeptime=True),
+        old.agent(tool_ids=["tool-0", "tool-1"], tool_rules=[rule], identity_ids=["identity-1"]),
         tools=[of_server, gone],
-        groups=[{"id": "group-0", "agent_ids": ["agent-0"], "description": ""}],
-        sources=[{"id": "source-0", "name": "manuals"}],
-        files=[{"id": "file-0", "source_id": "source-0", "content": "text"}],
-        mcp_servers=[{"id": "mcp_server-0", "server_name": "harbour", "server_type": "stdio"}],
+        groups=[
+            {
+                "id": "group-0",
+                "agent_ids": ["agent-0"],
+                "description": "",
+                "manager_config": {"manager_type": "voice_sleeptime", "manager_agent_id": "agent-0"},
+            }
+        ],
+        skills=[{"name": "knots"}],
     )
     answer = await imported(served, content)
     told = " | ".join(answer["warnings"])
-    for named in ("groups: 1", "sources: 1", "files: 1", "mcp_servers: 1", "identities", "sleeptime"):
+    for named in ("no groups of the kind voice_sleeptime", "skills: 1 left out", "its identities are left out"):
         assert named in told
     assert "tools[0] 'tide': it is a tool of an MCP server" in told
     assert "tools[1] 'summon': this server has no built-in tool of that name" in told
