@@ -121,8 +121,12 @@ def agent_file_view(contents: FileContents, skills: Sequence[Skill], version: st
     blocks = {block.id: block for each in contents.agents for block in each.blocks}
     tools = {tool.id: tool for each in contents.agents for tool in each.tools}
     folders = {folder.id: folder for each in contents.agents for folder in each.folders}
+    folders_by_age = sorted(folders.values(), key=lambda folder: (folder.created_us, folder.id))
     archives = {each.archive.id: each for each in contents.agents if each.archive is not None}
-    shown_blocks = [_block_view(block, local) for block in blocks.values()]
+    # By age, as each agent lists them: imported in this order, they are listed in the same.
+    by_age = sorted(blocks.values(), key=lambda block: (block.created_us, block.id))
+    shown_blocks = [_block_view(block, local) for block in by_age]
+    shown_folders = [folder_view(folder, local) for folder in folders_by_age]
     shown_files = [file_view(stored, folders[stored.file.folder_id], local) for stored in contents.files]
     shown_archives = [_archive_view(each, local) for each in archives.values()]
     identities = [identity_view(identity, local) for identity in contents.identities]
@@ -135,7 +139,7 @@ def agent_file_view(contents: FileContents, skills: Sequence[Skill], version: st
         ],
         "blocks": shown_blocks,
         "files": shown_files,
-        "sources": [folder_view(folder, local) for folder in folders.values()],
+        "sources": shown_folders,
         "tools": [_tool_view(tool, local) for tool in tools.values()],
         "mcp_servers": servers,
         "skills": [skill.model_dump() for skill in skills],

@@ -60,11 +60,12 @@ class ExportAgent:
         of_others = msgspec.structs.replace(options, conversation_id=None)
         each = [await _agent_contents(tx, agent, of_others if agent.id != agent_id else options) for agent in found]
         attached = {folder.id: folder for one in each for folder in one.folders}
+        oldest_first = sorted(attached.values(), key=lambda folder: (folder.created_us, folder.id))
         used = {tool.id: tool for one in each for tool in one.tools}
         return FileContents(
             agents=each,
             groups=managed,
-            files=await self._files(tx, attached.values()) if options.include_files else (),
+            files=await self._files(tx, oldest_first) if options.include_files else (),
             servers=await self._stored_servers(tx, used.values()),
             identities=await _identities(tx, each) if options.include_identities else (),
         )

@@ -232,7 +232,7 @@ def _content(file: File) -> tuple[object, ...]:
 
 
 def _described(told: FileDocument, folder: Folder, name: str, now_us: int) -> tuple[File, list[TextPart]]:
-    original = _last_part(told.original_file_name or name) or name
+    original = _last_part(told.original_file_name or name)[:LONGEST_NAME] or name
     found = file_type(original, told.file_type) or _PLAIN
     text = (told.content or "").replace("\r\n", "\n").replace("\r", "\n")
     cutter = TextCutter(Chunker(found.kind, folder.chunk_size))
@@ -267,7 +267,7 @@ def _base_name(told: FileDocument, folder_name: str) -> str:
 
 
 def _last_part(name: str) -> str:
-    return name.replace("\\", "/").rpartition("/")[2].strip()[:LONGEST_NAME]
+    return name.replace("\\", "/").rpartition("/")[2].strip()
 
 
 def _free(name: str, taken: Iterable[str]) -> str:

@@ -56,10 +56,11 @@ class StoredTools(msgspec.Struct, frozen=True):
 
 
 def wanted_tools(file: AgentFile, project_id: str | None, now_us: int) -> WantedTools:
+    """New ones are as old as their place in the file says: tools are listed by age."""
     wanted: list[WantedTool] = []
     left_out: set[str] = set()
     warnings: list[str] = []
-    for local, entry in file.sections.tools.items():
+    for place, (local, entry) in enumerate(file.sections.tools.items()):
         name, kind = entry.tool.called, entry.tool.tool_type
         if kind in SHIPPED_TYPES and name not in builtin.TOOLS:
             left_out.add(name)
@@ -69,7 +70,7 @@ def wanted_tools(file: AgentFile, project_id: str | None, now_us: int) -> Wanted
             warnings.append(
                 f"{entry.where}: its source is not valid Python; calls of it fail unless the client runs it"
             )
-        described = None if kind in SHIPPED_TYPES else _described(entry, project_id, now_us)
+        described = None if kind in SHIPPED_TYPES else _described(entry, project_id, now_us + place)
         names = entry.tool.mcp_servers if kind == "external_mcp" else []
         server = _server_of(entry.tool, names, file) if kind == "external_mcp" else None
         wanted.append(WantedTool(local, entry.where, name, described, server, names, entry.tool.mcp))
