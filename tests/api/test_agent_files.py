@@ -516,6 +516,73 @@ async def test_a_long_history_comes_whole_and_in_its_order(served: Served) -> No
     await assert_invariants(served.deps.database, idle=True)
 
 
+OPENAI_EMBEDDING = {
+    "embedding_endpoint_type": "openai",
+    "embedding_endpoint": "https://api.openai.com/v1",
+    "embedding_model": "text-embedding-3-small",
+    "embedding_dim": 2_000,
+    "embedding_chunk_size": 300,
+    "handle": "openai/text-embedding-3-small",
+    "batch_size": 1_024,
+    "azure_endpoint": None,
+    "azure_version": None,
+    "azure_deployment": None,
+}
+
+
+async def test_a_workflow_as_public_collections_have_them_is_imported_and_works(served: Served) -> None:
+    """Encoded twice, without instructions, blocks or a history of its own; nulls where lists could be."""
+    rules = [
+        {"tool_name": "look", "type": "run_first", "prompt_template": None, "args": None},
+        {
+            "tool_name": "look",
+            "type": "conditional",
+            "prompt_template": None,
+            "default_child": "drop",
+            "child_output_mapping": {"True": "keep", "False": "drop"},
+            "require_output_mapping": False,
+        },
+        {"tool_name": "drop", "type": "exit_loop", "prompt_template": None},
+        {"tool_name": "keep", "type": "exit_loop", "prompt_template": None},
+    ]
+    sources = {
+        name: f'def {name}(): \n    """ Decides. """\n    return {name == "look"}\n'
+        for name in ("look", "keep", "drop")
+    }
+    tools = [
+        old.tool(
+            number,
+            name,
+            source,
+            json_schema={"name": name, "parameters": {"type": "object", "properties": {}, "required": []}},
+            metadata_=None,
+            pip_requirements=[],
+        )
+        for number, (name, source) in enumerate(sources.items())
+    ]
+    content = old.file(
+        old.agent(
+            old.message("system", "\n\n\n\n<memory_metadata>\n</memory_metadata>"),
+            system="",
+            tool_rules=rules,
+            tool_ids=["tool-0", "tool-1", "tool-2"],
+            embedding_config=OPENAI_EMBEDDING,
+            message_buffer_autoclear=True,
+            folder_ids=None,
+            model_settings=None,
+            parallel_tool_calls=None,
+        ),
+        tools=tools,
+    )
+    del content["skills"]
+    made = await imported_agent(served, json.dumps(json.dumps(content)).encode())
+    assert (made["system"], len(made["tool_rules"])) == ("", 4)
+    answer = await served.ok("POST", f"/v1/agents/{made['id']}/messages", {"input": "Go"})
+    called = [one["tool_call"]["name"] for one in answer["messages"] if one["message_type"] == "tool_call_message"]
+    assert called == ["look", "keep"]
+    assert answer["stop_reason"]["stop_reason"] == "tool_rule"
+
+
 async def test_the_text_of_a_file_may_be_encoded_once_more(served: Served) -> None:
     assert (await imported_agent(served, json.dumps(json.dumps(old.file())).encode()))["name"] == "harbour_copy"
 

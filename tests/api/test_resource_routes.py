@@ -255,6 +255,10 @@ async def test_agent_files_have_the_shape_of_the_format(tmp_path: Path) -> None:
 Make = Callable[[int], Awaitable[str]]
 
 
+async def _passages(served: Served, folder_id: str) -> set[str]:
+    return {one["id"] for one in await served.ok("GET", f"/v1/folders/{folder_id}/passages", limit=1_000)}
+
+
 async def _list(served: Served, what: str) -> tuple[str, Make, str]:
     """The path of a list, how an item is added to it, and in which field of the answer its items are."""
     agent = await served.create(name="main", include_base_tools=False)
@@ -276,11 +280,10 @@ async def _list(served: Served, what: str) -> tuple[str, Make, str]:
         return (await served.http.post(f"/v1/folders/{folder['id']}/upload", files=upload)).json()["id"]
 
     async def a_passage(number: int) -> str:
-        known = {one["id"] for one in await served.ok("GET", f"/v1/folders/{folder['id']}/passages", limit=1_000)}
+        known = await _passages(served, folder["id"])
         await a_file(number)
         await ingest(served)
-        found = {one["id"] for one in await served.ok("GET", f"/v1/folders/{folder['id']}/passages", limit=1_000)}
-        [new] = found - known
+        [new] = await _passages(served, folder["id"]) - known
         return new
 
     async def a_group(number: int) -> str:
@@ -296,9 +299,9 @@ async def _list(served: Served, what: str) -> tuple[str, Make, str]:
         return (await served.create(**fields, identity_ids=[identity["id"]], folder_ids=[folder["id"]]))["id"]
 
     async def an_owned_block(number: int) -> str:
-        block = await served.create_block(f"block{number}")
-        await served.ok("PATCH", f"/v1/identities/{identity['id']}", {"block_ids": [block["id"]]})
-        return block["id"]
+        block = (await served.create_block(f"block{number}"))["id"]
+        await served.ok("PATCH", f"/v1/identities/{identity['id']}", {"block_ids": [block]})
+        return block
 
     await served.ok("PATCH", f"/v1/agents/{agent['id']}/folders/attach/{folder['id']}")
     lists: dict[str, tuple[str, Make, str]] = {
