@@ -97,30 +97,37 @@ $(BROWSER)/.ready: tests/browser/requirements.txt | $(READY)
 	@cd $(BROWSER) && npm pack --silent --ignore-scripts $(AXE) >/dev/null && tar -xzf axe-core-*.tgz --strip-components=1 package/axe.min.js
 	@touch $@
 
-test-programs: $(PROGRAMS)/.ready ## Run letta-code, its SDK, letta, letta-mcp-server, ai-memory-sdk and MCP servers against a server (needs node, npm and the network, once)
+test-programs: $(PROGRAMS)/.ready ## Run letta-code, letta, agentic-learning, letta-evals, other programs and MCP servers against a server (needs node, npm and the network, once)
 	$(BIN)/python -m pytest -n 0 tests/programs
 
+# Each of these has an environment of its own, and each of those only packages beside the environment of the tests.
+PROGRAM_ENVIRONMENTS := letta letta_mcp_server agentic_learning letta_evals
+PROGRAM_PACKAGES := ai_memory_sdk mcp_servers
+
 # No lock file for npm: it would name a registry. Nothing that a package would run when it is installed is needed.
-$(PROGRAMS)/.ready: tests/programs/package.json tests/programs/letta.txt tests/programs/letta_mcp_server.txt tests/programs/ai_memory_sdk.txt tests/programs/mcp_servers.txt | $(READY)
+$(PROGRAMS)/.ready: tests/programs/package.json $(patsubst %,tests/programs/%.txt,$(PROGRAM_ENVIRONMENTS) $(PROGRAM_PACKAGES)) | $(READY)
 	@rm -rf $(PROGRAMS)
 	@mkdir -p $(PROGRAMS)/letta-code
 	@cp tests/programs/package.json $(PROGRAMS)/letta-code
 	@cd $(PROGRAMS)/letta-code && npm install --silent --ignore-scripts --no-package-lock --no-audit --no-fund
-	@if command -v uv >/dev/null 2>&1; then \
-		uv venv --quiet --python $(BIN)/python $(PROGRAMS)/letta-mcp-server && \
-		uv pip install --quiet --python $(PROGRAMS)/letta-mcp-server/bin/python --requirement tests/programs/letta_mcp_server.txt && \
-		uv venv --quiet --python $(BIN)/python $(PROGRAMS)/letta && \
-		uv pip install --quiet --python $(PROGRAMS)/letta/bin/python --requirement tests/programs/letta.txt && \
-		uv pip install --quiet --python $(BIN)/python --no-deps --target $(PROGRAMS)/ai-memory-sdk --requirement tests/programs/ai_memory_sdk.txt && \
-		uv pip install --quiet --python $(BIN)/python --no-deps --target $(PROGRAMS)/mcp-servers --requirement tests/programs/mcp_servers.txt; \
-	else \
-		$(BIN)/python -m venv $(PROGRAMS)/letta-mcp-server && \
-		$(PROGRAMS)/letta-mcp-server/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/programs/letta_mcp_server.txt && \
-		$(BIN)/python -m venv $(PROGRAMS)/letta && \
-		$(PROGRAMS)/letta/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/programs/letta.txt && \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(PROGRAMS)/ai-memory-sdk --requirement tests/programs/ai_memory_sdk.txt && \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(PROGRAMS)/mcp-servers --requirement tests/programs/mcp_servers.txt; \
-	fi
+	@set -e; for name in $(PROGRAM_ENVIRONMENTS); do \
+		place=$(PROGRAMS)/$$(echo $$name | tr _ -); \
+		if command -v uv >/dev/null 2>&1; then \
+			uv venv --quiet --python $(BIN)/python $$place; \
+			uv pip install --quiet --python $$place/bin/python --requirement tests/programs/$$name.txt; \
+		else \
+			$(BIN)/python -m venv $$place; \
+			$$place/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/programs/$$name.txt; \
+		fi; \
+	done
+	@set -e; for name in $(PROGRAM_PACKAGES); do \
+		place=$(PROGRAMS)/$$(echo $$name | tr _ -); \
+		if command -v uv >/dev/null 2>&1; then \
+			uv pip install --quiet --python $(BIN)/python --no-deps --target $$place --requirement tests/programs/$$name.txt; \
+		else \
+			$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $$place --requirement tests/programs/$$name.txt; \
+		fi; \
+	done
 	@touch $@
 
 test-cgroups: $(READY) ## Limits of tools by a real cgroup v2, in a virtual machine if there is none here (needs QEMU)

@@ -109,9 +109,9 @@ class Client:
         return (await self.call("GET", f"/runs/?agent_id={agent}&limit=1"))[0]
 
 
-async def until(condition: Any, limit_s: float = 10.0) -> None:
+async def until(condition: Any, limit_s: float = 10.0, pause_s: float = 0.002) -> None:
     deadline = asyncio.get_running_loop().time() + limit_s
     while not await condition():
         if asyncio.get_running_loop().time() > deadline:
             raise TimeoutError("the condition did not come true")
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(pause_s)

@@ -25,6 +25,7 @@ class Vendored(NamedTuple):
     path: str  # inside the package
     name: str  # in vendor/
     sha256: str
+    exported: str = ""  # what a minified script leaves as a global, and a module has to export
 
 
 FILES = (
@@ -93,9 +94,10 @@ FILES = (
     Vendored(
         "dompurify",
         "3.4.17",
-        "dist/purify.es.mjs",
+        "dist/purify.min.js",
         "purify.mjs",
-        "60c5d5ccbb466de3de3ba863461a92bf134f8c156cef7992da43e0f659bc5cbd",
+        "cd37898f9782adf54820c413191b5691803f0f137c799d6edcfd38523b4c2c31",
+        "globalThis.DOMPurify",
     ),
     Vendored(
         "dompurify",
@@ -107,9 +109,10 @@ FILES = (
     Vendored(
         "uplot",
         "1.6.32",
-        "dist/uPlot.esm.js",
+        "dist/uPlot.iife.min.js",
         "uplot.mjs",
-        "5dd9b3281aa64b461b42d9945f6adb2649d346502b12281a9ae0d46599a80eba",
+        "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+        "uPlot",
     ),
     Vendored(
         "uplot",
@@ -154,7 +157,7 @@ def main(arguments: list[str]) -> int:
                 print(f"{spec} {file.path} has the hash {found}, not {file.sha256}: nothing was written for it")
                 failures += 1
                 continue
-            written, place = localised(content, file.name), TARGET / file.name
+            written, place = localised(content, file), TARGET / file.name
             if check and (not place.exists() or place.read_bytes() != written):
                 print(f"vendor/{file.name} differs from {spec}")
                 failures += 1
@@ -177,13 +180,14 @@ def read(archive: Path, path: str) -> bytes:
         return member.read()
 
 
-def localised(content: bytes, name: str) -> bytes:
-    if not name.endswith(".mjs"):
+def localised(content: bytes, file: Vendored) -> bytes:
+    if not file.name.endswith(".mjs"):
         return content
     text = _IMPORT.sub(
         lambda found: f"{found[1]}{found[2]}{_LOCAL.get(found[3], found[3])}{found[2]}", content.decode()
     )
-    return (_SOURCE_MAP.sub("", text).rstrip() + "\n").encode()
+    exports = f"\nexport default {file.exported};" if file.exported else ""
+    return (_SOURCE_MAP.sub("", text).rstrip() + exports + "\n").encode()
 
 
 if __name__ == "__main__":

@@ -180,7 +180,8 @@ def window_is_the_store(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _window_is_a_suffix(thread_id: str, view: ThreadView, snapshot: Snapshot) -> Iterator[str]:
-    """What has left the window is older than what is in it; a summary stands where it was put."""
+    """What has left the window is older than what is in it; a summary stands where it was put. What was captured, which
+    is of no run, was never in it."""
     shown = [row for row in view.window if row.role != "summary"]
     if view.history and (not view.window or view.window[0].role != "system"):
         yield f"the window of {thread_id} does not begin with its system message"
@@ -189,8 +190,10 @@ def _window_is_a_suffix(thread_id: str, view: ThreadView, snapshot: Snapshot) ->
         yield f"the window of {thread_id} is not in the order of its history"
     oldest_kept = positions[1] if len(positions) > 1 else view.next_position
     for message_id in view.history:
-        gone = message_id not in view.places and snapshot.messages[message_id].role != "summary"
-        if gone and view.positions[message_id] > oldest_kept:
+        if message_id in view.places or view.positions[message_id] <= oldest_kept:
+            continue
+        message = snapshot.messages[message_id]
+        if message.role != "summary" and message.run_id is not None:
             yield f"message {message_id} is missing from the window of {thread_id}"
 
 

@@ -152,6 +152,10 @@ class FragileDatabase(WrappedDatabase):
         self._count_read()
         return await super().read(job)
 
+    async def read_one(self, job: Job[T]) -> T:
+        self._count_read()
+        return await super().read_one(job)
+
     def _count_read(self) -> None:
         self._check()
         if self._reads_left is not None:

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.slow
 MARGIN: Final = 1.04
 BUDGETS: Final[dict[tuple[str, What], Cost]] = {
     ("sqlite", "create an agent"): Cost(calls=694, statements=6),
-    ("sqlite", "no-tool turn"): Cost(calls=2206, statements=24),
-    ("sqlite", "one-tool turn"): Cost(calls=5303, statements=49),
-    ("postgres", "create an agent"): Cost(calls=825, statements=3),
-    ("postgres", "no-tool turn"): Cost(calls=3036, statements=17),
-    ("postgres", "one-tool turn"): Cost(calls=6981, statements=35),
+    ("sqlite", "no-tool turn"): Cost(calls=2124, statements=22),
+    ("sqlite", "one-tool turn"): Cost(calls=5303, statements=47),
+    ("postgres", "create an agent"): Cost(calls=806, statements=3),
+    ("postgres", "no-tool turn"): Cost(calls=2901, statements=16),
+    ("postgres", "one-tool turn"): Cost(calls=6782, statements=34),
 }
 
 

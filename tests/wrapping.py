@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from holdfast.core.changes import Change
 from holdfast.store.database import Database, Job
 from holdfast.store.timing import DatabaseUsage
 
@@ -17,6 +18,14 @@ class WrappedDatabase:
     def __init__(self, inner: Database) -> None:
         self._inner = inner
 
+    @property
+    def on_commit(self) -> Callable[[Sequence[Change]], None]:
+        return self._inner.on_commit
+
+    @on_commit.setter
+    def on_commit(self, tell: Callable[[Sequence[Change]], None]) -> None:
+        self._inner.on_commit = tell
+
     async def write(
         self,
         job: Job[T],
@@ -27,6 +36,9 @@ class WrappedDatabase:
 
     async def read(self, job: Job[T]) -> T:
         return await self._inner.read(job)
+
+    async def read_one(self, job: Job[T]) -> T:
+        return await self._inner.read_one(job)
 
     async def write_lease(self, job: Job[T]) -> T:
         return await self._inner.write_lease(job)

@@ -33,6 +33,8 @@ _COMMANDS: Final = {
     "runs": ("remote", "runs"),
     "why": ("remote", "why"),
     "approvals": ("remote", "approvals"),
+    "events": ("observing", "events"),
+    "stats": ("observing", "stats"),
     "tools": ("remote", "tools"),
     "models": ("remote", "models"),
     "export": ("agent_files", "export"),

@@ -134,6 +134,13 @@ def _list_commands(commands: _Commands) -> Iterator[argparse.ArgumentParser]:
     one.add_argument("tool", metavar="TOOL", help="its name")
     yield one
 
+    events = commands.add_parser("events", help="show what changes as it changes: runs, approvals, agents, files")
+    events.add_argument("--agent", metavar="AGENT", help="only of this agent, by id or name")
+    yield events
+    stats = commands.add_parser("stats", help="figures: runs, tokens, cost, errors, slow tools, the queue")
+    stats.add_argument("--last", metavar="TIME", default="1d", help="how far back: 90m, 12h, 7d (1d)")
+    yield stats
+
     models = commands.add_parser("models", help="list the models that the server can use, and what they cost")
     models.add_argument("--provider", metavar="NAME", help="only those of this provider")
     yield models

@@ -30,6 +30,7 @@ from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
+from holdfast.engine.feed import Feed
 from holdfast.engine.ingestion import KIND as INGESTION
 from holdfast.engine.ingestion import Ingestion, IngestionLimits
 from holdfast.engine.inline import InlineTools
@@ -136,8 +137,7 @@ def assemble(
     sandboxed = SandboxExecutor(database, sandbox, box.open, settings.tool_timeout_s)
     executors = Executors(sandboxed, mcp=McpExecutor(database, mcp))
     retry_policy = RetryPolicy(settings.model_retries, settings.model_retry_s)
-    traces = _traces(settings, database, box, clock) if settings.trace_provider else None
-    instrumentation = Instrumentation(Spans(), traces)
+    instrumentation = Instrumentation(Spans(), _traces(settings, database, box, clock))
     archival = _archival(settings, database, catalog, clock)
     limits = RateLimits(database, clock, settings.provider_limits, settings.provider_wait_s)
     compactor = Compactor(catalog, clock, TokenRatios(database), retry_policy, instrumentation.spans, limits)
@@ -174,6 +174,7 @@ def assemble(
         worker=worker,
         tasks=tasks,
         streams=streams,
+        feed=_feed(database, bus),
         reader=reader,
         retention=Retention(database, clock, _retention_policy(settings)),
         compactor=compactor,
@@ -234,7 +235,15 @@ def _retention_policy(settings: Settings) -> RetentionPolicy:
     )
 
 
-def _traces(settings: Settings, database: Database, box: SecretBox, clock: Clock) -> ProviderTraces:
+def _feed(database: Database, bus: Bus) -> Feed:
+    feed = Feed(database, bus)
+    database.on_commit = feed.committed
+    return feed
+
+
+def _traces(settings: Settings, database: Database, box: SecretBox, clock: Clock) -> ProviderTraces | None:
+    if not settings.trace_provider:
+        return None
     keys = [value for name, value in settings.providers.items() if is_secret_name(name)]
     own = [settings.api_key, settings.secrets_key, settings.encryption_key, settings.old_encryption_key]
     hidden = [*keys, *(secret for secret in own if secret)]
@@ -264,13 +273,14 @@ async def _side_tasks(deps: Holdfast, sandbox: ForkServerSandbox | None) -> Asyn
     callbacks = Callbacks(deps.database, deps.clock, deps.settings.reachable_hosts)
     deps.worker.on_end = callbacks.wake
     async with asyncio.TaskGroup() as group:
-        side_tasks = (deps.worker, deps.tasks, deps.retention, callbacks)
+        side_tasks = (deps.worker, deps.tasks, deps.feed, deps.retention, callbacks)
         forever = [group.create_task(side_task.run_forever()) for side_task in side_tasks]
         if sandbox is not None:
             group.create_task(_warm(sandbox))
         try:
             yield
         finally:
+            deps.feed.close()
             await asyncio.gather(deps.worker.drain(), deps.tasks.drain())
             for task in forever:
                 task.cancel()

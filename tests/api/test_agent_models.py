@@ -83,3 +83,30 @@ async def test_agents_that_think_in_words_can_be_told_not_to(served: Served) -> 
         path = f"/v1/agents/{agent['id']}"
         back = {"llm_config": agent["llm_config"], "model_settings": agent["model_settings"]}
         assert (await served.ok("PATCH", path, back))["llm_config"] == agent["llm_config"]
+
+
+async def test_another_model_does_not_write_thoughts_down_unless_it_is_asked_to(served: Served) -> None:
+    """A change of the model is called as the model is by default, as before; writing back what was read is none."""
+    made = await served.create(agent_type="memgpt_v2_agent")
+    path = f"/v1/agents/{made['id']}"
+
+    async def thoughts(**fields: Any) -> bool:
+        changed = await served.ok("PATCH", path, fields)
+        config, settings = changed["llm_config"], changed["model_settings"]
+        for back in ({"llm_config": config}, {"model": changed["model"], "model_settings": settings}):
+            assert (await served.ok("PATCH", path, back))["llm_config"] == config
+        if changed["model"] == "holdfast/offline":
+            payload = await served.ok("POST", f"{path}/messages/preview-raw-payload", {"input": "hi"})
+            assert config["put_inner_thoughts_in_kwargs"] is config["enable_reasoner"]
+            assert config["enable_reasoner"] is ("thinking" in str(payload["tools"]))
+        return config["put_inner_thoughts_in_kwargs"]
+
+    assert await thoughts(model="holdfast/offline", model_settings={"temperature": 0.5})  # the model that it has
+    assert not await thoughts(model="acme/large", model_settings={"temperature": 0.5})
+    assert await thoughts(reasoning=True)
+    assert not await thoughts(model="holdfast/offline")
+    assert await thoughts(reasoning=True)
+    asked = {"model": "large", "handle": "acme/large", "put_inner_thoughts_in_kwargs": True}
+    assert await thoughts(llm_config=asked)
+    assert not await thoughts(llm_config=asked | {"put_inner_thoughts_in_kwargs": False})
+    assert await thoughts(model="holdfast/offline", reasoning=True)

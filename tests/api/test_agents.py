@@ -317,7 +317,7 @@ async def test_a_change_tells_null_from_absent(served: Served) -> None:
         name="Ada", description="d", metadata={"k": 1}, max_tokens=77, tags=["t"], secrets={"A": "1", "B": "2"}
     )
     path = f"/v1/agents/{made['id']}"
-    same = await served.ok("PATCH", path, {})
+    same = await served.ok("PATCH", path, {"message_ids": made["message_ids"]})  # as it was read
     assert (same["description"], same["metadata"], same["llm_config"]["max_tokens"]) == ("d", {"k": 1}, 77)
     assert (same["tags"], len(same["tools"])) == (["t"], 3)
     assert [secret["value"] for secret in same["secrets"]] == ["********", "********"]
@@ -572,3 +572,10 @@ async def test_an_older_agent_can_be_told_not_to_write_its_thoughts_down(served:
     assert (await served.ok("PATCH", path, {"llm_config": config}))["llm_config"] == config
     described = await served.create(agent_type="memgpt_v2_agent", llm_config=without)
     assert described["llm_config"]["put_inner_thoughts_in_kwargs"] is True
+
+
+async def test_agents_are_counted_with_and_without_the_hidden_ones(served: Served) -> None:
+    for hidden in (False, True, None):
+        await served.create(hidden=hidden)
+    assert await served.ok("GET", "/v1/_internal_agents/count") == 2
+    assert await served.ok("GET", "/v1/_internal_agents/count", exclude_hidden=False) == 3

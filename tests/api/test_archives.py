@@ -184,7 +184,6 @@ class TestPassages:
         detail = await served.refused(404, "DELETE", f"{memory}/{passage['id']}")
         assert detail == f"Passage with id {passage['id']} not found in database."
         assert await found(served, agent, "tea") == []
-        await served.refused(501, "PATCH", f"{memory}/{passage['id']}", {})
         archive, foreign = await an_archive(served), await an_archive(served)
         [stored] = await fill(served, archive, "text")
         path = f"/v1/archives/{archive['id']}/passages"
@@ -313,6 +312,89 @@ class TestVectors:
         await fill(served, archive, "a drink")
         texts = {hit["passage"]["text"] for hit in await served.ok("POST", "/v1/passages/search", search)}
         assert texts == {"coffee", "a drink"}
+
+
+class TestChanges:
+    async def test_a_passage_gets_another_text_and_keeps_its_place_and_age(self, served: Served) -> None:
+        agent = await served.create()
+        memory = f"/v1/agents/{agent['id']}/archival-memory"
+        first, second, third = [
+            (await served.ok("POST", memory, {"text": text, "tags": ["t"]}))[0] for text in ("tea", "coffee", "water")
+        ]
+        [changed] = await served.ok("PATCH", f"{memory}/{second['id']}", {"text": "cocoa"})
+        assert changed["updated_at"] > second["updated_at"]
+        assert changed == {**second, "text": "cocoa", "updated_at": changed["updated_at"]}
+        listed = await served.ok("GET", memory)
+        assert listed == [first, changed, third]
+        assert await served.ok("GET", memory, after=second["id"]) == [third]
+        assert (await found(served, agent, "cocoa"), await found(served, agent, "coffee")) == (["cocoa"], [])
+        assert await found(served, agent, "cocoa", tags=["t"]) == ["cocoa"]
+
+    async def test_its_tags_and_metadata_change_alone(self, served: Served) -> None:
+        agent = await served.create()
+        memory = f"/v1/agents/{agent['id']}/archival-memory"
+        [made] = await served.ok("POST", memory, {"text": "tea", "tags": ["a", "b"]})
+        path = f"{memory}/{made['id']}"
+        [changed] = await served.ok("PATCH", path, {"tags": ["b", "c", "c"]})
+        assert (changed["text"], changed["tags"]) == ("tea", ["b", "c"])
+        assert (await found(served, agent, "tea", tags=["c"]), await found(served, agent, "tea", tags=["a"])) == (
+            ["tea"],
+            [],
+        )
+        [changed] = await served.ok("PATCH", path, {"metadata": {"from": "Ada"}, "tags": None})
+        assert (changed["tags"], changed["metadata"]) == (["b", "c"], {"from": "Ada"})
+        [changed] = await served.ok("PATCH", path, {"tags": []})
+        assert changed["tags"] is None
+        assert await served.ok("GET", memory) == [changed]
+        [same] = await served.ok("PATCH", path)  # as the 0.x client asks, which sends nothing
+        assert {**same, "updated_at": None} == {**changed, "updated_at": None}
+
+    async def test_another_text_is_found_by_what_it_means_and_the_old_one_is_not(self, served: Served) -> None:
+        agent = await served.create(embedding="acme/vectors")
+        memory = f"/v1/agents/{agent['id']}/archival-memory"
+        [made] = await served.ok("POST", memory, {"text": "a dog"})
+        await served.ok("POST", memory, {"text": "a train"})
+        assert (await found(served, agent, "pet"))[0] == "a dog"
+        await served.ok("PATCH", f"{memory}/{made['id']}", {"text": "tea"})
+        assert (await found(served, agent, "beverage"))[0] == "tea"
+        assert "a dog" not in await found(served, agent, "pet")
+
+    async def test_a_passage_of_others_and_one_that_is_gone_are_not_found(self, served: Served) -> None:
+        one, other = await served.create(), await served.create()
+        [made] = await served.ok("POST", f"/v1/agents/{one['id']}/archival-memory", {"text": "tea"})
+        for agent in (other["id"], one["id"][:-4] + "0000"):
+            path = f"/v1/agents/{agent}/archival-memory/{made['id']}"
+            assert "not found" in await served.refused(404, "PATCH", path, {"text": "mine"})
+        path = f"/v1/agents/{one['id']}/archival-memory"
+        assert "not found" in await served.refused(404, "PATCH", f"{path}/{UNKNOWN_PASSAGE}", {"text": "mine"})
+        assert "tokens" in await served.refused(400, "PATCH", f"{path}/{made['id']}", {"text": "long " * 40_000})
+        assert texts(await served.ok("GET", path)) == ["tea"]
+
+    async def test_changes_at_once_are_all_made(self, served: Served) -> None:
+        agent = await served.create(embedding="acme/vectors")
+        memory = f"/v1/agents/{agent['id']}/archival-memory"
+        [made] = await served.ok("POST", memory, {"text": "tea"})
+        path = f"{memory}/{made['id']}"
+        bodies = [{"text": "coffee"}, {"tags": ["a"]}, {"metadata": {"b": 1}}]
+        await asyncio.gather(*(served.ok("PATCH", path, body) for body in bodies))
+        [stored] = await served.ok("GET", memory)
+        assert (stored["text"], stored["tags"], stored["metadata"]) == ("coffee", ["a"], {"b": 1})
+
+
+async def test_the_size_of_all_vectors_is_told_in_the_unit_asked_for(served: Served) -> None:
+    async def size(**headers: str) -> Any:
+        answer = await served.http.get("/v1/embeddings/total_storage_size", headers=headers)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    assert await size() == 0
+    archive = await an_archive(served, embedding="acme/vectors")
+    await fill(served, archive, "tea", "coffee", "")
+    assert await size(storage_unit="B") == 2 * 8 * 4
+    assert await size(storage_unit="KB") == 64 / 1024
+    assert await size() == 64 / 1024**3
+    refused = await served.http.get("/v1/embeddings/total_storage_size", headers={"storage_unit": "bits"})
+    assert refused.status_code == 422
 
 
 class TestFailingModels:

@@ -11,6 +11,8 @@ import pytest
 from .application import client_of
 
 CONSOLE = Path(str(files("holdfast.console")))
+TYPES = (".js", ".mjs", ".css", ".svg", ".html")
+SENT = [path.relative_to(CONSOLE).as_posix() for path in CONSOLE.rglob("*") if path.suffix in TYPES]
 SCRIPTS = sorted(path.relative_to(CONSOLE).as_posix() for path in CONSOLE.rglob("*") if path.suffix in (".js", ".mjs"))
 
 
@@ -19,6 +21,19 @@ async def test_every_module_is_served_as_a_script() -> None:
         for name in SCRIPTS:
             answer = await client.get(f"/console/{name}")
             assert answer.headers["content-type"].startswith("text/javascript")
+
+
+async def test_the_page_names_every_module_so_that_a_browser_fetches_them_at_once() -> None:
+    async with client_of() as client:
+        page = await client.get("/console/index.html")
+    assert sorted(re.findall(r'rel="modulepreload" href="console/([^"]+)"', page.text)) == SCRIPTS
+
+
+async def test_all_of_it_together_is_small() -> None:
+    """Whatever a browser may ever ask for, as it is sent."""
+    async with client_of() as client:
+        answers = [await client.get(f"/console/{name}", headers={"accept-encoding": "gzip"}) for name in SENT]
+    assert sum(int(answer.headers["content-length"]) for answer in answers) <= 150_000
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -244,6 +244,16 @@ async def test_forking_the_default_history_leaves_it_as_it_was(client: ServedCli
     assert await texts(client, fork.id) == ["kept", "[[say:kept]]"]
 
 
+async def test_a_fork_says_what_it_was_made_from(client: ServedClient) -> None:
+    agent = await client.agent()
+    first = await client.conversations.fork("default", agent_id=agent.id)
+    second = await client.conversations.fork(first.id)
+    await client.conversations.update(second.id, summary="renamed")
+    new = await client.conversations.create(agent_id=agent.id)
+    listed = {each.id: each.model_dump()["forked_from"] for each in await client.conversations.list(agent_id=agent.id)}
+    assert listed == {first.id: agent.id, second.id: first.id, new.id: None}
+
+
 async def test_a_fork_may_end_at_a_message(client: ServedClient) -> None:
     agent = await client.agent()
     source = await client.conversations.create(agent_id=agent.id)

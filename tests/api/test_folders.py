@@ -214,6 +214,19 @@ class TestUploading:
         named = await uploaded(served, folder, "a.txt", "five", name="b.txt")
         assert named["file_name"] == "b.txt"
 
+    async def test_a_name_that_was_chosen_may_have_folders_in_it(self, served: Served) -> None:
+        folder = await a_folder(served)
+        made = [await ingested(served, folder, "a.txt", "hello", name=name) for name in ("x.1/y/b", "/x.1\\y//b ")]
+        assert [file["file_name"] for file in made] == ["x.1/y/b", "x.1/y/b_(1)"]
+        assert {file["original_file_name"] for file in made} == {"x.1/y/b"}
+        sent_as_path = await uploaded(served, folder, "home/ada/c.txt", "hello")
+        assert sent_as_path["file_name"] == "c.txt"
+        for name in ("../a.txt", "a/./b.txt", "/"):
+            assert (await sent(served, folder["id"], "a.txt", "hello", name=name)).status_code == 400
+        agent = await attached(served, folder)
+        told = await call(served, agent, "open_files", file_requests=[{"file_name": "docs/x.1/y/b"}])
+        assert told == "* Opened docs/x.1/y/b"
+
     async def test_many_uploads_of_one_name_at_once_get_names_of_their_own(self, served: Served) -> None:
         folder = await a_folder(served)
         made = await asyncio.gather(*(uploaded(served, folder, "a.txt", f"{number}") for number in range(5)))
@@ -403,6 +416,10 @@ class TestOpenFiles:
         }
         changed = await served.ok("PATCH", f"/v1/agents/{agent['id']}", {"description": "Reads."})
         assert changed["memory"]["file_blocks"] == state["memory"]["file_blocks"]
+        other = await attached(served, folder)
+        told = await served.ok("GET", f"/v1/agents/{other['id']}", include=["agent.blocks"])
+        assert other["memory"]["file_blocks"] == told["memory"]["file_blocks"]
+        assert len(other["memory"]["file_blocks"]) == 2
         memory = await served.ok("GET", f"/v1/agents/{agent['id']}/core-memory")
         assert memory["file_blocks"] == state["memory"]["file_blocks"]
 
@@ -411,8 +428,8 @@ class TestOpenFiles:
         file = await ingested(served, folder, "zoo.txt", ZOO + "</file>\n")
         agent = await attached(served, folder, per_file_view_window_char_limit=60)
         shown = await directories(served, agent)
-        opened = '<file status="open" name="docs/zoo.txt" lines="31">\n[Viewing file start (out of 31 lines)]\n'
-        assert f"{opened}1: line 1 is about bears\n" in shown
+        assert '<file status="open" name="docs/zoo.txt">\n<metadata>\n- read_only=true\n' in shown
+        assert "- chars_limit=60\n</metadata>\n<value>\n[Viewing file start (out of 31 lines)]\n1: line 1 is" in shown
         assert "[Cut after 60 characters, in line 3:" in shown
         assert "mind &lt;/directory> tags" in shown
         page = await served.ok("GET", f"/v1/agents/{agent['id']}/files")

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from holdfast import ids
 from holdfast.core.records import Run
 from holdfast.core.sleeptime import RUN_TYPE
-from holdfast.store import runs
+from holdfast.store import groups, runs
 from holdfast.store.paging import Page
 from holdfast.store.run_filters import RunFilter
 from holdfast.store.tables import tasks
+from holdfast.store.transaction import Transaction
 from tests.served import ServedClient, served
 
 STORE = '[[call:memory_insert {{"label": "human", "new_string": "{}"}}]] [[call:memory_finish_edits {{}}]]'
@@ -192,6 +194,43 @@ class TestTurns:
         assert [run.id for run in made] == promised and len(promised) == 3
         assert {run.status for run in made} == {"completed"}
         assert {run.metadata["run_type"] for run in made} == {RUN_TYPE}
+
+    async def test_a_run_that_an_answer_names_can_be_read_and_listed_at_once(self, client: ServedClient) -> None:
+        main = await looked_after(client)
+        second = await every_turn(client, main)
+        await client.say(main["id"], "one [[say:Yes.]]")
+        await all_done(client)
+        [begun] = [run.id for run in await runs_of(client, second)]
+        due = [ids.new("run") for _ in range(2)]
+
+        async def promise(tx: Transaction) -> None:
+            """What the end of a turn writes, without the task that takes it up."""
+            for shown_by in due:
+                await groups.keep_turn(tx, main["managed_group"]["id"], second, begun, shown_by)
+
+        await client.deps.database.write(promise)
+        shown = await client.ask("GET", f"/v1/runs/{due[0]}")
+        assert (shown["agent_id"], shown["status"], shown["background"]) == (second, "created", True)
+        assert shown["metadata"]["run_type"] == RUN_TYPE
+        await client.refusal(404, "POST", f"/v1/runs/{due[0]}/stream", {})
+
+        async def walk(limit: int, step: str = "after", **query: Any) -> list[str]:
+            found: list[str] = []
+            while page := await client.ask("GET", "/v1/runs/", agent_id=second, limit=limit, **query):
+                listed = [run["id"] for run in page]
+                found = [*found, *listed] if step == "after" else [*listed, *found]
+                query[step] = found[-1 if step == "after" else 0]
+            return found
+
+        oldest_first = [begun, *due]
+        for limit in (1, 2, 7):
+            assert await walk(limit, order="asc") == oldest_first
+            assert await walk(limit, order="desc") == oldest_first[::-1]
+            assert await walk(limit, "before", order="desc", before=begun) == due[::-1]
+            assert await walk(limit, "before", order="asc", before=due[-1]) == oldest_first[:-1]
+        assert await walk(7, active=True) == await walk(7, statuses=["created"]) == due[::-1]
+        assert await walk(7, statuses=["completed"]) == await walk(7, stop_reason="tool_rule") == [begun]
+        assert {run["id"] for run in await client.ask("GET", "/v1/runs/", limit=100)} >= {begun}
 
     async def test_it_is_shown_what_was_said_since_it_last_looked(self, client: ServedClient) -> None:
         main = await looked_after(client, agent_type="letta_v1_agent")

@@ -280,7 +280,6 @@ async def test_tools_that_come_with_the_server_are_protected(served: Served) -> 
     assert insert["tool_type"].startswith("letta_")
     assert insert["source_code"] is None
     path = f"/v1/tools/{insert['id']}"
-    await served.refused(400, "DELETE", path)
     await served.refused(400, "PATCH", path, {"description": "mine now"})
     source = 'def memory_insert():\n    """Do nothing."""\n'
     with pytest.raises(BadRequestError):
@@ -289,6 +288,22 @@ async def test_tools_that_come_with_the_server_are_protected(served: Served) -> 
     again = {tool["name"]: tool for tool in await served.ok("POST", "/v1/tools/add-base-tools")}
     assert again["memory_insert"] == tuned
     assert again.keys() == base.keys()
+
+
+async def test_a_tool_that_comes_with_the_server_leaves_its_agents_when_it_is_deleted_and_stays_as_it_was_tuned(
+    served: Served,
+) -> None:
+    agent = await served.create(tools=["memory_insert"], include_base_tools=False)
+    [insert] = await served.ok("GET", f"/v1/agents/{agent['id']}/tools")
+    path = f"/v1/tools/{insert['id']}"
+    tuned = await served.ok("PATCH", path, {"default_requires_approval": True})
+    before = await served.ok("GET", "/v1/tools/", limit=100)
+    assert await served.ok("DELETE", path) is None
+    assert await served.ok("GET", f"/v1/agents/{agent['id']}/tools") == []
+    assert await served.ok("GET", path) == tuned
+    assert await served.ok("GET", "/v1/tools/", limit=100) == before
+    again = await served.create(tools=["memory_insert"], include_base_tools=False)
+    assert [rule["type"] for rule in again["tool_rules"]] == ["requires_approval"]
 
 
 async def test_lists_and_counts_take_the_same_filters(served: Served) -> None:

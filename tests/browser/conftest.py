@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from letta_client import Letta
+from letta_client.types import AgentState
 from playwright.sync_api import Browser, Page, Request, sync_playwright
 
 from tests.serving import ServerProcess
@@ -37,6 +38,7 @@ def send_invoice(customer: str, amount: int) -> str:
 '''
 
 Open = Callable[..., Page]
+Shot = Callable[[Page, str], None]
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +63,18 @@ def client(server: ServerProcess) -> Letta:
 
 
 @pytest.fixture
+def billing(client: Letta) -> Generator[AgentState]:
+    tool = client.tools.upsert(source_code=INVOICE, default_requires_approval=True)
+    agent = client.agents.create(name="billing", include_base_tools=False, tool_ids=[tool.id])
+    yield agent
+    client.agents.delete(agent.id)
+
+
+def ask_for_approval(client: Letta, agent_id: str, amount: int = 120) -> None:
+    client.agents.messages.create(agent_id, input=f"Call send_invoice with customer 'Ada' and amount {amount}")
+
+
+@pytest.fixture
 def open_page(browser: Browser) -> Generator[Open]:
     """Opens a page of a server. Whatever goes wrong in it, or leaves its origin, fails the test."""
     contexts: list[Any] = []
@@ -76,10 +90,13 @@ def open_page(browser: Browser) -> Generator[Open]:
         page.on("request", asked)
         page.on("console", lambda said: problems.append(f"{said.type}: {said.text}") if _matters(said.text) else None)
 
-    def make(url: str, path: str = "", **options: Any) -> Page:
-        context = browser.new_context(viewport={"width": 1100, "height": 760}, **options)
+    def make(url: str, path: str = "", script: str | None = None, **options: Any) -> Page:
+        """`script` runs in the page before the page's own."""
+        context = browser.new_context(**{"viewport": {"width": 1100, "height": 760}, **options})
         contexts.append(context)
         context.set_default_timeout(LIMIT_MS)
+        if script is not None:
+            context.add_init_script(script)
         page = context.new_page()
         watch(page, url)
         page.goto(f"{url}/{path}")
@@ -91,13 +108,22 @@ def open_page(browser: Browser) -> Generator[Open]:
     assert not problems
 
 
+def heap_of(page: Page) -> int:
+    """Bytes of JavaScript objects that are in use, once what nobody needs was collected."""
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    used: int = session.send("Runtime.getHeapUsage")["usedSize"]
+    session.detach()
+    return used
+
+
 def _matters(text: str) -> bool:
     """A browser reports every failed request; the console shows those itself."""
     return "Content Security Policy" in text or "Uncaught" in text
 
 
 @pytest.fixture
-def shot() -> Callable[[Page, str], None]:
+def shot() -> Shot:
     """Keeps a picture when CONSOLE_SHOTS names a directory: the documentation shows them."""
 
     def take(page: Page, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from pathlib import Path
 
@@ -13,7 +14,11 @@ from tests.serving import ServerProcess
 
 from .conftest import INVOICE, Open
 
-SLOW = "[[tokens:60]] [[delay:0.05]] [[no_reasoning]]"
+QUICK = "def look_up() -> str:\n    '''Look it up.'''\n    return 'found'\n"
+ENDLESS = "def endless() -> str:\n    '''Wait.'''\n    import time\n    time.sleep(600)\n    return 'never'\n"
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+# It says fifteen words and then nothing more, until it is stopped: however slow a machine is, the run is under way.
+SILENT = "[[tokens:90]] [[stall_after:15]] [[no_reasoning]]"
 
 
 def say(page: Page, text: str) -> None:
@@ -39,13 +44,15 @@ def test_a_message_is_answered_and_stays_after_a_reload(open_page: Open, server:
 def test_words_are_shown_while_they_come(open_page: Open, server: ServerProcess, client: Letta) -> None:
     agent = client.agents.create(name="slow", include_base_tools=False)
     page = open_page(server.url, chat_of(agent.id))
-    say(page, SLOW)
-    answer = page.locator(".message.assistant")
-    expect(answer).to_be_visible()
-    part = len(answer.inner_text())
-    expect(page.locator(".working")).to_be_visible()
-    expect(page.locator(".working")).to_be_hidden()
-    assert part < len(answer.inner_text())
+    say(page, "[[tokens:60]] [[delay:0.05]] [[no_reasoning]]")
+    seen = page.wait_for_function(
+        "() => { const length = document.querySelector('.message.assistant')?.textContent.length ?? 0;"
+        " (window.lengths ??= new Set()).add(length);"
+        " return !document.querySelector('.working') && length && [...window.lengths]; }"
+    ).json_value()
+    assert len(seen) > 5, "it grew in steps"
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    expect(page.locator("#composer-hint")).to_be_empty()
 
 
 @pytest.mark.parametrize(
@@ -61,19 +68,62 @@ def test_a_stop_ends_the_run_and_says_what_ran(
     if "tokens" in text:
         expect(page.locator(".message.assistant")).to_be_visible()
     page.get_by_role("button", name="Stop").click()
-    expect(page.locator(".stopped")).to_contain_text("No tool was running")
+    first = "Stopped before the first word." if "stall" in text else "Stopped."
+    expect(page.locator(".stopped")).to_contain_text(f"{first} No tool was running.")
     [run] = client.runs.list(agent_id=agent.id).items
     assert run.status == "cancelled"
+
+
+def test_a_stop_tells_apart_what_ran_what_did_not_and_what_is_unknown(
+    open_page: Open, server: ServerProcess, client: Letta
+) -> None:
+    tools = [client.tools.upsert(source_code=source) for source in (QUICK, ENDLESS)]
+    agent = client.agents.create(name="working", include_base_tools=False, tool_ids=[tool.id for tool in tools])
+    page = open_page(server.url, chat_of(agent.id))
+    say(page, "Call look_up, then call endless")
+    expect(page.locator(".tool.success")).to_contain_text("look_up")
+    expect(page.locator(".tool", has_text="endless")).to_be_visible()
+    page.wait_for_function(
+        "async id => (await (await fetch(`v1/runs/?agent_id=${id}`)).json()).length && "
+        "(await (await fetch(`v1/runs/${(await (await fetch(`v1/runs/?agent_id=${id}`)).json())[0].id}/why`)).json())"
+        ".doing.startsWith('Running endless')",
+        arg=agent.id,
+    )
+    page.get_by_role("button", name="Stop").click()
+    stopped = page.locator(".stopped")
+    expect(stopped).to_contain_text("Ran to its end: look_up.")
+    expect(stopped).to_contain_text("Unknown: endless. It was stopped while it ran, and may have taken effect in part.")
+
+
+def test_a_call_that_waited_when_it_was_stopped_did_not_run(
+    open_page: Open, server: ServerProcess, client: Letta
+) -> None:
+    tool = client.tools.upsert(source_code=INVOICE, default_requires_approval=True)
+    agent = client.agents.create(name="waiting", include_base_tools=False, tool_ids=[tool.id])
+    client.agents.messages.create(agent.id, input="Call send_invoice with customer 'Ada' and amount 3")
+    page = open_page(server.url, chat_of(agent.id))
+    expect(page.locator(".tool.held")).to_be_visible()
+    [run] = client.runs.list(agent_id=agent.id).items
+    client.agents.messages.cancel(agent.id, run_ids=[run.id])
+    expect(page.locator(".tool.denied")).to_be_visible()  # the console sees it by itself
+    outcomes = page.evaluate(
+        "async ([agent, run]) => { const { Transcript } = await import('./console/transcript.js');"
+        " const t = new Transcript();"
+        " t.append(await (await fetch(`v1/agents/${agent}/messages`)).json()); return t.outcomes(run).notRun; }",
+        [agent.id, run.id],
+    )
+    assert outcomes == ["send_invoice"]
 
 
 def test_a_reload_joins_the_stream_again_without_a_gap(open_page: Open, server: ServerProcess, client: Letta) -> None:
     agent = client.agents.create(name="reloaded", include_base_tools=False)
     page = open_page(server.url, chat_of(agent.id))
-    say(page, SLOW)
+    say(page, SILENT)
     expect(page.locator(".message.assistant")).to_be_visible()
     page.reload()
     expect(page.locator(".working")).to_be_visible()
     expect(page.locator(".message.user")).to_have_count(1)
+    page.get_by_role("button", name="Stop").click()
     expect(page.locator(".working")).to_be_hidden()
     stored = [m for m in client.agents.messages.list(agent.id).items if m.message_type == "assistant_message"]
     expect(page.locator(".message.assistant")).to_have_text(str(stored[-1].content))
@@ -82,12 +132,15 @@ def test_a_reload_joins_the_stream_again_without_a_gap(open_page: Open, server: 
 def test_two_tabs_show_the_same_run(open_page: Open, server: ServerProcess, client: Letta) -> None:
     agent = client.agents.create(name="shared", include_base_tools=False)
     first = open_page(server.url, chat_of(agent.id))
-    say(first, SLOW)
+    say(first, SILENT)
     expect(first.locator(".message.assistant")).to_be_visible()
     second = open_page(server.url, chat_of(agent.id))
     expect(second.locator(".working")).to_be_visible()
+    expect(second.locator(".message.assistant")).to_have_text(first.locator(".message.assistant").inner_text())
+    second.get_by_role("button", name="Stop").click()
     for page in (first, second):
         expect(page.locator(".working")).to_be_hidden()
+        expect(page.locator(".stopped")).to_be_visible()
     assert first.locator(".message.assistant").inner_text() == second.locator(".message.assistant").inner_text()
 
 
@@ -96,25 +149,78 @@ def test_a_message_that_is_written_during_a_run_is_sent_after_it(
 ) -> None:
     agent = client.agents.create(name="busy", include_base_tools=False)
     page = open_page(server.url, chat_of(agent.id))
-    say(page, SLOW)
+    say(page, SILENT)
     expect(page.locator(".message.assistant")).to_be_visible()
+    expect(page.locator("#composer-hint")).to_contain_text("waits here, and is sent when the run has ended")
     say(page, "second")
+    expect(page.locator(".queued")).to_contain_text("It is sent when this run has ended")
+    page.reload()  # what waits outlives a reload
+    expect(page.locator(".queued")).to_contain_text("second")
+    expect(page.locator(".working")).to_be_visible()
+    client.agents.messages.cancel(agent.id)  # by somebody else: the run ends, and nobody held back what waits
     expect(page.locator(".message.assistant").last).to_have_text("You said: second")
+    expect(page.locator(".queued")).to_have_count(0)
     kinds = [m.message_type for m in client.agents.messages.list(agent.id).items]
     assert kinds[1:] == ["user_message", "assistant_message", "user_message", "reasoning_message", "assistant_message"]
 
 
-def test_conversations_can_be_started_and_forked(open_page: Open, server: ServerProcess, client: Letta) -> None:
+def test_a_stop_does_not_send_what_waits_until_it_is_asked_to(
+    open_page: Open, server: ServerProcess, client: Letta
+) -> None:
+    agent = client.agents.create(name="halted", include_base_tools=False)
+    page = open_page(server.url, chat_of(agent.id))
+    say(page, "[[stall]]")
+    say(page, "later")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".queued")).to_contain_text("Not sent: the run before it was stopped")
+    page.get_by_role("button", name="Send it now").click()
+    expect(page.locator(".message.assistant")).to_have_text("You said: later")
+
+
+def test_conversations_and_forks_are_shown_as_a_tree(open_page: Open, server: ServerProcess, client: Letta) -> None:
     agent = client.agents.create(name="forked", include_base_tools=False)
     page = open_page(server.url, chat_of(agent.id))
     page.get_by_role("button", name="New").click()
     page.wait_for_url("**/chat/conv-*")
+    first = page.url.rpartition("/")[2]
     say(page, "in a conversation")
     expect(page.locator(".message.assistant")).to_have_text("You said: in a conversation")
-    began = page.url
-    page.get_by_role("button", name="Fork").click()
-    page.wait_for_function("before => location.href !== before", arg=began)
+    page.get_by_role("button", name="Fork", exact=True).click()
+    page.wait_for_function("before => !location.href.includes(before)", arg=first)
+    second = page.url.rpartition("/")[2]
     expect(page.locator(".message.assistant")).to_have_text("You said: in a conversation")
+    nested = page.locator(f".tree > li:has(> .leaf a[href$='{first}']) > .tree > li > .leaf a")
+    expect(nested).to_have_attribute("href", re.compile(f"{second}$"))
+    expect(page.locator(".tree > li > .leaf").first).to_contain_text("Default")
+
+
+def test_a_conversation_is_shown_in_the_order_in_which_it_was_held(
+    open_page: Open, server: ServerProcess, client: Letta
+) -> None:
+    agent = client.agents.create(name="ordered", include_base_tools=False)
+    conversation = client.conversations.create(agent_id=agent.id)
+    for text in ("one", "two"):
+        for _ in client.conversations.messages.create(conversation.id, messages=[{"role": "user", "content": text}]):
+            pass
+    page = open_page(server.url, f"{chat_of(agent.id)}/{conversation.id}")
+    rows = page.locator(".item")
+    expect(rows).to_have_count(6)
+    shown = ["one", "Reasoning", "You said: one", "two", "Reasoning", "You said: two"]
+    expect(rows).to_contain_text(shown)
+
+
+def test_a_fork_from_a_message_leaves_out_what_came_after_it(
+    open_page: Open, server: ServerProcess, client: Letta
+) -> None:
+    agent = client.agents.create(name="branching", include_base_tools=False)
+    for text in ("one", "two"):
+        client.agents.messages.create(agent.id, input=f"{text} [[no_reasoning]] [[say:answer {text}]]")
+    page = open_page(server.url, chat_of(agent.id))
+    first = page.locator(".item:has(.message.assistant)", has_text="answer one")
+    first.hover()
+    first.get_by_role("button", name="Fork from here").click()
+    page.wait_for_url("**/chat/conv-*")
+    expect(page.locator(".message.assistant")).to_have_text(["answer one"])
 
 
 class TestRestartedServer:
@@ -127,11 +233,14 @@ class TestRestartedServer:
         client = own_server.client()
         agent = client.agents.create(name="survivor", include_base_tools=False)
         page = open_page(own_server.url, chat_of(agent.id))
-        say(page, SLOW)
+        say(page, SILENT)
         expect(page.locator(".message.assistant")).to_be_visible()
         own_server.kill()
         expect(page.get_by_text("Joining the stream again")).to_be_visible()
         own_server.start()
+        expect(page.get_by_text("Working …")).to_be_visible()
+        expect(page.locator(".message.assistant")).to_be_visible()
+        page.get_by_role("button", name="Stop").click()
         expect(page.locator(".working")).to_be_hidden()
         stored = [m for m in client.agents.messages.list(agent.id).items if m.message_type == "assistant_message"]
         expect(page.locator(".message.assistant")).to_have_text(str(stored[-1].content))
@@ -150,18 +259,6 @@ def test_images_are_sent_and_shown(open_page: Open, server: ServerProcess, clien
     expect(page.locator(".message.user img")).to_be_visible()
 
 
-def test_a_long_history_is_read_page_by_page(open_page: Open, server: ServerProcess, client: Letta) -> None:
-    agent = client.agents.create(name="old", include_base_tools=False)
-    for number in range(120):
-        client.agents.messages.create(agent.id, input=f"message {number} [[no_reasoning]] [[say:answer {number}]]")
-    page = open_page(server.url, chat_of(agent.id))
-    expect(page.get_by_text("answer 119", exact=True)).to_be_visible()
-    assert page.get_by_text("message 0 ").count() == 0
-    for seen in ("answer 60", "answer 20", "answer 0"):
-        page.locator(".messages").evaluate("list => { list.scrollTop = 0; }")
-        expect(page.get_by_text(seen, exact=True)).to_have_count(1)
-
-
 def test_an_approval_is_given_in_the_chat(open_page: Open, server: ServerProcess, client: Letta) -> None:
     tool = client.tools.upsert(source_code=INVOICE, default_requires_approval=True)
     agent = client.agents.create(name="billing", include_base_tools=False, tool_ids=[tool.id])
@@ -173,3 +270,76 @@ def test_an_approval_is_given_in_the_chat(open_page: Open, server: ServerProcess
     card.get_by_role("button", name="Approve").click()
     expect(page.locator(".tool.success")).to_contain_text("sent 120 to Ada")
     expect(page.locator(".message.assistant")).to_contain_text("sent 120 to Ada")
+
+
+def test_two_calls_of_one_request_are_decided_one_by_one(open_page: Open, server: ServerProcess, client: Letta) -> None:
+    """The server takes all decisions together; approving one call must not approve the other."""
+    tool = client.tools.upsert(source_code=INVOICE, default_requires_approval=True)
+    agent = client.agents.create(name="pair", include_base_tools=False, tool_ids=[tool.id], parallel_tool_calls=True)
+    page = open_page(server.url, chat_of(agent.id))
+    calls = [f'[[call:send_invoice {{"customer": "{name}", "amount": 1}}]]' for name in ("Ada", "Bob")]
+    say(page, f"{calls[0]} {calls[1]} [[parallel]]")
+    ada, bob = (page.locator(".tool", has_text=name) for name in ("Ada", "Bob"))
+    ada.get_by_role("button", name="Approve").click()
+    expect(ada).to_contain_text(
+        "Your decision: approve. It is sent when the other call of this request is decided too."
+    )
+    assert len(client.runs.list(agent_id=agent.id).items) == 1
+    bob.get_by_role("button", name="Deny").click()
+    expect(ada).to_contain_text("sent 1 to Ada")
+    expect(page.locator(".tool.denied")).to_contain_text("Bob")
+
+
+def test_a_message_that_is_written_while_a_call_waits_is_sent_after_the_decision(
+    open_page: Open, server: ServerProcess, client: Letta
+) -> None:
+    tool = client.tools.upsert(source_code=INVOICE, default_requires_approval=True)
+    agent = client.agents.create(name="patient", include_base_tools=False, tool_ids=[tool.id])
+    page = open_page(server.url, chat_of(agent.id))
+    say(page, "Call send_invoice with customer 'Ada' and amount 120")
+    expect(page.locator("#composer-hint")).to_contain_text("A call waits for your decision")
+    say(page, "and then this")
+    expect(page.locator(".queued")).to_contain_text("when the call above is decided")
+    page.locator(".tool.held").get_by_role("button", name="Approve").click()
+    expect(page.locator(".message.assistant").last).to_have_text("You said: and then this")
+
+
+CLIENT_TOOL = {
+    "name": "read_meter",
+    "description": "Read the meter.",
+    "parameters": {"type": "object", "properties": {"room": {"type": "string"}}, "required": ["room"]},
+}
+
+
+def test_a_client_tool_is_answered_in_the_chat(open_page: Open, server: ServerProcess, client: Letta) -> None:
+    agent = client.agents.create(name="metered", include_base_tools=False)
+    message = {"role": "user", "content": "Call read_meter with room 'cellar'"}
+    client.agents.messages.create(agent.id, messages=[message], client_tools=[CLIENT_TOOL])  # pyright: ignore[reportArgumentType]
+    page = open_page(server.url, chat_of(agent.id))
+    card = page.locator(".tool.held")
+    expect(card).to_contain_text("waits for its client")
+    card.get_by_label("Result of the client's tool").fill("42 kWh")
+    card.get_by_label("status").select_option(label="success")
+    card.get_by_role("button", name="Send result").click()
+    expect(page.locator(".message.assistant")).to_contain_text("read_meter returned 42 kWh")
+
+
+def test_an_image_that_a_tool_returns_is_shown(open_page: Open, server: ServerProcess, client: Letta) -> None:
+    agent = client.agents.create(name="camera", include_base_tools=False)
+    message = {"role": "user", "content": "Call read_meter with room 'cellar'"}
+    asked = client.agents.messages.create(agent.id, messages=[message], client_tools=[CLIENT_TOOL])  # pyright: ignore[reportArgumentType]
+    call = asked.messages[-1].tool_call  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
+    source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
+    given = {"type": "tool", "tool_call_id": call.tool_call_id, "status": "success"}  # pyright: ignore[reportUnknownMemberType]
+    answer = {"type": "approval", "approvals": [{**given, "tool_return": [{"type": "image", "source": source}]}]}
+    client.agents.messages.create(agent.id, messages=[answer])  # pyright: ignore[reportArgumentType]
+    page = open_page(server.url, chat_of(agent.id))
+    expect(page.locator(".tool img")).to_be_visible()
+
+
+def test_a_message_from_elsewhere_appears_by_itself(open_page: Open, server: ServerProcess, client: Letta) -> None:
+    agent = client.agents.create(name="shared thread", include_base_tools=False)
+    page = open_page(server.url, chat_of(agent.id))
+    expect(page.get_by_text("Say something to shared thread")).to_be_visible()
+    client.agents.messages.create(agent.id, input="from a program")
+    expect(page.locator(".message.assistant")).to_have_text("You said: from a program")

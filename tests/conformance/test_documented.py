@@ -13,6 +13,7 @@ from tests.serving import ServerProcess
 
 DOCS = Path(__file__).parents[2] / "docs"
 PRINTED = {
+    "events-and-statistics.md": ["hello", "end_turn", "True 0"],
     "sleeptime.md": ["ada-sleeptime", "1"],
     "identities.md": ["True", "Ada"],
     "groups.md": ["['You said: What is to be done?', 'You said: ada: You said: What is to be done?']"],

@@ -36,6 +36,7 @@ EXAMPLES = 8 if EFFORT == 1 else 20
 LIMIT_S = 60
 SOURCE = 'def greet(name: str) -> str:\n    """Greets.\n\n    Args:\n        name: whom\n    """\n    return name\n'
 T = TypeVar("T")
+ENDLESS = "/v1/events"
 
 
 UNDESCRIBED = {
@@ -98,7 +99,15 @@ class Served:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
 
     def send(self, method: str, url: str, **request: Any) -> httpx.Response:
-        return self.do(self._http.request(method, url, **request))
+        return self.do(self._send(method, url, **request))
+
+    async def _send(self, method: str, url: str, **request: Any) -> httpx.Response:
+        async with self._http.stream(method, url, **request) as answer:
+            if answer.status_code == 200 and answer.request.url.path.rstrip("/") == ENDLESS:
+                await anext(answer.aiter_bytes())  # as much as proves that it has begun
+            else:
+                await answer.aread()
+            return answer
 
     def make(self, url: str, **body: Any) -> Any:
         answer = self.send("POST", url, json=body)

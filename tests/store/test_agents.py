@@ -12,7 +12,7 @@ from holdfast.core.hold import Hold
 from holdfast.core.records import Agent, CompactionSettings, ModelChoice, Thread
 from holdfast.core.tool_rules import ChildArguments, Children, RequiresApproval, RunFirst
 from holdfast.errors import NotFound
-from holdfast.store import agents, holds, last_run, threads
+from holdfast.store import agents, holds, threads
 from holdfast.store.agents import AgentFilter, PendingRequest, SealedSecret
 from holdfast.store.database import Database, Transaction
 from holdfast.store.paging import Page
@@ -96,8 +96,7 @@ async def test_an_unknown_agent_is_not_found(database: Database) -> None:
 async def test_an_edit_does_not_undo_the_end_of_a_run(database: Database) -> None:
     agent = await add(database)
     await call(database, threads.insert, Thread(id=agent.id, agent_id=agent.id, created_us=NOW, updated_us=NOW))
-    run = await add_run(database, agent.id)
-    await call(database, last_run.record, run, "max_steps", NOW + 5, 7_000)
+    await call(database, agents.record_last_run, agent.id, "max_steps", NOW + 5, 7_000)
     await call(database, agents.update_agent, msgspec.structs.replace(agent, name="eva", updated_us=NOW + 9))
     found = await look(database, agents.get, agent.id)
     assert (found.name, found.updated_us) == ("eva", NOW + 9)

@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import bindparam, func, select, text, update
 
 from holdfast.errors import BugError, Invalid, NotFound
+from holdfast.store import kv
 from holdfast.store.database import Database, DatabaseError, IntegrityError, Transaction, open_database
 from holdfast.store.sqlite import SQLiteDatabase
 from holdfast.store.sqlite_connection import translate
@@ -435,3 +436,19 @@ async def test_the_log_has_room_to_spare_and_is_recovered_all_the_same(tmp_path:
         assert await count(recovered) == 301
     finally:
         await recovered.aclose()
+
+
+async def test_a_job_of_one_statement_is_held_to_it(postgres_url: str) -> None:
+    """Without a transaction around them, two statements would not see the same."""
+    database = await open_database(postgres_url)
+    try:
+        assert await database.read_one(lambda tx: kv.number(tx, "missing")) is None
+
+        async def twice(tx: Transaction) -> None:
+            await kv.number(tx, "missing")
+            await kv.number(tx, "missing")
+
+        with pytest.raises(BugError, match="one statement"):
+            await database.read_one(twice)
+    finally:
+        await database.aclose()

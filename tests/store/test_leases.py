@@ -31,6 +31,15 @@ async def test_a_claim_raises_the_lease_and_keeps_others_out_until_it_expires(da
     assert (yours.lease, yours.lease_owner) == (3, "you")
 
 
+async def test_a_run_runs_from_its_first_claim_on(database: Database) -> None:
+    run = await add_run(database, await add_agent(database))
+    await call(database, leases.claim_many, [run.id], "me", NOW, SECOND)
+    first = await stored(database, run)
+    assert (first.status, first.started_us) == ("running", NOW)
+    await call(database, leases.claim, run.id, "you", NOW + SECOND, SECOND)
+    assert (await stored(database, run)).started_us == NOW, "however often it changes hands"
+
+
 async def test_of_twenty_claims_at_once_one_wins(database: Database) -> None:
     run = await add_run(database, await add_agent(database))
     claimed = await asyncio.gather(*(call(database, leases.claim, run.id, f"w{n}", NOW, SECOND) for n in range(20)))

@@ -168,6 +168,18 @@ async def test_vectors_that_come_late_are_added_once(database: Database) -> None
     assert await nearest(database, index, a_vector(1, 0), archive) == ["east"]
 
 
+async def test_a_text_that_was_changed_meanwhile_is_not_given_the_vector_of_the_old_one(database: Database) -> None:
+    archive, index = await an_archive(database), VectorIndex()
+    old = Passage(id=ids.new("passage"), archive_id=archive.id, text="east")
+    await call(database, passages.insert_many, passages.rows_of([old], {}, {old.id}))
+    changed = Passage(id=old.id, archive_id=archive.id, text="west")
+    assert await call(database, passages.take_out, old.id) == old
+    await call(database, passages.insert_many, passages.rows_of([changed], {}, {old.id}))
+    await call(database, passages.add_late_vectors, [old], passages.vector_rows([old], {old.id: a_vector(1, 0)}))
+    assert await look(database, passages.awaiting_vectors, archive.id, 10) == [changed]
+    assert await nearest(database, index, a_vector(1, 0), archive) == []
+
+
 async def test_an_agent_has_one_archive(database: Database) -> None:
     agent, first, second = await add_agent(database), await an_archive(database), await an_archive(database)
     await call(database, archives.attach, agent, first.id)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Delete, Select, Update
 
+from holdfast.core.changes import Change
 from holdfast.store import (
     agent_files,
     agents,
@@ -29,7 +30,9 @@ from holdfast.store import (
     messages,
     queue,
     rate_limits,
+    recent_runs,
     runs,
+    statistics,
     steps,
     threads,
     traces,
@@ -47,7 +50,7 @@ from holdfast.store.transaction import Dialect
 
 MODULES = (
     *(runs, leases, queue, rate_limits, threads, messages, frames, holds, journal, steps, traces),
-    *(folders, files, agent_files),
+    *(folders, files, agent_files, recent_runs, statistics),
 )
 # Statements that are for a person or a sweep, and may read one table from end to end; and what others begin with.
 MAY_SCAN = {"_RECENTLY_DECIDED", "_ALL"}
@@ -105,6 +108,7 @@ class Explaining:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.plan: list[str] = []
+        self.changes: list[Change] = []
 
     async def fetch_all(self, statement: Statement, parameters: Any = None) -> list[Row]:
         self.plan = plan_of(self._connection, statement)

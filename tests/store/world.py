@@ -51,7 +51,7 @@ async def add_agent(database: Database, *, created_us: int = NOW) -> str:
                 "name": "ada",
                 "agent_type": "letta_v1_agent",
                 "system": "Be brief.",
-                "model": "{}",
+                "model": '{"handle":"openai/gpt-4o","context_window":64000}',
                 "tool_rules": "[]",
                 "compaction": "{}",
                 "timezone": "UTC",

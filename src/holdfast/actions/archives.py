@@ -12,7 +12,7 @@ from holdfast.actions.agents.model_choice import chosen_embedding
 from holdfast.actions.queries import Page, read_page
 from holdfast.core.dates import moments
 from holdfast.core.records import Archive, Passage
-from holdfast.engine.archival import ArchivalMemory, Hit, NewPassage, Search, model_in
+from holdfast.engine.archival import ArchivalMemory, Hit, NewPassage, PassageChange, Search, model_in
 from holdfast.errors import Invalid, NotFound, Unprocessable
 from holdfast.llm.base import Catalog
 from holdfast.store import agents as agent_rows
@@ -28,7 +28,10 @@ from holdfast.wire.archives import (
     FoundPassage,
     PassageCreate,
     PassageSearch,
+    PassageUpdate,
     PassageView,
+    StorageUnit,
+    in_unit,
     moment_us,
     passage_view,
 )
@@ -122,6 +125,19 @@ async def list_memory(database: Database, agent_id: str, page: Page, text: str |
 async def add_memory(archival: ArchivalMemory, agent_id: str, request: AgentPassageCreate) -> list[PassageView]:
     archive, added = await archival.add_for_agent(agent_id, [_new(request, None)])
     return [passage_view(passage, archive) for passage in added]
+
+
+async def change_memory(
+    archival: ArchivalMemory, agent_id: str, passage_id: str, request: PassageUpdate
+) -> list[PassageView]:
+    tags = None if request.tags is None else tuple(request.tags)
+    changes = PassageChange(text=request.text, tags=tags, metadata=request.metadata)
+    archive, changed = await archival.change(agent_id, passage_id, changes)
+    return [passage_view(changed, archive)]
+
+
+async def size_of_vectors(database: Database, unit: StorageUnit) -> float:
+    return in_unit(await database.read_long(passage_rows.bytes_of_vectors), unit)
 
 
 async def delete_passage(database: Database, archival: ArchivalMemory, archive_id: str, passage_id: str) -> None:

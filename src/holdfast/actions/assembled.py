@@ -12,6 +12,7 @@ from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
 from holdfast.engine.compacting import Compactor
+from holdfast.engine.feed import Feed
 from holdfast.engine.mcp_servers import McpServers
 from holdfast.engine.retention import Retention
 from holdfast.engine.run_reader import RunReader
@@ -37,6 +38,7 @@ class Holdfast(msgspec.Struct, frozen=True, kw_only=True):
     worker: Worker
     tasks: TaskWorker
     streams: Streams
+    feed: Feed
     reader: RunReader
     retention: Retention
     compactor: Compactor

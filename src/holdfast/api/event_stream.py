@@ -22,7 +22,7 @@ from holdfast.wire.chat_completions import ChatChunks
 from holdfast.wire.sse import DONE, FrameEncoder
 
 _log = logging.getLogger(__name__)
-_HEADERS = [
+HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -51,8 +51,8 @@ class EventStream(Response):
         self._sent_at = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": _HEADERS})
-        children = [asyncio.create_task(self._write(send)), asyncio.create_task(_reader_left(receive))]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": HEADERS})
+        children = [asyncio.create_task(self._write(send)), asyncio.create_task(reader_left(receive))]
         if self._include_pings:
             await self._send(send, self._encoder.ping())
             pinging = asyncio.create_task(self._ping(send))
@@ -96,7 +96,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-async def _reader_left(receive: Receive) -> None:
+async def reader_left(receive: Receive) -> None:
     message: Any = await receive()
     while message["type"] != "http.disconnect":
         message = await receive()

@@ -64,16 +64,10 @@ Batches
   GET /v1/messages/batches/{batch_id}
   PATCH /v1/messages/batches/{batch_id}/cancel
   GET /v1/messages/batches/{batch_id}/messages
-Changes of passages
-  PATCH /v1/agents/{agent_id}/archival-memory/{memory_id}
-Captured messages
-  POST /v1/agents/{agent_id}/messages/capture
 Users and organizations
   POST PUT DELETE /v1/admin/users/
   POST PATCH DELETE /v1/admin/orgs/
   POST /v1/auth
-Figures of stored embeddings
-  GET /v1/embeddings/total_storage_size
 Sandbox configurations | dropped
   GET POST /v1/sandbox-config/
   POST /v1/sandbox-config/local
@@ -114,7 +108,6 @@ Projects, and templates by project | hosted
   POST /v1/agents/{agent_id}/template
   POST /v1/agents/{agent_id}/version-template
 Internal operations of the hosted service | hosted
-  GET /v1/_internal_agents/count
   POST /v1/_internal_templates/groups
   POST /v1/_internal_templates/agents
   POST /v1/_internal_templates/blocks

@@ -71,9 +71,15 @@ class ServerApi:
         with self._opened(request, _TIMEOUT_S) as answer:
             return _decoded(answer.read(), self.base)
 
+    def follow(self, path: str, **query: object) -> Generator[dict[str, Any]]:
+        """The events of a stream that has no end of its own. ConnectionLost when it ends."""
+        yield from self._events(self._request("GET", path, query, None, ""))
+
     def stream(self, path: str, body: object) -> Generator[dict[str, Any]]:
         """The events of a stream, up to its end. ConnectionLost if it ends before that."""
-        request = self._request("POST", path, {}, msgspec.json.encode(body), "application/json")
+        yield from self._events(self._request("POST", path, {}, msgspec.json.encode(body), "application/json"))
+
+    def _events(self, request: urllib.request.Request) -> Generator[dict[str, Any]]:
         with self._opened(request, _QUIET_S) as answer:
             try:
                 for line in answer:
@@ -85,7 +91,7 @@ class ServerApi:
                     yield msgspec.json.decode(text)
             except (OSError, http.client.HTTPException) as error:
                 raise ConnectionLost(f"The connection to {self.base} was lost ({error}).") from error
-        raise ConnectionLost(f"{self.base} ended the stream before the run was over.")
+        raise ConnectionLost(f"{self.base} ended the stream before it was over.")
 
     def _ask(self, method: str, path: str, body: object, query: dict[str, object]) -> Any:
         encoded = None if body is None else msgspec.json.encode(body)

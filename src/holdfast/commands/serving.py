@@ -222,6 +222,7 @@ class _Server(uvicorn.Server):
         """Runs are let go while the last requests finish, because a stream ends only when its run is released."""
         if self._tools is not None:
             self._tools.cancel()
+        self._deps.feed.close()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._deps.worker.drain())
             group.create_task(super().shutdown(sockets))

@@ -71,9 +71,9 @@ export function query(values) {
   return given.length ? `?${new URLSearchParams(given)}` : "";
 }
 
-// Server-sent events of a POST: {event, data} for each, the data parsed.
+// Server-sent events of a POST, or of a GET if there is no body: {event, data} for each, the data parsed.
 export async function* events(path, body, abort) {
-  const answer = await send("POST", path, body, abort);
+  const answer = await send(body === undefined ? "GET" : "POST", path, body, abort);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
   for (;;) {

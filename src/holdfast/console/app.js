@@ -1,5 +1,6 @@
 // The shell: navigation, the open approvals in the title, the key, and the view that the address names.
 import { get, key, needsKey, useKey } from "./api.js";
+import { followFeed, live, onChange } from "./feed.js";
 import { html, render, signal, useEffect, useState } from "./html.js";
 import { Agent } from "./views/agent.js";
 import { Agents } from "./views/agents.js";
@@ -9,7 +10,8 @@ import { Overview } from "./views/overview.js";
 import { Run } from "./views/run.js";
 import { Runs } from "./views/runs.js";
 
-const POLL_MS = 2000;
+const POLL_MS = 2000; // while there is no feed
+const UNSEEN_POLL_MS = 15000; // in a tab that nobody sees, for its title
 const address = signal(location.hash.slice(1) || "/");
 const approvals = signal([]);
 const reachable = signal(true);
@@ -41,6 +43,32 @@ async function lookForApprovals() {
   }
 }
 
+// Keeps the list of approvals as it is on the server: by the feed, and by looking while there is none.
+function watchApprovals() {
+  let timer = 0;
+  let looking = false;
+  let stale = false;
+  const look = async () => {
+    clearTimeout(timer);
+    if (looking) return void (stale = true);
+    looking = true;
+    stale = false;
+    await lookForApprovals();
+    looking = false;
+    if (stale) look();
+    else if (!live.value) timer = setTimeout(look, document.hidden ? UNSEEN_POLL_MS : POLL_MS);
+  };
+  const forget = onChange(({ type, status }) => {
+    if (["resync", "approval"].includes(type) || status === "deleted") look();
+  });
+  const unsubscribe = live.subscribe((is) => is || look());
+  return () => {
+    clearTimeout(timer);
+    forget();
+    unsubscribe();
+  };
+}
+
 function KeyForm() {
   const [text, setText] = useState("");
   return html`<main class="narrow"><h1>This server has a key</h1>
@@ -56,9 +84,8 @@ function App() {
   const [view, found, name] = VIEWS.map(([pattern, component, label]) => [component, path.match(pattern), label]).find(([, match]) => match) ?? [];
   const waiting = approvals.value.length;
   useEffect(() => {
-    lookForApprovals();
-    const timer = setInterval(() => document.hidden || lookForApprovals(), POLL_MS);
-    return () => clearInterval(timer);
+    const ends = [watchApprovals(), followFeed()];
+    return () => ends.forEach((end) => end());
   }, [key.value]);
   useEffect(() => {
     document.title = `${waiting ? `(${waiting}) ` : ""}${name ?? "Not found"} · Holdfast`;

@@ -105,11 +105,14 @@ def _directory(directory: Directory, characters: int) -> list[str]:
 
 
 def _file(folder: Folder, file: ShownFile, characters: int) -> list[str]:
+    """The shape is that of the server that Holdfast replaces: programs look for it."""
     status = "open" if file.is_open else "closed"
-    opening = f'<file status="{status}" name="{attribute(f"{folder.name}/{file.name}")}" lines="{file.lines}"'
+    opening = f'<file status="{status}" name="{attribute(f"{folder.name}/{file.name}")}">'
     if not file.is_open:
-        return [f"{opening} />"]
-    return [f"{opening}>", escape(visible_text(file, characters)), "</file>"]
+        return [f"{opening}{file.lines} lines</file>"]
+    text = visible_text(file, characters)
+    metadata = ["<metadata>", "- read_only=true", f"- chars_current={len(text)}", f"- chars_limit={characters}"]
+    return [opening, *metadata, "</metadata>", "<value>", escape(text), "</value>", "</file>"]
 
 
 def _within_tag(tag: str, text: str) -> str:

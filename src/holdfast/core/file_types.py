@@ -89,5 +89,6 @@ def extension(name: str) -> str:
 
 def numbered(name: str, number: int) -> str:
     """`a.txt` as `a_(1).txt`."""
-    base, dot, end = name.rpartition(".")
-    return f"{base}_({number}).{end}" if dot and base else f"{name}_({number})"
+    path, slash, own = name.rpartition("/")
+    base, dot, end = own.rpartition(".")
+    return path + slash + (f"{base}_({number}).{end}" if dot and base else f"{own}_({number})")

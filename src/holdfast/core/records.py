@@ -166,6 +166,7 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     context_window_limit: int | None = None
     isolated_block_ids: tuple[str, ...] = ()
     hidden: bool | None = None
+    forked_from: str | None = None  # the thread whose messages it began with
     archived_us: int | None = None
     created_us: int = 0
     updated_us: int = 0

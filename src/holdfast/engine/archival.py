@@ -60,6 +60,14 @@ class NewPassage(msgspec.Struct, frozen=True, kw_only=True):
     file_id: str | None = None
 
 
+class PassageChange(msgspec.Struct, frozen=True, kw_only=True):
+    """None: stays as it is."""
+
+    text: str | None = None
+    tags: tuple[str, ...] | None = None
+    metadata: dict[str, Any] | None = None
+
+
 class PassageWrite(msgspec.Struct, frozen=True, kw_only=True):
     """Passages ready to be stored. `for_agent`: it has this archive, or is given it now if it `is_new`."""
 
@@ -89,7 +97,8 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class ArchiveChanged(RunInterrupted):
-    """The agent was given another archive, or lost the one it had, since the passages were made ready."""
+    """Since the passages were made ready, the agent was given another archive or lost the one it had, or somebody else
+    changed or deleted the passage."""
 
 
 class ArchivalMemory:
@@ -123,6 +132,21 @@ class ArchivalMemory:
             except ArchiveChanged:
                 continue
             return write.archive, list(write.passages)
+
+    async def change(self, agent_id: str, passage_id: str, changes: PassageChange) -> tuple[Archive, Passage]:
+        """A passage of the agent's archive. Another text gets another vector, as a new passage would."""
+        while True:
+            archive, known = await self._database.read(lambda tx: _passage_of(tx, agent_id, passage_id))
+            changed = _changed(known, changes, self._clock.now_us())
+            write = None if changed.text == known.text else await self.prepared(archive, [_as_new(changed)])
+            try:
+                await self._database.write(
+                    lambda tx, known=known, changed=changed, write=write: _put_back(tx, agent_id, known, changed, write)
+                )
+            except ArchiveChanged:
+                continue
+            self.forget(archive.id)
+            return archive, changed if write is None else write.passages[0]
 
     async def prepared_for_agent(self, agent_id: str, new: Sequence[NewPassage]) -> PassageWrite:
         """To be given to `commit`, which raises ArchiveChanged when it has to be made ready again."""
@@ -322,6 +346,31 @@ async def store_passages(tx: Transaction, write: PassageWrite) -> None:
         await passages.add_late_vectors(tx, write.late, write.late_rows)
 
 
+async def _passage_of(tx: Transaction, agent_id: str, passage_id: str) -> tuple[Archive, Passage]:
+    await agents.require(tx, agent_id)
+    archive = await archives.of_agent(tx, agent_id)
+    passage = await passages.find(tx, passage_id)
+    if archive is None or passage is None or passage.archive_id != archive.id:
+        raise NotFound(f"Passage with id {passage_id} not found in database.")
+    return archive, passage
+
+
+async def _put_back(
+    tx: Transaction, agent_id: str, known: Passage, changed: Passage, write: PassageWrite | None
+) -> None:
+    """`write`: of the new text, if it is another."""
+    archive = await archives.of_agent(tx, agent_id, keep=True)
+    if archive is None or archive.id != known.archive_id:
+        raise ArchiveChanged(f"the agent {agent_id} has another archive now")
+    stored = await (passages.find(tx, known.id, lock=True) if write is None else passages.take_out(tx, known.id))
+    if stored != known:
+        raise ArchiveChanged(f"the passage {known.id} was changed by somebody else")
+    if write is None:
+        await passages.mark(tx, changed)
+    else:
+        await store_passages(tx, write)
+
+
 async def _give_archive(tx: Transaction, agent_id: str, archive: Archive, *, is_new: bool) -> None:
     await agents.get(tx, agent_id, lock=True)
     current = await archives.of_agent(tx, agent_id, keep=True)
@@ -372,6 +421,27 @@ def batch_size(archive: Archive) -> int:
     dimension = int(config.get("embedding_dim") or _USUAL_DIMENSION)
     most = min(_LARGEST_BATCH, _LARGEST_ANSWER // (dimension * _BYTES_OF_NUMBER))
     return max(1, min(int(config.get("batch_size") or _BATCH), most))
+
+
+def _changed(known: Passage, changes: PassageChange, now_us: int) -> Passage:
+    return msgspec.structs.replace(
+        known,
+        text=known.text if changes.text is None else changes.text,
+        tags=known.tags if changes.tags is None else tuple(dict.fromkeys(changes.tags)),
+        metadata=known.metadata if changes.metadata is None else changes.metadata,
+        updated_us=now_us,
+    )
+
+
+def _as_new(passage: Passage) -> NewPassage:
+    return NewPassage(
+        text=passage.text,
+        tags=passage.tags,
+        metadata=passage.metadata,
+        created_us=passage.created_us,
+        id=passage.id,
+        file_id=passage.file_id,
+    )
 
 
 def _passage(archive_id: str, new: NewPassage, now_us: int) -> Passage:

@@ -16,9 +16,14 @@ from holdfast.store.signals import Signals
 NET_S: Final = 0.1  # without signals
 NET_WITH_SIGNALS_S: Final = 1.0
 _CHANGED, _CANCEL, _WORK, _TASK = "changed", "cancel", "work", "task"
+_FEED = "feed"
 
 
 def _nothing() -> None:
+    pass
+
+
+def _ignore(_: str) -> None:
     pass
 
 
@@ -46,6 +51,8 @@ class Bus:
         self._signals = signals
         self._watches: dict[str, set[Watch]] = {}
         self.on_task: Callable[[], None] = _nothing  # called when another process has added a task
+        self.on_feed: Callable[[str], None] = _ignore  # called with what another process tells readers of the feed
+        self.on_missed: Callable[[], None] = _nothing  # called when signals may have been lost
 
     @property
     def connected(self) -> bool | None:
@@ -99,6 +106,10 @@ class Bus:
     def task_waits(self) -> None:
         self._send(_TASK)
 
+    def tell_feeds(self, text: str) -> None:
+        """Those of other processes."""
+        self._send(f"{_FEED} {text}")
+
     def _send(self, signal: str) -> None:
         if self._signals is not None:
             self._signals.send(signal)
@@ -109,19 +120,22 @@ class Bus:
             return
 
         def heard(signal: str) -> None:
-            kind, _, run_id = signal.partition(" ")
+            kind, _, told = signal.partition(" ")
             if kind == _CANCEL:
-                on_cancel(run_id)
+                on_cancel(told)
             elif kind == _WORK:
                 on_work()
             elif kind == _TASK:
                 self.on_task()
             elif kind == _CHANGED:
-                self.wake(run_id)
+                self.wake(told)
+            elif kind == _FEED:
+                self.on_feed(told)
 
         def missed() -> None:
             self.wake_all()
             on_work()
             self.on_task()
+            self.on_missed()
 
         await self._signals.run_forever(heard, missed)

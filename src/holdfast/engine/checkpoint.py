@@ -27,8 +27,8 @@ from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, store_frames
 from holdfast.engine.waiting import until_database_answers
 from holdfast.errors import BugError, LeaseLost, RunInterrupted
+from holdfast.store import agents, holds, journal, memory_edits, messages, runs, steps, threads, traces
 from holdfast.store import frames as frame_rows
-from holdfast.store import holds, journal, last_run, memory_edits, messages, runs, steps, threads, traces
 from holdfast.store.transaction import Database, DatabaseError, Transaction
 
 _encoder = msgspec.json.Encoder()
@@ -114,7 +114,8 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
     """Ends a run whose journal cannot be folded: as failed, with the reason, its stream closed and its thread free."""
     end = _End(failure.stop_reason, failure.error, now_us, max(0, now_us - run.created_us) * 1_000)
     if await _advance(tx, run, run.checkpoints + 1, end, unless_cancelling=False):
-        await last_run.record(tx, run, end.stop_reason, end.now_us, end.duration_ns)
+        await threads.reserve(tx, run.thread_id, 0, end.now_us)
+        await agents.record_last_run(tx, run.agent_id, end.stop_reason, end.now_us, end.duration_ns)
     await continue_discussion(tx, run)
     ended = {"status": "failed", "stop_reason": failure.stop_reason, "error_type": failure.kind}
     for step in await steps.list_of_run(tx, run.id):
@@ -137,12 +138,12 @@ async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> _Wri
     end = _end_now(session)
     if not await _move(tx, session, end):
         return _Written()
-    next_position = await _write_rows(tx, session)
+    next_position = await _write_rows(tx, session, end)
     await _write_events(tx, session)
     for step in draft.steps.values():
         await steps.save(tx, step)
     if end is not None:
-        await last_run.record(tx, run, end.stop_reason, end.now_us, end.duration_ns)
+        await agents.record_last_run(tx, run.agent_id, end.stop_reason, end.now_us, end.duration_ns)
     for step_id, took_ns in session.late_tool_ns.items():
         await steps.add_tool_time(tx, step_id, took_ns)
     if (trace := session.storable_trace) is not None:
@@ -242,7 +243,7 @@ async def _write_events(tx: Transaction, session: Session) -> None:
     await journal.append(tx, session.run.id, session.journalled + 1, texts, session.clock.now_us())
 
 
-async def _write_rows(tx: Transaction, session: Session) -> int | None:
+async def _write_rows(tx: Transaction, session: Session, end: _End | None) -> int | None:
     """As `_write`. Only our own moves of the end are counted: if somebody else moves it too, their change of the window
     is one that we do not know, and ours is never taken for the one that ends there.
 
@@ -257,7 +258,9 @@ async def _write_rows(tx: Transaction, session: Session) -> int | None:
         await messages.insert_many(tx, agent_id, rows)  # the summary is there before it takes its place
         await threads.replace_window(tx, thread_id, draft.cut.evicted_ids, draft.cut.summary_id)
         rows, moves = (), moves + 1
-    first = await threads.reserve(tx, thread_id, len(appended)) if appended else 0
+    first = 0
+    if appended or end is not None:
+        first = await threads.reserve(tx, thread_id, len(appended), end.now_us if end else None)
     await messages.insert_many(tx, agent_id, rows)
     await threads.place(tx, thread_id, list(enumerate(appended, first)))
     moves += len(appended)

@@ -16,7 +16,7 @@ from holdfast.core.records import Agent, Block, Run, Step, Thread
 from holdfast.core.run import RunState, replay
 from holdfast.engine.file_views import directories_in_view
 from holdfast.errors import BugError
-from holdfast.store import agents, blocks, frames, journal, steps, threads
+from holdfast.store import blocks, frames, journal, steps, threads
 from holdfast.store.transaction import Transaction
 
 _event = msgspec.json.Decoder(AnyEvent)
@@ -47,21 +47,20 @@ async def load_run(tx: Transaction, run: Run) -> LoadedRun:
     journalled = await journal.load_timed(tx, run.id)
     if not journalled:
         raise BugError(f"run {run.id} has no journal")
-    agent = await agents.get(tx, run.agent_id)
     return LoadedRun(
         run=run,
-        agent=agent,
+        agent=head.agent,
         thread=head.thread,
         state=replay(_event.decode(text) for _, text in journalled),
         journalled=len(journalled),
         window=await threads.window(tx, run.thread_id),
         blocks=await blocks_in_view(tx, head.thread),
-        directories=await directories_in_view(tx, agent) if head.has_folders else "",
+        directories=await directories_in_view(tx, head.agent) if head.has_folders else "",
         system_digest=head.system_digest,
         next_position=head.end,
         step=max(latest, key=lambda step: step.number, default=None),
         last_event_us=journalled[-1][0],
-        last_seq=await frames.last_seq(tx, run.id) if run.background else 0,
+        last_seq=await frames.last_seq(tx, run.id) if run.background and run.lease > 1 else 0,  # 1: nobody drove it yet
     )
 
 

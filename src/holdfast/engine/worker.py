@@ -277,7 +277,7 @@ class Worker:
             if if_room and not self.has_room:  # there was when the hint came, and others were quicker
                 return False
             claimed_s, now_us = time.monotonic(), await self._database.now_us()
-            run = await self._database.read(lambda tx: runs.find(tx, run_id))
+            run = await self._database.read_one(lambda tx: runs.find(tx, run_id))
             if run is None or run_id in self._owned or (run.lease_expires_us or 0) > now_us:
                 return False  # a lease of this worker's own counts too: its acceptance is about to drive it
             taken = await self._database.write(
@@ -295,7 +295,7 @@ class Worker:
             room = min(self._room, _CLAIMS_AT_ONCE)
             per_agent = self._settings.most_runs_per_agent
             self._others_wait = False  # unless one comes, or there are more than are looked for
-            found = await self._database.read(lambda tx: leases.waiting(tx, now_us, room, per_agent))
+            found = await self._database.read_one(lambda tx: leases.waiting(tx, now_us, room, per_agent))
             self._others_wait |= len(found) == room
             waiting = [run_id for run_id in found if run_id not in self._owned]
             if not waiting:

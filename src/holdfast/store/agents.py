@@ -8,9 +8,10 @@ from typing import Any, Final, Literal
 import msgspec
 from sqlalchemy import ColumnElement, bindparam, delete, exists, func, or_, select, update
 
+from holdfast.core.changes import Change
 from holdfast.core.hold import Hold, changed_secrets
 from holdfast.core.messages import Message
-from holdfast.core.records import Agent, CompactionSettings, ModelChoice
+from holdfast.core.records import Agent, CompactionSettings, ModelChoice, StopReason
 from holdfast.core.tool_rules import Rule
 from holdfast.errors import NotFound
 from holdfast.store import archives, messages
@@ -73,6 +74,8 @@ _OF_RUNS = frozenset({"last_stop_reason", "last_run_completion_us", "last_run_du
 _UNCHANGING = frozenset({"id", "created_us"}) | _OF_RUNS
 
 _MANY: Final = 500
+COLUMNS = tuple(agents.columns)
+
 _INSERT = insert_into(agents)
 _INSERT_TAG = insert_into(agent_tags)
 _INSERT_SECRET = insert_into(agent_secrets)
@@ -91,6 +94,11 @@ _UPDATE = (
     update(agents)
     .where(agents.c.id == bindparam("of_agent"))
     .values({column: bindparam(f"new_{column.name}") for column in agents.c if column.name not in _UNCHANGING})
+)
+_RECORD_LAST_RUN = (
+    update(agents)
+    .where(agents.c.id == bindparam("of_agent"))
+    .values({agents.columns[name]: bindparam(f"new_{name}") for name in sorted(_OF_RUNS)})
 )
 _SET_SLEEPTIME = update(agents).where(agents.c.id == bindparam("of_agent")).values(enable_sleeptime=bindparam("enable"))
 _TAGS = (
@@ -116,6 +124,7 @@ _OPEN_HOLDS = select(holds.c.thread_id, holds.c.request_id, holds.c.hold).where(
 
 async def insert(tx: Transaction, agent: Agent) -> None:
     await tx.execute_many(_INSERT, [_columns(agent)])
+    tx.changes.append(Change("agent", agent.id, "created", agent.id))
 
 
 async def get(tx: Transaction, agent_id: str, *, lock: bool = False) -> Agent:
@@ -123,7 +132,7 @@ async def get(tx: Transaction, agent_id: str, *, lock: bool = False) -> Agent:
     row = await tx.fetch_one(_ONE_LOCKED if lock else _ONE, {"id": agent_id})
     if row is None:
         raise NotFound("Agent not found")
-    return _record(row)
+    return agent_of(row)
 
 
 async def require(tx: Transaction, agent_id: str) -> None:
@@ -138,17 +147,31 @@ async def missing(tx: Transaction, agent_ids: Collection[str]) -> list[str]:
 
 
 async def find_many(tx: Transaction, agent_ids: Collection[str]) -> dict[str, Agent]:
-    return {row["id"]: _record(row) for row in await tx.fetch_all(_SEVERAL, {"ids": list(agent_ids)})}
+    return {row["id"]: agent_of(row) for row in await tx.fetch_all(_SEVERAL, {"ids": list(agent_ids)})}
 
 
 async def update_agent(tx: Transaction, agent: Agent) -> None:
     """Write everything but what runs leave behind, so that an edit cannot undo the end of a run."""
     changed = {f"new_{name}": value for name, value in _columns(agent).items() if name not in _UNCHANGING}
     await tx.execute(_UPDATE, {"of_agent": agent.id, **changed})
+    tx.changes.append(Change("agent", agent.id, "changed", agent.id))
 
 
 async def set_sleeptime(tx: Transaction, agent_id: str, enable: bool | None) -> None:
     await tx.execute(_SET_SLEEPTIME, {"of_agent": agent_id, "enable": enable})
+    tx.changes.append(Change("agent", agent_id, "changed", agent_id))
+
+
+async def record_last_run(
+    tx: Transaction, agent_id: str, stop_reason: StopReason, ended_us: int, duration_ns: int
+) -> None:
+    """In the transaction that writes the run's end (I1)."""
+    ended = {
+        "new_last_stop_reason": stop_reason,
+        "new_last_run_completion_us": ended_us,
+        "new_last_run_duration_ns": duration_ns,
+    }
+    await tx.execute_many(_RECORD_LAST_RUN, [{"of_agent": agent_id, **ended}])
 
 
 async def delete_agent(tx: Transaction, agent_id: str, now_us: int) -> str | None:
@@ -160,6 +183,7 @@ async def delete_agent(tx: Transaction, agent_id: str, now_us: int) -> str | Non
     cleared = await archives.mark_own_deleted(tx, agent_id, now_us)
     await tx.execute(_DELETE, {"id": agent_id})
     await save_tombstone(tx, row, _ORDERINGS.values())
+    tx.changes.append(Change("agent", agent_id, "deleted", agent_id))
     return cleared
 
 
@@ -173,7 +197,7 @@ async def list_agents(
     query = select(agents).where(*_conditions(filters, frequent))
     if named is not None:
         query = query.where(in_array(agents.c.id, named))
-    return [_record(row) for row in await fetch_page(tx, query, _ORDERINGS[order_by], page)]
+    return [agent_of(row) for row in await fetch_page(tx, query, _ORDERINGS[order_by], page)]
 
 
 async def count_agents(tx: Transaction, filters: AgentFilter) -> int:
@@ -320,8 +344,8 @@ def _grouped(rows: Iterable[Row], key: str, value: str) -> dict[str, list[str]]:
     return found
 
 
-def _record(row: Row) -> Agent:
-    """By place, not by name: a page of agents is looked through in half the time."""
+def agent_of(row: Iterable[Any]) -> Agent:
+    """Of the values of COLUMNS. By place, not by name: a page of agents is looked through in half the time."""
     (
         agent_id,
         name,

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, update
 
+from holdfast.core.changes import Change
 from holdfast.core.records import Block
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.identities import owned_by
@@ -163,6 +164,7 @@ async def attach_many(tx: Transaction, agent_id: str, new: Sequence[Block]) -> N
         return
     rows = [{"agent_id": agent_id, "block_id": block.id, "label": block.label} for block in new]
     await tx.execute_many(_ATTACH, rows)
+    tx.changes.append(Change("agent", agent_id, "changed", agent_id))
     labels = [block.label for block in new]
     found = await tx.fetch_all(_HOLDERS, {"agent_id": agent_id, "labels": labels})
     holders = {row["label"]: row["block_id"] for row in found}
@@ -174,6 +176,7 @@ async def attach_many(tx: Transaction, agent_id: str, new: Sequence[Block]) -> N
 async def detach(tx: Transaction, agent_id: str, block_id: str) -> None:
     if not await tx.execute(_DETACH, {"agent_id": agent_id, "block_id": block_id}):
         raise NotFound(f"Block {block_id} is not attached to the agent {agent_id}")
+    tx.changes.append(Change("agent", agent_id, "changed", agent_id))
 
 
 async def detach_if_attached(tx: Transaction, agent_id: str, block_id: str) -> None:

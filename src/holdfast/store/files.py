@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import BigInteger, Delete, Integer, Table, bindparam, delete, select, update
 
+from holdfast.core.changes import Change
 from holdfast.core.records import File
 from holdfast.errors import NotFound
 from holdfast.store import agent_files
@@ -101,7 +102,10 @@ class TextPart(msgspec.Struct, frozen=True):
 
 async def insert(tx: Transaction, file: File) -> bool:
     """False when its folder has a file of that name."""
-    return await tx.execute(_INSERT, msgspec.structs.asdict(file)) == 1
+    inserted = await tx.execute(_INSERT, msgspec.structs.asdict(file))
+    if inserted:
+        tx.changes.append(Change("file", file.id, file.status, folder_id=file.folder_id))
+    return inserted == 1
 
 
 async def find(tx: Transaction, file_id: str, *, lock: bool = False) -> File | None:
@@ -132,6 +136,7 @@ async def list_of_folder(tx: Transaction, folder_id: str, page: Page) -> list[Fi
 async def save_progress(tx: Transaction, file: File) -> None:
     changed = {f"new_{name}": getattr(file, name) for name in _PROGRESS}
     await tx.execute(_UPDATE, {"of_file": file.id, **changed})
+    tx.changes.append(Change("file", file.id, file.status, folder_id=file.folder_id))
 
 
 async def count_embedded(tx: Transaction, more: Mapping[str, int]) -> None:
@@ -208,6 +213,7 @@ async def mark_deleted(tx: Transaction, folder_id: str, file_id: str, now_us: in
     row: Any = {"id": file.id, "created_us": file.created_us}
     await save_tombstone(tx, row, (_by_age(folder_id),))
     await tx.execute(_MARK, {"of_file": file_id, "now_us": now_us})
+    tx.changes.append(Change("file", file_id, "deleted", folder_id=folder_id))
     await agent_files.remove_file(tx, file_id)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import bindparam, delete, func, select, update
 
+from holdfast.core.changes import Change
 from holdfast.core.records import Archive, Folder
 from holdfast.errors import Conflict, NotFound
 from holdfast.store import archives as archive_rows
@@ -165,11 +166,13 @@ async def update_folder(tx: Transaction, folder: Folder) -> None:
 
 async def attach(tx: Transaction, agent_id: str, folder_id: str) -> bool:
     """False when it was attached already."""
+    tx.changes.append(Change("agent", agent_id, "changed", agent_id))
     return await tx.execute(_ATTACH, {"agent_id": agent_id, "folder_id": folder_id}) == 1
 
 
 async def detach(tx: Transaction, agent_id: str, folder_id: str) -> bool:
     """False when it was not attached."""
+    tx.changes.append(Change("agent", agent_id, "changed", agent_id))
     return await tx.execute(_DETACH, {"agent_id": agent_id, "folder_id": folder_id}) == 1
 
 

@@ -84,7 +84,8 @@ discussions = Table(
 )
 
 # Runs of a sleeptime group's manager that have ended, and that one of its agents has not been shown yet. The turn that
-# sets the agent to work has the id of the run that will be shown it, and what came before it.
+# sets the agent to work has the id of the run that will be shown it, and what came before it. Of a turn that was
+# captured, which has no run, there is a row for each message, with its id in the place of the run's.
 group_turns = Table(
     "group_turns",
     metadata,

@@ -27,7 +27,7 @@ from holdfast.errors import NotFound
 from holdfast.store.group_tables import group_agents, group_blocks, group_turns, groups
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_into, insert_or_ignore
-from holdfast.store.tables import agents
+from holdfast.store.tables import agents, runs
 from holdfast.store.transaction import Row, Transaction, flag
 
 SLEEPTIME: Final = "sleeptime"
@@ -50,9 +50,17 @@ class WaitingTurns(msgspec.Struct, frozen=True):
     """Turns that a sleeptime agent is to be shown together, oldest first."""
 
     group_id: str
-    run_ids: list[str]
+    said_ids: list[str]  # of runs, and of captured messages, which belong to no run
     shown_by_run_id: str
     last_seq: int
+
+
+class DueRun(msgspec.Struct, frozen=True):
+    """The run of a sleeptime agent that a turn has made due, and that is not accepted yet."""
+
+    id: str
+    agent_id: str
+    due_us: int  # when the turn ended
 
 
 _BY_AGE = Ordering(sort=groups.c.created_us, id=groups.c.id, what="Group")
@@ -137,6 +145,19 @@ _COUNT_TURN = (
 _KEEP_TURN = insert_into(group_turns)
 _of_agent = group_turns.c.agent_id == bindparam("agent")
 _WAITING = select(group_turns).where(_of_agent).order_by(group_turns.c.seq)
+_begun = runs.alias("begun")
+_DUE = (
+    select(
+        group_turns.c.shown_by_run_id.label("id"),
+        group_turns.c.agent_id,
+        func.coalesce(runs.c.completed_us, runs.c.created_us, 0).label("due_us"),
+    )
+    .select_from(group_turns.outerjoin(runs, runs.c.id == group_turns.c.run_id))
+    .where(group_turns.c.shown_by_run_id.is_not(None), ~exists().where(_begun.c.id == group_turns.c.shown_by_run_id))
+    .order_by(group_turns.c.seq.desc())
+)
+_DUE_OF_AGENTS = _DUE.where(in_array(group_turns.c.agent_id, "ids"))
+_DUE_BY_ID = _DUE.where(group_turns.c.shown_by_run_id == bindparam("run"))
 _up_to = and_(
     _of_agent,
     group_turns.c.group_id == bindparam("group"),
@@ -255,20 +276,40 @@ async def count_turn(tx: Transaction, agent_id: str, *, finished: bool) -> Count
     return CountedTurn(row["id"], [member["agent_id"] for member in members], is_due)
 
 
-async def keep_turn(tx: Transaction, group_id: str, agent_id: str, run_id: str, shown_by: str | None) -> None:
-    """For one of its agents to be shown; `shown_by`: by this run, which is due now."""
-    row = {"group_id": group_id, "agent_id": agent_id, "run_id": run_id, "shown_by_run_id": shown_by}
-    await tx.execute(_KEEP_TURN, row)
+async def keep_turn(
+    tx: Transaction, group_id: str, agent_id: str, said_ids: Sequence[str], shown_by: str | None
+) -> None:
+    """For one of its agents to be shown; `shown_by`: by this run, which is due now. It is shown what comes before in
+    the table as well, so the last row of the turn has its id."""
+    rows = [
+        {"group_id": group_id, "agent_id": agent_id, "run_id": said_id, "shown_by_run_id": None} for said_id in said_ids
+    ]
+    rows[-1]["shown_by_run_id"] = shown_by
+    await tx.execute_many(_KEEP_TURN, rows)
 
 
 async def waiting_turns(tx: Transaction, agent_id: str) -> WaitingTurns | None:
     """The first turn that sets the agent to work, and those before it. The same ones until they are forgotten."""
-    run_ids: dict[str, list[str]] = {}  # by group: it may look after several agents
+    said_ids: dict[str, list[str]] = {}  # by group: it may look after several agents
     for row in await tx.fetch_all(_WAITING, {"agent": agent_id}):
-        run_ids.setdefault(row["group_id"], []).append(row["run_id"])
+        said_ids.setdefault(row["group_id"], []).append(row["run_id"])
         if row["shown_by_run_id"] is not None:
-            return WaitingTurns(row["group_id"], run_ids[row["group_id"]], row["shown_by_run_id"], row["seq"])
+            return WaitingTurns(row["group_id"], said_ids[row["group_id"]], row["shown_by_run_id"], row["seq"])
     return None
+
+
+async def due_runs(tx: Transaction, agent_ids: Collection[str]) -> list[DueRun]:
+    """Newest first."""
+    return [_due_run(row) for row in await tx.fetch_all(_DUE_OF_AGENTS, {"ids": list(agent_ids)})]
+
+
+async def find_due_run(tx: Transaction, run_id: str) -> DueRun | None:
+    row = await tx.fetch_one(_DUE_BY_ID, {"run": run_id})
+    return None if row is None else _due_run(row)
+
+
+def _due_run(row: Row) -> DueRun:
+    return DueRun(row["id"], row["agent_id"], row["due_us"])
 
 
 async def forget_shown(tx: Transaction, agent_id: str, shown: WaitingTurns, last_message_id: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from sqlalchemy import bindparam, select, update
 
+from holdfast.core.changes import Change
 from holdfast.core.hold import Hold
 from holdfast.core.records import Run
 from holdfast.store.paging import Ordering, Page, fetch_page
@@ -22,6 +23,7 @@ _DECIDE = (
     update(holds)
     .where(holds.c.run_id == bindparam("run"), holds.c.decided_us.is_(None))
     .values(decided_us=bindparam("at_us"), decided_by_run=bindparam("by_run"))
+    .returning(holds.c.agent_id, holds.c.thread_id)
 )
 _RECENTLY_DECIDED = (
     select(holds)
@@ -56,6 +58,8 @@ async def insert(tx: Transaction, run: Run, hold: Hold, asked_us: int) -> bool:
             "asked_us": asked_us,
         },
     )
+    if inserted:
+        tx.changes.append(Change("approval", run.id, "open", run.agent_id, run.thread_id))
     return inserted == 1
 
 
@@ -78,7 +82,10 @@ async def recently_decided(tx: Transaction, thread_id: str) -> list[HoldRow]:
 async def decide(tx: Transaction, run_id: str, decided_us: int, by_run: str | None) -> bool:
     """True for exactly one caller, by a conditional update (I4). `by_run` is the successor run, or None when the hold
     was cancelled."""
-    return await tx.execute(_DECIDE, {"run": run_id, "at_us": decided_us, "by_run": by_run}) == 1
+    row = await tx.fetch_one(_DECIDE, {"run": run_id, "at_us": decided_us, "by_run": by_run})
+    if row is not None:
+        tx.changes.append(Change("approval", run_id, "decided", row["agent_id"], row["thread_id"]))
+    return row is not None
 
 
 async def list_open(tx: Transaction, agent_id: str | None = None, page: Page | None = None) -> list[HoldRow]:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import BigInteger, and_, bindparam, func, or_, select, update
 
+from holdfast.core.changes import Change
 from holdfast.core.records import Run
 from holdfast.store.run_filters import IS_ACTIVE
 from holdfast.store.runs import COLUMNS, THIS_LEASE, THIS_RUN, run_from
@@ -17,6 +18,14 @@ from holdfast.store.statements import database_now_us, in_array
 from holdfast.store.tables import agents, runs
 from holdfast.store.transaction import Row, Transaction
 
+# Whoever claims a run drives it, so it runs from then on; no other statement need say so.
+_CLAIMED: dict[Any, Any] = {
+    runs.c.lease: runs.c.lease + 1,
+    runs.c.lease_owner: bindparam("owner"),
+    runs.c.lease_expires_us: bindparam("until_us"),
+    runs.c.status: "running",
+    runs.c.started_us: func.coalesce(runs.c.started_us, bindparam("now_us", type_=BigInteger())),
+}
 _CLAIM = (
     update(runs)
     .where(
@@ -28,7 +37,7 @@ _CLAIM = (
             runs.c.lease_expires_us <= bindparam("now_us"),
         ),
     )
-    .values(lease=runs.c.lease + 1, lease_owner=bindparam("owner"), lease_expires_us=bindparam("until_us"))
+    .values(_CLAIMED)
     .returning(*COLUMNS)
 )
 _is_waiting = and_(IS_ACTIVE, or_(runs.c.lease_expires_us.is_(None), runs.c.lease_expires_us <= bindparam("now_us")))
@@ -83,12 +92,7 @@ _LOCK = (
     .where(in_array(runs.c.id, "ids"), _is_waiting)
     .with_for_update(skip_locked=True)
 )
-_CLAIM_LOCKED = (
-    update(runs)
-    .where(in_array(runs.c.id, "ids"))
-    .values(lease=runs.c.lease + 1, lease_owner=bindparam("owner"), lease_expires_us=bindparam("until_us"))
-    .returning(*COLUMNS)
-)
+_CLAIM_LOCKED = update(runs).where(in_array(runs.c.id, "ids")).values(_CLAIMED).returning(*COLUMNS)
 _EXPIRE_OTHERS = (
     update(runs)
     .where(IS_ACTIVE, runs.c.lease_owner.is_not(None), runs.c.lease_owner != bindparam("owner"))
@@ -115,7 +119,7 @@ class Claimed(msgspec.Struct, frozen=True):
 async def claim(tx: Transaction, run_id: str, owner: str, now_us: int, ttl_us: int) -> Run | None:
     """Take an active run that nobody else holds (I9). The lease number grows, so that the former owner is fenced."""
     row = await tx.fetch_one(_CLAIM, {"run": run_id, "owner": owner, "now_us": now_us, "until_us": now_us + ttl_us})
-    return run_from(row) if row else None
+    return _claimed(tx, row) if row else None
 
 
 async def waiting(tx: Transaction, now_us: int, at_most: int, most_per_agent: int = 0) -> list[str]:
@@ -144,9 +148,15 @@ async def claim_many(
     owners: dict[str, str | None] = {row["id"]: row["lease_owner"] for row in locked}
     if not owners:
         return []
-    given = {"ids": list(owners), "owner": owner, "until_us": now_us + ttl_us}
-    taken = {row["id"]: run_from(row) for row in await tx.fetch_all(_CLAIM_LOCKED, given)}
+    given = {"ids": list(owners), "owner": owner, "now_us": now_us, "until_us": now_us + ttl_us}
+    taken = {row["id"]: _claimed(tx, row) for row in await tx.fetch_all(_CLAIM_LOCKED, given)}
     return [Claimed(taken[run_id], owners[run_id] is not None) for run_id in run_ids if run_id in taken]
+
+
+def _claimed(tx: Transaction, row: Row) -> Run:
+    run = run_from(row)
+    tx.changes.append(Change("run", run.id, run.status, run.agent_id, run.thread_id))
+    return run
 
 
 async def _within_limit(

@@ -24,11 +24,14 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
 
 COLUMNS = tuple(passages.columns[name] for name in Passage.__struct_fields__)
+_MARKS: Final = ("tags", "metadata", "updated_us")
 _ROWS_AT_ONCE: Final = 50  # the driver encodes them in one go, and nothing else runs meanwhile
+_BYTES_OF_NUMBER: Final = 4
 _INSERT = insert_into(passages)
 _INSERT_TAG = insert_into(passage_tags)
 _INSERT_VECTOR = insert_or_ignore(passage_vectors)
 _ONE = select(*COLUMNS).where(passages.c.id == bindparam("id"))
+_ONE_LOCKED = _ONE.with_for_update()
 _MANY = select(*COLUMNS).where(in_array(passages.c.id, "ids"))
 _DELETE = (
     delete(passages)
@@ -47,6 +50,14 @@ _AWAITING = (
     .order_by(passages.c.seq)
     .limit(bindparam("most"))
 )
+_TAKE_OUT = delete(passages).where(passages.c.id == bindparam("id")).returning(*COLUMNS)
+_MARK = (
+    update(passages)
+    .where(passages.c.id == bindparam("passage"))
+    .values({name: bindparam(f"new_{name}", type_=passages.c[name].type) for name in _MARKS})
+)
+_REMOVE_TAGS = delete(passage_tags).where(passage_tags.c.passage_id == bindparam("passage"))
+_BYTES = select((func.coalesce(func.sum(passage_vectors.c.dimension), 0) * _BYTES_OF_NUMBER).label("bytes"))
 _HAS_VECTOR = update(passages).where(in_array(passages.c.id, "ids")).values(awaits_vector=False)
 
 
@@ -63,9 +74,13 @@ def rows_of(new: Sequence[Passage], vectors: Mapping[str, bytes], awaiting: Coll
     a thread."""
     return PassageRows(
         [_columns(passage, passage.id in awaiting) for passage in new],
-        [{"passage_id": passage.id, "tag": tag} for passage in new for tag in dict.fromkeys(passage.tags)],
+        _tag_rows(new),
         vector_rows(new, vectors),
     )
+
+
+def _tag_rows(owners: Sequence[Passage]) -> list[Parameters]:
+    return [{"passage_id": passage.id, "tag": tag} for passage in owners for tag in dict.fromkeys(passage.tags)]
 
 
 def vector_rows(owners: Sequence[Passage], vectors: Mapping[str, bytes]) -> list[Parameters]:
@@ -79,10 +94,12 @@ async def insert_many(tx: Transaction, rows: PassageRows) -> None:
 
 
 async def add_late_vectors(tx: Transaction, late: Sequence[Passage], rows: Sequence[Parameters]) -> None:
-    """Of those that have waited, with their `vector_rows`. A passage that was deleted meanwhile gets none."""
-    stored = set(await find_many(tx, [passage.id for passage in late]))
-    await _add_vectors(tx, [row for row in rows if row["passage_id"] in stored])
-    await tx.execute(_HAS_VECTOR, {"ids": [passage.id for passage in late]})
+    """Of those that have waited, with their `vector_rows`. A passage that was deleted or changed meanwhile gets
+    none."""
+    stored = await find_many(tx, [passage.id for passage in late])
+    same = {passage.id for passage in late if passage.id in stored and stored[passage.id].text == passage.text}
+    await _add_vectors(tx, [row for row in rows if row["passage_id"] in same])
+    await tx.execute(_HAS_VECTOR, {"ids": sorted(same)})
 
 
 async def _add_vectors(tx: Transaction, rows: Sequence[Parameters]) -> None:
@@ -105,8 +122,9 @@ async def awaiting_vectors(tx: Transaction, archive_id: str, most: int) -> list[
     return [_record(row) for row in rows]
 
 
-async def find(tx: Transaction, passage_id: str) -> Passage | None:
-    row = await tx.fetch_one(_ONE, {"id": passage_id})
+async def find(tx: Transaction, passage_id: str, *, lock: bool = False) -> Passage | None:
+    """`lock` keeps it as it is until the transaction ends."""
+    row = await tx.fetch_one(_ONE_LOCKED if lock else _ONE, {"id": passage_id})
     return None if row is None else _record(row)
 
 
@@ -120,6 +138,27 @@ async def delete_passage(tx: Transaction, passage_id: str) -> None:
     if row is None:
         raise NotFound(f"Passage with id {passage_id} not found in database.")
     await save_tombstone(tx, row, (_by_age(row["archive_id"]),))
+
+
+async def take_out(tx: Transaction, passage_id: str) -> Passage | None:
+    """As it was stored, with its tags and its vector gone too. For whoever puts it back with another text: lists keep
+    its place, because its id and its age stay."""
+    row = await tx.fetch_one(_TAKE_OUT, {"id": passage_id})
+    return None if row is None else _record(row)
+
+
+async def mark(tx: Transaction, passage: Passage) -> None:
+    """Store its tags and metadata as they are now. Its text has not changed, nor what finds it by that."""
+    new = {name: value for name, value in _columns(passage, awaits_vector=False).items() if name in _MARKS}
+    await tx.execute(_MARK, {"passage": passage.id, **{f"new_{name}": value for name, value in new.items()}})
+    await tx.execute(_REMOVE_TAGS, {"passage": passage.id})
+    await _insert_in_parts(tx, _INSERT_TAG, _tag_rows((passage,)))
+
+
+async def bytes_of_vectors(tx: Transaction) -> int:
+    """Of all that are stored. Takes long when there are many: use `read_long`."""
+    row = await tx.fetch_one(_BYTES)
+    return 0 if row is None else int(row["bytes"])
 
 
 async def list_of_archive(tx: Transaction, archive_id: str, page: Page, text: str | None) -> list[Passage]:

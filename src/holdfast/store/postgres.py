@@ -14,6 +14,7 @@ from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
+from holdfast.core.changes import Change, tell_nobody
 from holdfast.errors import BugError, HoldfastError
 from holdfast.store import kv
 from holdfast.store.migrations import revision
@@ -41,6 +42,9 @@ CUT_S: Final = 1.0  # how long a job has to notice that its connection was cut
 LEASE_CONNECTIONS: Final = 2
 SERVER_NAME: Final = "holdfast"  # what the sessions of servers and workers are called in PostgreSQL
 _CLOCK = select(database_now_us().label("now_us"))
+# How a transaction begins. Spelled out, because whoever runs PostgreSQL may have set other defaults.
+_BEGIN_WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # asyncpg ships no types for its functions.
 _driver: Any = asyncpg
 _log = logging.getLogger("holdfast.store")
@@ -75,6 +79,7 @@ class PostgresTransaction:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._batch = Batch()
+        self.changes: list[Change] = []
 
     async def execute(self, statement: Statement, parameters: Parameters | None = None) -> int:
         await self.flush()
@@ -112,6 +117,18 @@ class PostgresTransaction:
         return rows[0] if rows else None
 
 
+class _OneStatement(PostgresTransaction):
+    """Outside any transaction, where two statements would not see the same."""
+
+    _is_used = False
+
+    async def fetch_all(self, statement: Statement, parameters: Parameters | None = None) -> list[Row]:
+        if self._is_used:
+            raise BugError("this job was said to have one statement, and has more")
+        self._is_used = True
+        return await super().fetch_all(statement, parameters)
+
+
 def translate(error: Exception, *, connection_lost: bool = False) -> HoldfastError:
     """A lost connection is a DatabaseError whatever the driver calls it: one that finds its connection closed under it
     says InterfaceError, as it does when it is misused."""
@@ -145,6 +162,7 @@ class PostgresDatabase:
         self._checking: asyncio.Task[int] | None = None
         self._closed = False
         self._reads, self._written = Timing(), Timing()
+        self.on_commit: Callable[[Sequence[Change]], None] = tell_nobody
 
     async def write(
         self,
@@ -171,7 +189,7 @@ class PostgresDatabase:
         settled: Callable[[BaseException | None], None] | None,
     ) -> T:
         try:
-            written = await self._retried(self._pool, job, isolation="read_committed")
+            written = await self._retried(self._pool, job, _BEGIN_WRITE)
         except HoldfastError as error:
             if isinstance(error.__cause__, _REFUSED):
                 self._refused = error.message
@@ -187,11 +205,15 @@ class PostgresDatabase:
 
     async def read(self, job: Job[T]) -> T:
         self._check_open()
-        return await self._retried(self._pool, job, isolation="repeatable_read", readonly=True)
+        return await self._retried(self._pool, job, _BEGIN_READ)
+
+    async def read_one(self, job: Job[T]) -> T:
+        self._check_open()
+        return await self._retried(self._pool, job, None)
 
     async def write_lease(self, job: Job[T]) -> T:
         self._check_open()
-        return await self._retried(self._lease_pool, job, isolation="read_committed")
+        return await self._retried(self._lease_pool, job, _BEGIN_WRITE)
 
     async def check(self) -> int:
         # One for all who ask at once: anybody may, and leases are renewed on the same connections.
@@ -204,15 +226,15 @@ class PostgresDatabase:
         if self._refused is not None:
             # Only a write can tell whether it is over.
             await self.write(lambda tx: kv.set_number(tx, "ready", time.time()))
-        return await self._transact(self._lease_pool, _now_us, isolation="read_committed", readonly=True)
+        return await self._transact(self._lease_pool, _now_us, None)
 
     async def read_long(self, job: Job[T]) -> T:
         return await self.read(job)  # it waits elsewhere anyway, and asyncpg cancels the query with its caller
 
     async def now_us(self) -> int:
-        return await self.read(_now_us)
+        return await self.read_one(_now_us)
 
-    async def _retried(self, pool: Any, job: Job[T], **kind: Any) -> T:
+    async def _retried(self, pool: Any, job: Job[T], begin: str | None) -> T:
         """A job that was certainly not committed is run again: after a deadlock, and while a restarting database
         comes back."""
         loop = asyncio.get_running_loop()
@@ -220,7 +242,7 @@ class PostgresDatabase:
         attempt = 0
         while True:
             try:
-                return await self._transact(pool, job, **kind)
+                return await self._transact(pool, job, begin)
             except ConnectionLost:
                 if self._closed or loop.time() >= give_up_at:
                     raise
@@ -230,7 +252,8 @@ class PostgresDatabase:
             await asyncio.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 5)))
             attempt += 1
 
-    async def _transact(self, pool: Any, job: Job[T], **kind: Any) -> T:
+    async def _transact(self, pool: Any, job: Job[T], begin: str | None) -> T:
+        """`begin`: None for a job of one statement, which is a transaction by itself."""
         asked_at = time.perf_counter()
         try:
             connection = await pool.acquire(timeout=self._timeout_s)
@@ -247,18 +270,21 @@ class PostgresDatabase:
         try:
             # Cutting the connection ends nearly every wait. The driver's for room to send more it does not.
             async with asyncio.timeout(self._timeout_s + CUT_S):
-                transaction = connection.transaction(**kind)
-                await transaction.start()
+                if begin is None:
+                    return await job(_OneStatement(connection))
+                await connection.execute(begin)
                 tx = PostgresTransaction(connection)
                 try:
                     result = await job(tx)
                     await tx.flush()
                 except BaseException:
                     if not _is_lost(connection):
-                        await transaction.rollback()
+                        await connection.execute("ROLLBACK")
                     raise
-                committing = not kind.get("readonly", False)
-                await transaction.commit()
+                committing = begin is _BEGIN_WRITE
+                await connection.execute("COMMIT")
+                if tx.changes:
+                    self.on_commit(tx.changes)
                 return result
         except DRIVER_ERRORS as error:
             raise _failure(error, connection, limit, committing=committing) from error
@@ -269,7 +295,7 @@ class PostgresDatabase:
             raise _failure(error, connection, limit, committing=committing) from error
         finally:
             limit.cancel()
-            timing = self._reads if kind.get("readonly", False) else self._written
+            timing = self._written if begin is _BEGIN_WRITE else self._reads
             timing.add(begun_at - asked_at, time.perf_counter() - begun_at)
             await _give_back(pool, connection)
 

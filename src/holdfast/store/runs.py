@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy import delete as delete_from
 
+from holdfast.core.changes import Change
 from holdfast.core.messages import Parts, ToolCall
 from holdfast.core.records import PARENT, Run, RunStatus, StopReason
 from holdfast.core.usage import Usage
@@ -54,7 +55,11 @@ _INSERT_LEASED = PerDialect(
     )
 )
 _ONE = select(*COLUMNS).where(THIS_RUN)
-_DELETE = delete_from(runs).where(THIS_RUN).returning(runs.c.id, runs.c.created_us, runs.c.total_duration_ns)
+_DELETE = (
+    delete_from(runs)
+    .where(THIS_RUN)
+    .returning(runs.c.id, runs.c.created_us, runs.c.total_duration_ns, runs.c.agent_id, runs.c.thread_id)
+)
 _ACTIVE_OF_THREAD = select(*COLUMNS).where(runs.c.thread_id == bindparam("thread"), IS_ACTIVE)
 _BY_REQUEST_KEY = select(*COLUMNS).where(
     runs.c.thread_id == bindparam("thread"), runs.c.request_key == bindparam("key")
@@ -87,7 +92,7 @@ _CHECKPOINT = (
         }
         | {"checkpoints": bindparam("number", type_=BigInteger())}
     )
-    .returning(runs.c.metadata)
+    .returning(runs.c.metadata, runs.c.agent_id, runs.c.thread_id)
 )
 _CHECKPOINT_UNLESS_CANCELLING = _CHECKPOINT.where(runs.c.cancel_asked_us.is_(None))
 _ASK_CANCEL = (
@@ -100,6 +105,7 @@ _END_PARKED = (
     update(runs)
     .where(THIS_RUN, runs.c.status == "completed", runs.c.stop_reason == "requires_approval")
     .values(status="cancelled", stop_reason="cancelled")
+    .returning(runs.c.agent_id, runs.c.thread_id)
 )
 _TAKE_CALLBACKS = (
     update(runs)
@@ -167,9 +173,13 @@ async def insert(tx: Transaction, run: Run, lease_ttl_us: int | None = None) -> 
     columns = {name: getattr(run, name) for name in (*_PLAIN, "background")}
     columns |= {name: _encode(getattr(run, name)).decode() for name in _JSON}
     if lease_ttl_us is None:
-        return await tx.execute(_INSERT, columns) == 1
-    del columns["lease_expires_us"]
-    return await tx.execute(_INSERT_LEASED, columns | {"lease_ttl_us": lease_ttl_us}) == 1
+        inserted = await tx.execute(_INSERT, columns)
+    else:
+        del columns["lease_expires_us"]
+        inserted = await tx.execute(_INSERT_LEASED, columns | {"lease_ttl_us": lease_ttl_us})
+    if inserted:
+        tx.changes.append(Change("run", run.id, run.status, run.agent_id, run.thread_id))
+    return inserted == 1
 
 
 async def find(tx: Transaction, run_id: str) -> Run | None:
@@ -189,6 +199,7 @@ async def delete(tx: Transaction, run_id: str) -> None:
     if row is None:
         raise NotFound("Run not found")
     await save_tombstone(tx, row, (_BY_AGE, _BY_DURATION))
+    tx.changes.append(Change("run", run_id, "deleted", row["agent_id"], row["thread_id"]))
 
 
 async def active_of_thread(tx: Transaction, thread_id: str) -> Run | None:
@@ -289,10 +300,12 @@ async def checkpoint(
         if run is None or run.lease != lease:
             return "fenced"
         if run.checkpoints >= number:
+            tx.changes.append(Change("run", run_id, run.status, run.agent_id, run.thread_id, run.stop_reason))
             return "repeated"
         return "cancelling" if run.is_active else "fenced"
     if metadata_merge:
         await _set_metadata(tx, run_id, row["metadata"], metadata_merge)
+    tx.changes.append(Change("run", run_id, status or "running", row["agent_id"], row["thread_id"], stop_reason))
     return "ok"
 
 
@@ -303,7 +316,10 @@ async def ask_cancel(tx: Transaction, run_id: str, now_us: int) -> Run | None:
 
 async def end_parked(tx: Transaction, run_id: str) -> bool:
     """The one way out of `completed`: an approval withdrawn. True for exactly one caller."""
-    return await tx.execute(_END_PARKED, {"run": run_id}) == 1
+    row = await tx.fetch_one(_END_PARKED, {"run": run_id})
+    if row is not None:
+        tx.changes.append(Change("run", run_id, "cancelled", row["agent_id"], row["thread_id"], "cancelled"))
+    return row is not None
 
 
 async def callbacks_due(tx: Transaction, now_us: int, limit: int, hold_us: int) -> list[tuple[Run, int]]:

@@ -23,7 +23,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from contextvars import Context, copy_context
@@ -33,6 +33,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from holdfast.core.changes import Change, tell_nobody
 from holdfast.store import kv
 from holdfast.store.migrations import revision
 from holdfast.store.schema import ONLY_SQLITE, metadata
@@ -103,6 +104,8 @@ class _Queued(msgspec.Struct, eq=False):
     resolved: bool = False
     settled: Callable[[BaseException | None], None] | None = None
     asked_at: float = 0.0
+    on_commit: Callable[[Sequence[Change]], None] = tell_nobody
+    changes: Sequence[Change] = ()
 
     def resolve(self) -> None:
         if self.future.cancelled():
@@ -114,6 +117,8 @@ class _Queued(msgspec.Struct, eq=False):
             self.future.set_result(self.result)
         if self.settled is not None:
             self.settled(self.error)  # last: whoever waits for the result goes on first
+        if self.changes and self.error is None:
+            self.on_commit(self.changes)
 
 
 class _Writer:
@@ -224,6 +229,8 @@ class _Writer:
             queued.result = drive(queued.job, self._tx)
         except BaseException as error:  # the job boundary: what it raised belongs to its awaiter, not to this thread
             queued.error = error
+        if self._tx.changes:
+            queued.changes, self._tx.changes = self._tx.changes, []
 
     def _fail_together(self, group: list[_Queued], error: sqlite3.Error | DatabaseError) -> None:
         if self._connection.in_transaction:
@@ -331,6 +338,7 @@ class SQLiteDatabase:
         self._long = _LongReads(path)
         self._reads = Timing()
         self._closed = False
+        self.on_commit: Callable[[Sequence[Change]], None] = tell_nobody
 
     async def write(
         self,
@@ -341,7 +349,10 @@ class SQLiteDatabase:
         self._check_open()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         context = copy_context() if performed is not None else None
-        self._writer.put(_Queued(job, future, performed, context, settled=settled, asked_at=time.perf_counter()))
+        asked_at = time.perf_counter()
+        self._writer.put(
+            _Queued(job, future, performed, context, settled=settled, asked_at=asked_at, on_commit=self.on_commit)
+        )
         try:
             return await future
         except DamagedFile as damaged:
@@ -364,6 +375,9 @@ class SQLiteDatabase:
             raise
         finally:
             self._reads.add(0.0, time.perf_counter() - begun_at)
+
+    async def read_one(self, job: Job[T]) -> T:
+        return await self.read(job)
 
     async def write_lease(self, job: Job[T]) -> T:
         return await self.write(job)

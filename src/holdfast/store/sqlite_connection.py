@@ -12,6 +12,7 @@ import msgspec
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
+from holdfast.core.changes import Change
 from holdfast.errors import BugError, HoldfastError
 from holdfast.store.sqlite_log import CHECKPOINT_PAGES, keep_a_log
 from holdfast.store.statements import Compiler, PerDialect, Statement
@@ -55,6 +56,7 @@ class SQLiteTransaction:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.changes: list[Change] = []
 
     async def execute(self, statement: Statement, parameters: Parameters | None = None) -> int:
         return self._run(statement, parameters).rowcount

@@ -186,6 +186,7 @@ threads = Table(
     Column("updated_us", BigInteger, nullable=False),
     Column("last_message_us", BigInteger),
     Column("last_run_completion_us", BigInteger),
+    Column("forked_from", Text),  # the thread whose messages it began with, which may be gone
     Index("threads_of_agent", "agent_id", "created_us", "id"),
 )
 

@@ -8,23 +8,26 @@ moves the end of its history, if only by a gap: a thread that ends where it ende
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, delete, exists, func, select
+from sqlalchemy import BigInteger, ColumnElement, bindparam, delete, exists, func, select
 from sqlalchemy import update as change
 
 from holdfast import ids
 from holdfast.core.messages import Message
-from holdfast.core.records import Thread
+from holdfast.core.records import Agent, Thread
 from holdfast.errors import BugError, NotFound
+from holdfast.store.agents import COLUMNS as AGENT_COLUMNS
+from holdfast.store.agents import agent_of
 from holdfast.store.file_tables import agent_folders
 from holdfast.store.messages import COLUMNS as MESSAGE_COLUMNS
 from holdfast.store.messages import message_of
 from holdfast.store.paging import Ordering, Page, fetch_page
 from holdfast.store.run_filters import IS_ACTIVE
 from holdfast.store.statements import in_array, insert_into
-from holdfast.store.tables import holds, messages, runs, thread_messages, threads
+from holdfast.store.tables import agents, holds, messages, runs, thread_messages, threads
 from holdfast.store.transaction import Row, Transaction, flag
 
 _encode = msgspec.json.Encoder().encode
@@ -46,14 +49,20 @@ _named = threads.c.id != threads.c.agent_id  # an agent's default thread is no c
 _INSERT = insert_into(threads)
 _ONE = select(*_COLUMNS).where(_this_thread, _live)
 _LOCKED = select(threads.c.id).where(_this_thread).with_for_update()
-_HEAD = select(
+_OF_HEAD = (
     *_COLUMNS,
     threads.c.next_position,
     threads.c.system_digest,
     exists().where(runs.c.thread_id == threads.c.id, IS_ACTIVE).label("is_busy"),
     exists().where(holds.c.thread_id == threads.c.id, holds.c.decided_us.is_(None)).label("is_held"),
     exists().where(agent_folders.c.agent_id == threads.c.agent_id).label("has_folders"),
-).where(_this_thread, _live)
+)
+# With the agent in the same row: whoever looks at the head of a thread is about to run it.
+_HEAD = (
+    select(*_OF_HEAD, *(column.label(f"of_agent_{column.name}") for column in AGENT_COLUMNS))
+    .join_from(threads, agents, agents.c.id == threads.c.agent_id)
+    .where(_this_thread, _live)
+)
 _UPDATE = (
     change(threads)
     .where(_this_thread, _live)
@@ -75,7 +84,12 @@ _FORGET = delete(thread_messages).where(_here)
 _RESERVE = (
     change(threads)
     .where(_this_thread)
-    .values(next_position=threads.c.next_position + bindparam("count"))
+    .values(
+        next_position=threads.c.next_position + bindparam("count"),
+        last_run_completion_us=func.coalesce(
+            bindparam("ended_us", type_=BigInteger()), threads.c.last_run_completion_us
+        ),
+    )
     .returning(threads.c.next_position)
 )
 _EXTEND = (
@@ -180,9 +194,10 @@ async def lock(tx: Transaction, thread_id: str) -> None:
 
 
 class ThreadHead(msgspec.Struct, frozen=True):
-    """A thread and how far it has come."""
+    """A thread, how far it has come, and its agent."""
 
     thread: Thread
+    agent: Agent
     end: int  # the next position in its history
     system_digest: str | None
     is_busy: bool  # a run is at work on it
@@ -196,6 +211,7 @@ async def head(tx: Transaction, thread_id: str) -> ThreadHead:
         raise _unknown(thread_id)
     return ThreadHead(
         _thread(row),
+        agent_of(islice(row, len(_OF_HEAD), None)),
         row["next_position"],
         row["system_digest"],
         bool(row["is_busy"]),
@@ -227,12 +243,12 @@ async def soft_delete(tx: Transaction, thread_id: str, deleted_us: int) -> None:
     await tx.execute(_FORGET, {"thread": thread_id})
 
 
-async def reserve(tx: Transaction, thread_id: str, count: int) -> int:
-    """Set aside `count` positions at the end and give the first.
+async def reserve(tx: Transaction, thread_id: str, count: int, ended_us: int | None = None) -> int:
+    """Set aside `count` positions at the end and give the first. `ended_us`: when a run of the thread ended with this.
 
     Positions are an order and not a count: one that stays unused is a gap, which no reader can see (decision 5).
     """
-    row = await tx.fetch_one(_RESERVE, {"thread": thread_id, "count": count})
+    row = await tx.fetch_one(_RESERVE, {"thread": thread_id, "count": count, "ended_us": ended_us})
     if row is None:
         raise _unknown(thread_id)
     return row["next_position"] - count

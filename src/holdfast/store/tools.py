@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, update
 
+from holdfast.core.changes import Change
 from holdfast.core.records import Tool
 from holdfast.errors import NotFound
 from holdfast.store.blocks import contains_text
@@ -146,9 +147,11 @@ async def attach_many(tx: Transaction, agent_id: str, tool_ids: Sequence[str]) -
     """Attaching twice is attaching once."""
     if tool_ids:
         await tx.execute_many(_ATTACH, [{"agent_id": agent_id, "tool_id": tool_id} for tool_id in tool_ids])
+        tx.changes.append(Change("agent", agent_id, "changed", agent_id))
 
 
 async def detach(tx: Transaction, agent_id: str, tool_id: str) -> bool:
+    tx.changes.append(Change("agent", agent_id, "changed", agent_id))
     return await tx.execute(_DETACH, {"agent_id": agent_id, "tool_id": tool_id}) == 1
 
 

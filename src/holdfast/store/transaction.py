@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
+from holdfast.core.changes import Change
 from holdfast.errors import BugError, DatabaseError
 from holdfast.store.statements import Statement
 from holdfast.store.timing import DatabaseUsage
@@ -34,6 +35,7 @@ class Transaction(Protocol):
     """A list given as a parameter is one value: compare with it by `statements.in_array`."""
 
     dialect: Dialect  # for what the databases do in ways of their own: full text, vectors
+    changes: list[Change]  # to be told of after the commit
 
     async def execute(self, statement: Statement, parameters: Parameters | None = None) -> int:
         """How many rows were affected."""
@@ -54,6 +56,8 @@ Job = Callable[[Transaction], Coroutine[Any, Any, T]]
 
 
 class Database(Protocol):
+    on_commit: Callable[[Sequence[Change]], None]  # called on the event loop with what a transaction has changed
+
     async def write(
         self,
         job: Job[T],
@@ -72,6 +76,10 @@ class Database(Protocol):
 
     async def read(self, job: Job[T]) -> T:
         """Run the job on one consistent view; it cannot write. It sees every write that was awaited before."""
+        ...
+
+    async def read_one(self, job: Job[T]) -> T:
+        """As `read`, for a job that fetches once: it needs no transaction around it."""
         ...
 
     async def write_lease(self, job: Job[T]) -> T:

@@ -213,9 +213,3 @@ class UpdateAgent(AgentFields):
     """Only what is sent changes. Null clears what may be empty and leaves the rest alone."""
 
     message_ids: Annotated[list[Id], Field(max_length=MAX_LINES, fail_fast=True)] | None = None
-
-    @property
-    def unbuilt(self) -> str | None:
-        if self.message_ids is not None:
-            return "message_ids is derived from the context window and cannot be set: reset or compact the messages."
-        return super().unbuilt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
@@ -17,6 +17,7 @@ from holdfast.wire.bounds import Id, JsonObject, Many, Name, SearchText
 from holdfast.wire.times import microseconds, timestamp
 
 TagMatchMode = Literal["any", "all"]
+StorageUnit = Literal["B", "KB", "MB", "GB", "TB"]
 ArchiveName = Annotated[Name, Field(min_length=1)]
 
 
@@ -41,6 +42,14 @@ class AgentPassageCreate(BaseModel):
 
 
 class PassageCreate(AgentPassageCreate):
+    metadata: JsonObject | None = None
+
+
+class PassageUpdate(BaseModel):
+    """Only what is sent changes; `null` changes nothing."""
+
+    text: str | None = None
+    tags: Many[Tag] | None = None
     metadata: JsonObject | None = None
 
 
@@ -158,3 +167,7 @@ def moment_us(written: str | None) -> int | None:
         return moment
     except (ValueError, OverflowError) as error:
         raise Invalid(str(error)) from error
+
+
+def in_unit(size: int, unit: StorageUnit) -> float:
+    return size / 1024 ** get_args(StorageUnit).index(unit)

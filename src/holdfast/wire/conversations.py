@@ -26,6 +26,7 @@ class ConversationView(TypedDict):
     model_settings: dict[str, Any] | None
     context_window_limit: int | None
     hidden: bool | None
+    forked_from: str | None  # a conversation, or the agent for its default history
     archived: bool
     archived_at: str | None
     last_message_at: str | None
@@ -54,6 +55,7 @@ def conversation_view(thread: Thread, window_ids: Iterable[str]) -> Conversation
         "model_settings": thread.model_settings,
         "context_window_limit": thread.context_window_limit,
         "hidden": thread.hidden,
+        "forked_from": thread.forked_from,
         "archived": thread.archived_us is not None,
         "archived_at": optional_timestamp(thread.archived_us),
         "last_message_at": optional_timestamp(thread.last_message_us),

@@ -11,6 +11,7 @@ import msgspec
 from holdfast import ids
 from holdfast.actions.agents.first_messages import first_messages
 from holdfast.actions.agents.model_choice import Defaults, Embedding, chosen_embedding, first_choice, own_wish
+from holdfast.actions.agents.read import file_blocks
 from holdfast.actions.blocks import check_limit
 from holdfast.actions.folders.attach import attach_known
 from holdfast.actions.identities import require_identities
@@ -45,6 +46,7 @@ from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.agent_requests import AgentFields, CompactionRequestSettings, CreateAgentRequest
 from holdfast.wire.agents import MASKED, AgentState, Relations, Secret, agent_state
 from holdfast.wire.blocks import CreateBlock, new_block, unique_tags
+from holdfast.wire.folders import FileBlockView
 from holdfast.wire.model_settings import ModelViews, sent_settings
 from holdfast.wire.tool_rules import rules_of
 
@@ -76,6 +78,7 @@ class Created(msgspec.Struct, frozen=True):
     message_ids: list[str]
     identities: list[Identity]
     folders: list[Folder]
+    file_blocks: list[FileBlockView]
     group: Group | None = None
 
 
@@ -120,7 +123,9 @@ async def create_agent(
         managed_group=created.group,
         secrets=[Secret(secret.id, secret.key, values[secret.key], secret.description) for secret in secrets],
     )
-    return agent_state(created.agent, relations, ModelViews())
+    state = agent_state(created.agent, relations, ModelViews())
+    state["memory"]["file_blocks"] = created.file_blocks
+    return state
 
 
 def refuse_unbuilt(request: AgentFields) -> None:
@@ -260,7 +265,8 @@ async def _write(
     tools.sort(key=lambda tool: (tool.created_us, tool.name))
     # Read again: they have this agent now.
     shown = (await identity_rows.of_agents(tx, [agent.id])).get(agent.id, []) if identities else []
-    return Created(agent, blocks, tools, message_ids, shown, folders)
+    in_view = await file_blocks(tx, agent) if folders else []
+    return Created(agent, blocks, tools, message_ids, shown, folders, in_view)
 
 
 async def add_sleeptime_agent(tx: Transaction, agent: Agent, blocks: Sequence[Block], now_us: int) -> Group:

@@ -102,17 +102,16 @@ def revised_choice(
     """
     in_words = agent_type in heartbeats.AGENT_TYPES
     choice = completed(choice, in_words=in_words)
-    is_same = info.handle == choice.handle
-    if not is_same:
-        choice = moved(choice, info, window, in_words=in_words)
+    if info.handle != choice.handle:
+        choice = moved(choice, info, window)
     if request.model_settings is None and "model_settings" in request.model_fields_set:
         choice = preset(info, choice.context_window, in_words=in_words)
     call = CallSettings(msgspec.structs.replace(choice, provider_category=info.provider_category), info, in_words)
     if request.llm_config is not None:
         call.read_llm_config(request.llm_config)
         asked = request.llm_config.put_inner_thoughts_in_kwargs
-        # A new agent, or another model, is asked for its thoughts as is usual: there it is a description copied along.
-        if asked is not None and is_same and not isinstance(request, CreateAgentRequest):
+        # A new agent is asked for its thoughts as is usual: there it is a description copied along.
+        if asked is not None and not isinstance(request, CreateAgentRequest):
             call.ask_for_thoughts(asked)
         if request.llm_config.context_window is not None:
             # A description of the model rather than a wish, and often one copied from elsewhere: capped, not refused.
@@ -235,17 +234,21 @@ class CallSettings:
         """Models that cannot be told reason as they are made."""
         if wanted == is_reasoner(self._settings):
             return
-        if self._switch == "thinking":
+        if self._in_words and not reasons(self._info):
+            self._put("enable_reasoner", wanted)
+            if wanted:
+                self._put("put_inner_thoughts_in_kwargs", True)
+        elif self._switch == "thinking":
             self._put_part("thinking", "type", "enabled" if wanted else "disabled")
         elif self._switch == "thinking_config":
             self._put_part("thinking_config", "include_thoughts", wanted)
-        elif self._in_words and not reasons(self._info):
-            self._put("enable_reasoner", wanted)
 
     def ask_for_thoughts(self, wanted: bool) -> None:
         """A config that comes back as it was shown changes nothing."""
         if self._in_words and not reasons(self._info) and wanted != writes_thoughts(self._settings):
             self._put("put_inner_thoughts_in_kwargs", wanted)
+            if wanted:
+                self._put("enable_reasoner", True)
 
     def limit_reasoning(self, tokens: int) -> None:
         if self._switch == "thinking" and (tokens or "budget_tokens" in self._settings.get("thinking", {})):
@@ -290,9 +293,10 @@ class CallSettings:
             self._settings[name] = value
 
 
-def moved(choice: ModelChoice, info: ModelInfo, window: int, *, in_words: bool = False) -> ModelChoice:
-    """To another model, which is called as it is by default. What is said of any model alike stays."""
-    fresh = preset(info, window, in_words=in_words)
+def moved(choice: ModelChoice, info: ModelInfo, window: int) -> ModelChoice:
+    """To another model, which is called as it is by default: without thoughts in words, unless it is asked for them.
+    What is said of any model alike stays."""
+    fresh = preset(info, window)
     kept = msgspec.structs.replace(
         fresh,
         temperature=choice.temperature if choice.temperature is not None else fresh.temperature,

@@ -91,7 +91,7 @@ async def read_agent(
         agent = await agent_rows.get(tx, agent_id)
         (state,) = await agent_states(tx, (agent,), include, reveal)
         if "agent.blocks" in include:
-            state["memory"]["file_blocks"] = await _file_blocks(tx, agent)
+            state["memory"]["file_blocks"] = await file_blocks(tx, agent)
         return state
 
     return await database.read(read)
@@ -101,12 +101,12 @@ async def read_memory(database: Database, agent_id: str) -> MemoryView:
     async def read(tx: Transaction) -> MemoryView:
         agent = await agent_rows.get(tx, agent_id)
         blocks = [block_view(block) for block in await block_rows.of_agent(tx, agent_id)]
-        return memory_view(agent.agent_type, blocks, await _file_blocks(tx, agent))
+        return memory_view(agent.agent_type, blocks, await file_blocks(tx, agent))
 
     return await database.read(read)
 
 
-async def _file_blocks(tx: Transaction, agent: Agent) -> list[FileBlockView]:
+async def file_blocks(tx: Transaction, agent: Agent) -> list[FileBlockView]:
     limit = file_limits(agent).characters
     return [file_block_view(seen, limit) for seen in await files_seen(tx, agent)]
 
@@ -166,7 +166,7 @@ async def whole_state(tx: Transaction, agent_id: str, sent: Mapping[str, str] = 
     agent = await agent_rows.get(tx, agent_id)
     (state,) = await agent_states(tx, (agent,), ALL_RELATIONS, None, sent)
     if state["sources"]:
-        state["memory"]["file_blocks"] = await _file_blocks(tx, agent)
+        state["memory"]["file_blocks"] = await file_blocks(tx, agent)
     return state
 
 

@@ -23,7 +23,7 @@ from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.core.records import Agent, CompactionSettings, ModelChoice
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, Unsupported
 from holdfast.llm.base import Catalog, ModelInfo
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
@@ -80,9 +80,19 @@ async def update_agent(
         await agent_rows.update_agent(tx, agent)
         await _replace_relations(tx, agent, request, secretbox, now_us)
         await _follow_sleeptime(tx, agent, request, now_us)
-        return await whole_state(tx, agent_id, request.given_secrets or {})
+        state = await whole_state(tx, agent_id, request.given_secrets or {})
+        _check_window(request, state)
+        return state
 
     return await database.write(write)
+
+
+def _check_window(request: UpdateAgent, state: AgentState) -> None:
+    """What was read may be written back."""
+    if request.message_ids is not None and request.message_ids != list(state["message_ids"]):
+        raise Unsupported(
+            "message_ids is derived from the context window and cannot be set: reset or compact the messages."
+        )
 
 
 async def delete_agent(

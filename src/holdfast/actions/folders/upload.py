@@ -59,7 +59,7 @@ class UploadFile:
         self._most_bytes = most_bytes
 
     async def __call__(self, folder_id: str, upload: Upload, handling: DuplicateHandling, name: str | None) -> Uploaded:
-        known_as = _base_name(name or upload.name)
+        known_as = _checked(_path(name) if name else _path(upload.name)[-1:])
         found = _type_of(known_as, upload)
         known = await self._database.read(lambda tx: _known(tx, folder_id, known_as, handling))
         if known is not None:  # nobody reads what is not kept
@@ -134,13 +134,20 @@ class UploadFile:
             pass
 
 
-def _base_name(name: str) -> str:
-    base = name.replace("\\", "/").rpartition("/")[2].strip()
-    if not base or "\x00" in base:
+def _path(name: str) -> list[str]:
+    return [part for part in (part.strip() for part in name.replace("\\", "/").split("/")) if part]
+
+
+def _checked(path: list[str]) -> str:
+    """A name that the caller chose may have folders in it; what a program calls its file ends with the file's own."""
+    name = "/".join(path)
+    if not name or "\x00" in name:
         raise Invalid("The file has no name: send one with it, or as the parameter name.")
-    if len(base) > LONGEST_NAME:
-        raise Invalid(f"The name of the file has {len(base)} characters; at most {LONGEST_NAME} are accepted.")
-    return base
+    if {".", ".."} & set(path):
+        raise Invalid(f"The name {name!r} leads elsewhere: leave out '.' and '..'.")
+    if len(name) > LONGEST_NAME:
+        raise Invalid(f"The name of the file has {len(name)} characters; at most {LONGEST_NAME} are accepted.")
+    return name
 
 
 def _type_of(name: str, upload: Upload) -> FileType:

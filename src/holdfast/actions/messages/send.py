@@ -325,15 +325,14 @@ async def load_accept_context(
     if parsed.decisions and hold is None:
         decided = await holds.recently_decided(tx, thread.id)
         answered = next((row for row in decided if answers_same_calls(row.hold, parsed.decisions)), None)
-    agent = await agents.get(tx, thread.agent_id)
     return AcceptContext(
-        agent=agent,
+        agent=standing.agent,
         thread=thread,
         tools=await tools.of_agent(tx, thread.agent_id),
         blocks=await blocks_in_view(tx, thread) if claims else [],
         window=await threads.window(tx, thread.id) if window is None else window,
         end=standing.end,
-        directories=await directories_in_view(tx, agent) if standing.has_folders else "",
+        directories=await directories_in_view(tx, standing.agent) if standing.has_folders else "",
         system_digest=standing.system_digest,
         active=await runs.active_of_thread(tx, thread.id) if standing.is_busy else None,
         repeated=repeated,

@@ -11,8 +11,10 @@ from typing import Final
 
 import msgspec
 
+from holdfast import ids
 from holdfast.actions.agents.sleeptime import share_blocks
 from holdfast.actions.messages.send import SendMessage, SendRequest
+from holdfast.core.messages import Message
 from holdfast.core.model_history import BYTES_PER_TOKEN
 from holdfast.core.sleeptime import RUN_TYPE, TASK, assignment
 from holdfast.engine.tasks import HeldTask, TryAgain
@@ -69,10 +71,17 @@ async def _prepare(tx: Transaction, agent_id: str) -> _Handover | None:
     if turns is None or group is None or group.manager_agent_id is None:
         return None
     await share_blocks(tx, group.manager_agent_id)  # a tool of the agent's may have made new ones
-    rows = [row for run_id in turns.run_ids for row in await messages.list_of_run(tx, run_id, _EVERY)]
+    rows = [row for said_id in turns.said_ids for row in await _said(tx, said_id)]
     agent = await agents.get(tx, agent_id)
     limit = agent.model.context_window * BYTES_PER_TOKEN * _SHARE_PERCENT // 100
     return _Handover(turns, assignment(rows, limit), rows[-1].id if rows else None)
+
+
+async def _said(tx: Transaction, said_id: str) -> list[Message]:
+    """By a run, or in a message that was captured."""
+    if ids.is_id("message", said_id):
+        return await messages.find_many(tx, (said_id,))
+    return await messages.list_of_run(tx, said_id, _EVERY)
 
 
 async def _shown(tx: Transaction, agent_id: str, handover: _Handover) -> None:

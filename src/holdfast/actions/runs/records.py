@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from holdfast.actions.queries import Page, RunFilter
+from holdfast.actions.runs import due
 from holdfast.actions.threads.find import require_thread
 from holdfast.core.events import AnyEvent
 from holdfast.core.hold import changed_secrets
@@ -44,7 +45,10 @@ async def list_runs(
     async def read(tx: Transaction) -> list[Run]:
         used = None if tools_used is None else await tools.find_many(tx, tools_used)
         names = None if used is None else tuple(tool.name for tool in used.values())
-        return await runs.list_runs(tx, msgspec.structs.replace(filters, tool_names=names), page, order_by)
+        chosen = msgspec.structs.replace(filters, tool_names=names)
+        if order_by == "duration":
+            return await runs.list_runs(tx, chosen, page, order_by)
+        return await due.list_runs(tx, chosen, page)
 
     # Long: counting steps, ranking and sorting by duration look at every run there is.
     return await database.read_long(read)
@@ -52,10 +56,14 @@ async def list_runs(
 
 async def list_active_runs(database: Database, agent_id: str | None, background: bool | None) -> list[Run]:
     filters = RunFilter(agent_ids=(agent_id,) if agent_id else None, active=True, background=background)
-    return await database.read(lambda tx: runs.list_runs(tx, filters, _NEWEST))
+    return await database.read(lambda tx: due.list_runs(tx, filters, _NEWEST))
 
 
 async def read_run(database: Database, run_id: str) -> Run:
+    return await database.read(lambda tx: due.find_run(tx, run_id))
+
+
+async def read_begun_run(database: Database, run_id: str) -> Run:
     return await database.read(lambda tx: runs.get(tx, run_id))
 
 

@@ -138,6 +138,7 @@ async def _fork(tx: Transaction, source_id: str, request: ForkConversation, now_
         model_settings=source.model_settings,
         context_window_limit=source.context_window_limit,
         hidden=request.hidden,
+        forked_from=source_id,
         created_us=now_us,
         updated_us=now_us,
     )

@@ -109,13 +109,13 @@ async def _rename_in_rules(tx: Transaction, tool: Tool, new: str, now_us: int) -
 
 
 async def delete_tool(database: Database, tool_id: str) -> None:
+    """One that comes with the server leaves its agents, and stays as it was tuned: it may have to ask for approval."""
+
     async def write(tx: Transaction) -> None:
         tool = await tool_rows.get(tx, tool_id, lock=True)
-        if is_base_tool(tool):
-            raise Invalid(
-                f"{tool.name!r} comes with the server and cannot be deleted. Detach it from the agent instead."
-            )
         await tool_rows.delete_tool(tx, tool_id)
+        if is_base_tool(tool):
+            await tool_rows.insert(tx, tool)
 
     await database.write(write)
 

@@ -16,6 +16,7 @@ from holdfast.api.params import After, AgentId, Before, Count, Limit, SearchQuer
 from holdfast.wire.archives import (
     AgentPassageCreate,
     MemorySearchAnswer,
+    PassageUpdate,
     PassageView,
     TagMatchMode,
 )
@@ -66,6 +67,15 @@ async def search_memory(
         end=end_datetime,
     )
     return json_response(answer)
+
+
+@router.patch("/archival-memory/{memory_id}", responses={200: {"model": list[PassageView]}}, response_model=None)
+async def change_memory(
+    deps: Deps, agent_id: AgentId, memory_id: str, request: PassageUpdate | None = None
+) -> Response:
+    """The answer is a list, as that to a new passage is."""
+    changed = await actions.change_memory(deps.archival, agent_id, memory_id, request or PassageUpdate())
+    return json_response(changed)
 
 
 @router.delete("/archival-memory/{memory_id}", responses={200: {"model": dict[str, Any]}}, response_model=None)

@@ -23,6 +23,7 @@ from holdfast.wire.agents import AgentState, MemoryView, shown_to
 from holdfast.wire.generate import GenerateRequest, GenerateResponse
 
 router = LazyRouter(prefix="/v1/agents", tags=["agents"])
+counting_router = LazyRouter(prefix="/v1/_internal_agents", tags=["agents"])
 
 Texts = Annotated[list[str] | None, Query()]
 Included = Annotated[list[Include], Query(description="Relations to show; the others come back empty.")]
@@ -103,6 +104,12 @@ async def create(deps: Deps, request: CreateAgentRequest) -> Response:
 @router.get("/count", response_model=int)
 async def count_agents(deps: Deps, which: Annotated[Which, Depends()]) -> Response:
     return json_response(0 if which.nobody else await read.count_agents(deps.database, which.filters))
+
+
+@counting_router.get("/count", response_model=int)
+async def count_all(deps: Deps, exclude_hidden: bool = True) -> Response:
+    """All agents; `/v1/agents/count` counts some."""
+    return json_response(await read.count_agents(deps.database, AgentFilter(show_hidden=not exclude_hidden)))
 
 
 @router.get("/{agent_id}", responses={200: {"model": AgentState}}, response_model=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import Header, Query
 from starlette.responses import Response
 
 from holdfast.actions import archives as actions
@@ -25,10 +25,12 @@ from holdfast.wire.archives import (
     PassageCreate,
     PassageSearch,
     PassageView,
+    StorageUnit,
     archive_view,
 )
 
 router = LazyRouter(prefix="/v1/archives", tags=["archives"])
+embeddings_router = LazyRouter(prefix="/v1/embeddings", tags=["embeddings"])
 passages_router = LazyRouter(prefix="/v1/passages", tags=["passages"])
 
 
@@ -108,3 +110,12 @@ async def delete_passage(deps: Deps, archive_id: ArchiveId, passage_id: PassageI
 @passages_router.post("/search", responses={200: {"model": list[FoundPassage]}}, response_model=None)
 async def search_passages(deps: Deps, request: PassageSearch) -> Response:
     return json_response(await actions.search_passages(deps.database, deps.archival, request))
+
+
+@embeddings_router.get("/total_storage_size", responses={200: {"model": float}}, response_model=None)
+async def total_storage_size(
+    deps: Deps,
+    storage_unit: Annotated[StorageUnit, Header(alias="storage_unit", description="A KB has 1,024 bytes.")] = "GB",
+) -> Response:
+    """Of all vectors that archives and folders have."""
+    return json_response(await actions.size_of_vectors(deps.database, storage_unit))

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import Query
 from starlette.responses import Response
 
+from holdfast.actions.messages.capture import capture_turn
 from holdfast.actions.messages.read import list_messages_of_agent
 from holdfast.actions.messages.send import SendRequest
 from holdfast.actions.queries import Page
@@ -16,6 +17,7 @@ from holdfast.api.json import json_response
 from holdfast.api.params import After, AgentId, Before, Limit, Order, SpeakingTool
 from holdfast.api.sending import NO_STREAM_HERE, parse, request_config, require_callable, send_and_answer
 from holdfast.errors import Unprocessable
+from holdfast.wire.capture import CaptureAnswer, CaptureRequest, capture_view
 from holdfast.wire.message_shapes import MessageType
 from holdfast.wire.messages import messages_view
 from holdfast.wire.requests import (
@@ -57,6 +59,12 @@ async def create_message_async(agent_id: AgentId, request: LettaAsyncRequest, de
         )
     )
     return json_response(run_view(accepted.run))
+
+
+@router.post("/capture", responses={200: {"model": CaptureAnswer}}, response_model=None)
+async def capture_messages(agent_id: AgentId, request: CaptureRequest, deps: Deps) -> Response:
+    captured = await capture_turn(deps.database, deps.tasks, agent_id, request, deps.clock.now_us())
+    return json_response(capture_view(captured.messages, captured.run_ids))
 
 
 @router.post("/cancel")

@@ -165,7 +165,7 @@ async def trace(deps: Deps, run_id: RunId, limit: Annotated[int, Query(ge=1, le=
 
 @router.post("/{run_id}/stream", response_model=None)
 async def stream(deps: Deps, run_id: RunId, request: RetrieveStreamRequest | None = None) -> Response:
-    run = await records.read_run(deps.database, run_id)
+    run = await records.read_begun_run(deps.database, run_id)
     return await resumed_stream(deps, run, request or RetrieveStreamRequest())
 
 

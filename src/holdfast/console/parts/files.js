@@ -19,7 +19,7 @@ function Progress({ file }) {
 
 export function Files({ agentId }) {
   const [failure, setFailure] = useState(null);
-  const { data, error, again } = useLoaded((abort) => load(agentId, abort), [agentId], 3000);
+  const { data, error, again } = useLoaded((abort) => load(agentId, abort), [agentId], 3000, ({ type, agent_id }) => type === "file" || agent_id === agentId);
   const act = async (work) => {
     try {
       await work();

@@ -8,7 +8,7 @@ import { Arguments, Decision } from "../parts/tool_card.js";
 export function answerBody(calls, decision) {
   const approvals = calls.map(({ tool_call_id }) =>
     decision.answer !== undefined
-      ? { type: "tool", tool_call_id, tool_return: decision.answer, status: "success" }
+      ? { type: "tool", tool_call_id, tool_return: decision.answer, status: decision.status ?? "success" }
       : { type: "approval", tool_call_id, approve: decision.approve, reason: decision.reason });
   return { messages: [{ type: "approval", approvals }] };
 }

@@ -7,12 +7,12 @@ import { Problem, useLoaded, Waiting } from "../parts/load.js";
 const PAGE = 50;
 const STATES = ["", "created", "running", "completed", "failed", "cancelled"];
 
-export const Status = ({ run }) => html`<span class="status ${run.status}">${run.stop_reason === "requires_approval" ? "waits for approval" : run.status}</span>`;
+export const Status = ({ run }) => html`<span class="status ${run.stop_reason === "requires_approval" ? "held" : run.status}">${run.stop_reason === "requires_approval" ? "waits for approval" : run.status}</span>`;
 
 export function Runs() {
   const [status, setStatus] = useState("");
   const [pages, setPages] = useState(1);
-  const { data, error } = useLoaded((abort) => get(`/runs/${query({ statuses: status, limit: PAGE * pages })}`, abort), [status, pages], 2000);
+  const { data, error } = useLoaded((abort) => get(`/runs/${query({ statuses: status, limit: PAGE * pages })}`, abort), [status, pages], 2000, ({ type }) => type === "run");
   return html`<main id="main" tabindex="-1">
     <header class="row"><h1>Runs</h1>
       <select aria-label="Only runs that are" value=${status} onChange=${(event) => setStatus(event.target.value)}>
