@@ -23,6 +23,7 @@ from bench.client import Client
 from bench.fleet import fleet
 from bench.history import history
 from bench.ingestion import ingestion
+from bench.lists import lists
 from bench.models import models
 from bench.process import Server
 from bench.sections import Row
@@ -35,7 +36,7 @@ SECTIONS = {
     "cancel": sections.cancelling,
     "agents": sections.agents_section,
 }
-OTHERS = ("history", "archival", "files", "ingestion", "models", "fleet", "footprint")
+OTHERS = ("history", "archival", "files", "lists", "ingestion", "models", "fleet", "footprint")
 MARKS = "<!-- bench:start -->", "<!-- bench:end -->"
 
 
@@ -57,6 +58,9 @@ async def measure(only: set[str], paces: list[float]) -> list[Row]:
     if not only or "files" in only:
         with tempfile.TemporaryDirectory() as folder:
             rows += _told(await agent_files(Path(folder)))
+    if not only or "lists" in only:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += _told(await lists(Path(folder)))
     if not only or "ingestion" in only:
         with tempfile.TemporaryDirectory() as folder:
             rows += _told(await ingestion(Path(folder)))

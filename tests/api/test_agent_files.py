@@ -422,16 +422,21 @@ async def test_what_this_server_cannot_store_is_told_and_the_rest_imported(serve
     gone = old.tool(1, "summon", None, tool_type="letta_core")
     rule = {"tool_name": "summon", "type": "run_first"}
     content = old.file(
-        old.agent(tool_ids=["tool-0", "tool-1"], tool_rules=[rule], identity_ids=["identity-1"], enable_sleeptime=True),
+        old.agent(tool_ids=["tool-0", "tool-1"], tool_rules=[rule], identity_ids=["identity-1"]),
         tools=[of_server, gone],
-        groups=[{"id": "group-0", "agent_ids": ["agent-0"], "description": ""}],
-        sources=[{"id": "source-0", "name": "manuals"}],
-        files=[{"id": "file-0", "source_id": "source-0", "content": "text"}],
-        mcp_servers=[{"id": "mcp_server-0", "server_name": "harbour", "server_type": "stdio"}],
+        groups=[
+            {
+                "id": "group-0",
+                "agent_ids": ["agent-0"],
+                "description": "",
+                "manager_config": {"manager_type": "voice_sleeptime", "manager_agent_id": "agent-0"},
+            }
+        ],
+        skills=[{"name": "knots"}],
     )
     answer = await imported(served, content)
     told = " | ".join(answer["warnings"])
-    for named in ("groups: 1", "sources: 1", "files: 1", "mcp_servers: 1", "identities", "sleeptime"):
+    for named in ("no groups of the kind voice_sleeptime", "skills: 1 left out", "its identities are left out"):
         assert named in told
     assert "tools[0] 'tide': it is a tool of an MCP server" in told
     assert "tools[1] 'summon': this server has no built-in tool of that name" in told
@@ -509,6 +514,73 @@ async def test_a_long_history_comes_whole_and_in_its_order(served: Served) -> No
     texts = [message["content"][0]["text"] for message in shown["messages"]]
     assert texts == ["prompt", *(f"line {number}" for number in range(2_000))]
     await assert_invariants(served.deps.database, idle=True)
+
+
+OPENAI_EMBEDDING = {
+    "embedding_endpoint_type": "openai",
+    "embedding_endpoint": "https://api.openai.com/v1",
+    "embedding_model": "text-embedding-3-small",
+    "embedding_dim": 2_000,
+    "embedding_chunk_size": 300,
+    "handle": "openai/text-embedding-3-small",
+    "batch_size": 1_024,
+    "azure_endpoint": None,
+    "azure_version": None,
+    "azure_deployment": None,
+}
+
+
+async def test_a_workflow_as_public_collections_have_them_is_imported_and_works(served: Served) -> None:
+    """Encoded twice, without instructions, blocks or a history of its own; nulls where lists could be."""
+    rules = [
+        {"tool_name": "look", "type": "run_first", "prompt_template": None, "args": None},
+        {
+            "tool_name": "look",
+            "type": "conditional",
+            "prompt_template": None,
+            "default_child": "drop",
+            "child_output_mapping": {"True": "keep", "False": "drop"},
+            "require_output_mapping": False,
+        },
+        {"tool_name": "drop", "type": "exit_loop", "prompt_template": None},
+        {"tool_name": "keep", "type": "exit_loop", "prompt_template": None},
+    ]
+    sources = {
+        name: f'def {name}(): \n    """ Decides. """\n    return {name == "look"}\n'
+        for name in ("look", "keep", "drop")
+    }
+    tools = [
+        old.tool(
+            number,
+            name,
+            source,
+            json_schema={"name": name, "parameters": {"type": "object", "properties": {}, "required": []}},
+            metadata_=None,
+            pip_requirements=[],
+        )
+        for number, (name, source) in enumerate(sources.items())
+    ]
+    content = old.file(
+        old.agent(
+            old.message("system", "\n\n\n\n<memory_metadata>\n</memory_metadata>"),
+            system="",
+            tool_rules=rules,
+            tool_ids=["tool-0", "tool-1", "tool-2"],
+            embedding_config=OPENAI_EMBEDDING,
+            message_buffer_autoclear=True,
+            folder_ids=None,
+            model_settings=None,
+            parallel_tool_calls=None,
+        ),
+        tools=tools,
+    )
+    del content["skills"]
+    made = await imported_agent(served, json.dumps(json.dumps(content)).encode())
+    assert (made["system"], len(made["tool_rules"])) == ("", 4)
+    answer = await served.ok("POST", f"/v1/agents/{made['id']}/messages", {"input": "Go"})
+    called = [one["tool_call"]["name"] for one in answer["messages"] if one["message_type"] == "tool_call_message"]
+    assert called == ["look", "keep"]
+    assert answer["stop_reason"]["stop_reason"] == "tool_rule"
 
 
 async def test_the_text_of_a_file_may_be_encoded_once_more(served: Served) -> None:

@@ -128,6 +128,11 @@ def records(served: Served) -> dict[str, str]:
     answer = served.make(f"/v1/agents/{agent['id']}/messages", input="Call greet with 'Ada'")
     conversation = served.make(f"/v1/conversations/?agent_id={agent['id']}")
     message = answer["messages"][0]
+    name = agent["id"]  # is taken once
+    folder = served.make("/v1/folders/", name=name)
+    upload = served.send("POST", f"/v1/folders/{folder['id']}/upload", files={"file": ("a.txt", b"text")})
+    identity = served.make("/v1/identities/", identifier_key=name, name="Ada", identity_type="user")
+    group = served.make("/v1/groups/", agent_ids=[agent["id"]], description="")
     return {
         "agent_id": agent["id"],
         "tool_id": tool["id"],
@@ -138,6 +143,11 @@ def records(served: Served) -> dict[str, str]:
         "run_id": message["run_id"],
         "step_id": message["step_id"],
         "message_id": message["id"],
+        "folder_id": folder["id"],
+        "source_id": folder["id"],
+        "file_id": upload.json()["id"],
+        "identity_id": identity["id"],
+        "group_id": group["id"],
     }
 
 

@@ -211,3 +211,64 @@ async def _hold(tx: Transaction, run_id: str, agent_id: str, request_id: str) ->
         "asked_us": NOW,
     }
     await tx.execute(INSERT_HOLD, from_row)
+
+
+async def test_pages_are_the_same_whether_few_or_many_agents_have_a_tag_or_a_word_in_their_name(
+    database: Database,
+) -> None:
+    """Tags and words that many agents have are found in another way."""
+    made = [
+        an_agent(
+            id=f"agent-{number:04}",
+            name=f"Agent {number}{' of the Quay' if number % 100 == 7 else ''}",
+            created_us=number,
+            updated_us=number * 7 % 1_201,
+        )
+        for number in range(1_201)
+    ]
+    tags = {
+        agent.id: [
+            tag
+            for tag, has in (("all", True), ("half", place % 2 == 0), ("old", place < 600), ("few", place % 100 == 7))
+            if has
+        ]
+        for place, agent in enumerate(made)
+    }
+
+    async def write(tx: Transaction) -> None:
+        for agent in made:
+            await agents.insert(tx, agent)
+            await agents.add_tags(tx, agent.id, tags[agent.id])
+
+    await database.write(write)
+    for asked in (("all",), ("half", "old"), ("few",), ("few", "all"), ("few", "none"), ("none",), ("all", "none")):
+        for match_all in (False, True):
+            wanted = [
+                agent.id
+                for agent in reversed(made)
+                if (all if match_all else any)(tag in tags[agent.id] for tag in asked)
+            ]
+            filters = AgentFilter(tags=asked, match_all_tags=match_all)
+            assert await _walked(database, filters) == wanted
+            assert await database.read(lambda tx, f=filters: agents.count_agents(tx, f)) == len(wanted)
+    by_change = sorted(made, key=lambda agent: (agent.updated_us, agent.id), reverse=True)
+    assert await _walked(database, AgentFilter(tags=("old",)), "updated_at") == [
+        agent.id for agent in by_change if "old" in tags[agent.id]
+    ]
+    for text in ("agent", "quay", "Quay", "AGENT 12", "%", "nowhere"):
+        wanted = [agent.id for agent in reversed(made) if text.lower() in agent.name.lower()]
+        assert await _walked(database, AgentFilter(query_text=text)) == wanted
+    both = AgentFilter(query_text="quay", tags=("half",))
+    assert await _walked(database, both) == []
+
+
+async def _walked(database: Database, filters: AgentFilter, order_by: agents.OrderBy = "created_at") -> list[str]:
+    met: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = Page(limit=400, after=cursor)
+        found = await database.read(lambda tx, page=page: agents.list_agents(tx, filters, page, order_by))
+        if not found:
+            return met
+        met += [agent.id for agent in found]
+        cursor = met[-1]

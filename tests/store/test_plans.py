@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ from sqlalchemy import Delete, Select, Update
 from holdfast.core.changes import Change
 from holdfast.store import (
     agent_files,
+    agents,
     files,
     folders,
     frames,
@@ -35,6 +37,7 @@ from holdfast.store import (
     threads,
     traces,
 )
+from holdfast.store.agents import AgentFilter
 from holdfast.store.database import Row
 from holdfast.store.paging import Page
 from holdfast.store.run_filters import RunFilter
@@ -128,6 +131,8 @@ List = Callable[..., Coroutine[Any, Any, Any]]
 @pytest.mark.parametrize(
     ("function", "given"),
     [
+        (agents.list_agents, AgentFilter()),
+        (partial(agents.list_agents, order_by="updated_at"), AgentFilter()),
         (messages.list_of_thread, "conv-1"),
         (messages.list_of_run, "run-1"),
         (messages.list_of_step, "step-1"),

@@ -87,7 +87,8 @@ class Ingestion:
         await work.forget_text()
         folder = await self._database.read(lambda tx: folders.get(tx, file.folder_id))
         kind = cast("Kind", file.kind)
-        text = _TextWriter(work, Chunker(kind, folder.chunk_size))
+        cutter = TextCutter(Chunker(kind, folder.chunk_size))
+        text = _TextWriter(work, cutter)
         try:
             await parse(kind, work.uploaded(file.size), self._limits.parser, self._limits.most_text_bytes, text.add)
         except CannotParse as error:
@@ -95,7 +96,7 @@ class Ingestion:
             return await work.change(status="error", error=f"The file cannot be read: {error.message}")
         await text.finish()
         return await work.change(
-            _open_for_agents, status="embedding", total_chunks=text.chunks, lines=text.lines, chunks_stored=0
+            _open_for_agents, status="embedding", total_chunks=cutter.chunks, lines=cutter.lines, chunks_stored=0
         )
 
     async def _embed(self, work: _FileWork) -> None:
@@ -211,44 +212,62 @@ class _FileWork:
 _Write = Callable[[Transaction, File, int], Awaitable[None]]
 
 
-class _TextWriter:
-    """Stores a text while it is read, in parts that end with a line where that is possible, and counts."""
+class TextCutter:
+    """Cuts a text into the parts that it is stored in, which end with a line where that is possible, and counts."""
 
-    def __init__(self, work: _FileWork, chunker: Chunker) -> None:
-        self._work = work
+    def __init__(self, chunker: Chunker) -> None:
         self._chunker = chunker
         self._rest = ""
-        self._ready: list[TextPart] = []
         self._number = 0
         self._line = 1  # in which the next part begins
-        self.chunks = 0
         self._ends_line = True
+        self.chunks = 0
 
     @property
     def lines(self) -> int:
         return self._line - 1 + (not self._ends_line)
 
-    async def add(self, text: str) -> None:
-        self.chunks += len(await asyncio.to_thread(self._chunker.feed, text))
+    def feed(self, text: str) -> list[TextPart]:
+        """The parts that are complete by now."""
+        self.chunks += len(self._chunker.feed(text))
         self._rest += text
-        while len(self._rest) >= _PART_CHARS:
-            end = self._rest.rfind("\n", _PART_CHARS // 2, _PART_CHARS) + 1
-            self._cut(end or _PART_CHARS)
+        found: list[TextPart] = []
+        start = 0
+        while len(self._rest) - start >= _PART_CHARS:
+            end = self._rest.rfind("\n", start + _PART_CHARS // 2, start + _PART_CHARS) + 1 or start + _PART_CHARS
+            found.append(self._part(self._rest[start:end]))
+            start = end
+        self._rest = self._rest[start:]
+        return found
+
+    def finish(self) -> list[TextPart]:
+        self.chunks += len(self._chunker.finish())
+        return [self._part(self._rest)] if self._rest else []
+
+    def _part(self, text: str) -> TextPart:
+        part = TextPart(self._number, self._line, text)
+        self._number += 1
+        self._line += text.count("\n")
+        self._ends_line = text.endswith("\n")
+        return part
+
+
+class _TextWriter:
+    """Stores a text while it is read."""
+
+    def __init__(self, work: _FileWork, cutter: TextCutter) -> None:
+        self._work = work
+        self._cutter = cutter
+        self._ready: list[TextPart] = []
+
+    async def add(self, text: str) -> None:
+        self._ready += await asyncio.to_thread(self._cutter.feed, text)
         if len(self._ready) >= _PARTS_AT_ONCE:
             await self._store()
 
     async def finish(self) -> None:
-        self.chunks += len(self._chunker.finish())
-        if self._rest:
-            self._cut(len(self._rest))
+        self._ready += self._cutter.finish()
         await self._store()
-
-    def _cut(self, end: int) -> None:
-        part, self._rest = self._rest[:end], self._rest[end:]
-        self._ready.append(TextPart(self._number, self._line, part))
-        self._number += 1
-        self._line += part.count("\n")
-        self._ends_line = part.endswith("\n")
 
     async def _store(self) -> None:
         ready, self._ready = self._ready, []

@@ -13,7 +13,7 @@ from holdfast import ids
 from holdfast.core.records import AgentFile
 from holdfast.store.file_tables import agent_files, files, folders
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
-from holdfast.store.statements import in_array, insert_or_ignore
+from holdfast.store.statements import in_array, insert_into, insert_or_ignore
 from holdfast.store.transaction import Row, Transaction
 
 _COLUMNS: list[ColumnElement[Any]] = [
@@ -53,6 +53,7 @@ _OPEN = _ALL.where(agent_files.c.agent_id == bindparam("agent_id"), agent_files.
     agent_files.c.accessed_us, agent_files.c.id
 )
 _ADD = insert_or_ignore(agent_files)
+_ADD_SEEN = insert_into(agent_files)
 _FILES_OF_FOLDER = (
     select(files.c.id)
     .where(files.c.folder_id == bindparam("folder_id"), files.c.deleted_us.is_(None))
@@ -95,6 +96,12 @@ class Window(msgspec.Struct, frozen=True):
     file_id: str
     first_line: int | None = None
     last_line: int | None = None
+
+
+class SeenWindow(msgspec.Struct, frozen=True):
+    window: Window
+    is_open: bool
+    accessed_us: int | None
 
 
 async def of_agent(tx: Transaction, agent_id: str, at_most: int | None = None) -> list[AgentFile]:
@@ -140,6 +147,22 @@ async def _add(tx: Transaction, pairs: Sequence[tuple[str, str]], now_us: int) -
     rows = [_new(agent_id, file_id, now_us + place) for place, (agent_id, file_id) in enumerate(pairs)]
     if rows:
         await tx.execute_many(_ADD, rows)
+
+
+async def add_seen(tx: Transaction, agent_id: str, seen: Sequence[SeenWindow], now_us: int) -> None:
+    """Files that the agent does not have yet, as it is to see them, in this order."""
+    rows = [
+        {
+            **_new(agent_id, each.window.file_id, now_us + place),
+            "is_open": each.is_open,
+            "first_line": each.window.first_line,
+            "last_line": each.window.last_line,
+            "accessed_us": each.accessed_us,
+        }
+        for place, each in enumerate(seen)
+    ]
+    if rows:
+        await tx.execute_many(_ADD_SEEN, rows)
 
 
 async def remove_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:

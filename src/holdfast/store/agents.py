@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, delete, exists, func, or_, select, update
 
 from holdfast.core.changes import Change
 from holdfast.core.hold import Hold, changed_secrets
@@ -73,6 +73,7 @@ _ORDERINGS: dict[OrderBy, Ordering] = {
 _OF_RUNS = frozenset({"last_stop_reason", "last_run_completion_us", "last_run_duration_ns"})
 _UNCHANGING = frozenset({"id", "created_us"}) | _OF_RUNS
 
+_MANY: Final = 500
 COLUMNS = tuple(agents.columns)
 
 _INSERT = insert_into(agents)
@@ -82,7 +83,7 @@ _ONE = select(agents).where(agents.c.id == bindparam("id"))
 _ONE_LOCKED = _ONE.with_for_update()
 _EXISTS = select(agents.c.id).where(agents.c.id == bindparam("id"))
 _KEPT = select(agents.c.id).where(in_array(agents.c.id, "ids")).with_for_update(read=True, key_share=True)
-_MANY = select(agents).where(in_array(agents.c.id, "ids"))
+_SEVERAL = select(agents).where(in_array(agents.c.id, "ids"))
 _PLACE_LOCKED = (
     select(agents.c.id, *(ordering.sort for ordering in _ORDERINGS.values()))
     .where(agents.c.id == bindparam("id"))
@@ -105,6 +106,7 @@ _TAGS = (
     .where(in_array(agent_tags.c.agent_id, "ids"))
     .order_by(agent_tags.c.agent_id, agent_tags.c.tag)
 )
+_SOME_TAGGED = select(agent_tags.c.agent_id).where(agent_tags.c.tag == bindparam("tag")).limit(_MANY)
 _UNTAG = delete(agent_tags).where(agent_tags.c.agent_id == bindparam("of_agent"))
 _SECRETS = (
     select(agent_secrets)
@@ -145,7 +147,7 @@ async def missing(tx: Transaction, agent_ids: Collection[str]) -> list[str]:
 
 
 async def find_many(tx: Transaction, agent_ids: Collection[str]) -> dict[str, Agent]:
-    return {row["id"]: agent_of(row) for row in await tx.fetch_all(_MANY, {"ids": list(agent_ids)})}
+    return {row["id"]: agent_of(row) for row in await tx.fetch_all(_SEVERAL, {"ids": list(agent_ids)})}
 
 
 async def update_agent(tx: Transaction, agent: Agent) -> None:
@@ -188,7 +190,13 @@ async def delete_agent(tx: Transaction, agent_id: str, now_us: int) -> str | Non
 async def list_agents(
     tx: Transaction, filters: AgentFilter, page: Page, order_by: OrderBy = "created_at"
 ) -> list[Agent]:
-    query = select(agents).where(*_conditions(filters))
+    frequent = await _frequent(tx, filters.tags)
+    named = await _named_like(tx, filters.query_text) if filters.query_text else None
+    if named is not None:
+        filters = msgspec.structs.replace(filters, query_text=None)
+    query = select(agents).where(*_conditions(filters, frequent))
+    if named is not None:
+        query = query.where(in_array(agents.c.id, named))
     return [agent_of(row) for row in await fetch_page(tx, query, _ORDERINGS[order_by], page)]
 
 
@@ -267,7 +275,39 @@ async def pending_approvals_of(tx: Transaction, agent_ids: Collection[str]) -> d
     return pending
 
 
-def _conditions(filters: AgentFilter) -> list[ColumnElement[bool]]:
+async def _frequent(tx: Transaction, tags: Iterable[str]) -> frozenset[str]:
+    """Those that many agents have. Their agents are not gathered first: a page is full after a few."""
+    found = [tag for tag in tags if len(await tx.fetch_all(_SOME_TAGGED, {"tag": tag})) == _MANY]
+    return frozenset(found)
+
+
+async def _named_like(tx: Transaction, text: str) -> list[str] | None:
+    """The agents with this in their names; None if there are many, of which a page is full after a few. Names are read
+    from their index, and agents are large."""
+    query = select(agents.c.id).where(contains_text(agents.c.name, text)).limit(_MANY)
+    found = [row["id"] for row in await tx.fetch_all(query)]
+    return None if len(found) == _MANY else found
+
+
+def _tagged(filters: AgentFilter, frequent: Collection[str]) -> list[ColumnElement[bool]]:
+    """`frequent`: tags that are looked up for each agent, in the order of the list. With the others the list begins."""
+    has_any = agent_tags.c.agent_id == agents.c.id
+    if not filters.match_all_tags:
+        if not filters.tags:
+            return []
+        if not frequent:
+            return [tagged(agent_tags.c.tag, agent_tags.c.agent_id, agents.c.id, filters.tags, False)]
+        return [exists().where(has_any, in_array(agent_tags.c.tag, sorted(set(filters.tags))))]
+    rare = sorted(set(filters.tags) - set(frequent))
+    conditions: list[ColumnElement[bool]] = [
+        exists().where(has_any, agent_tags.c.tag == tag) for tag in sorted(set(frequent) & set(filters.tags))
+    ]
+    if rare:
+        conditions.append(tagged(agent_tags.c.tag, agent_tags.c.agent_id, agents.c.id, rare, True))
+    return conditions
+
+
+def _conditions(filters: AgentFilter, frequent: Collection[str] = ()) -> list[ColumnElement[bool]]:
     exact = {
         agents.c.name: filters.name,
         agents.c.project_id: filters.project_id,
@@ -278,10 +318,7 @@ def _conditions(filters: AgentFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = [column == value for column, value in exact.items() if value is not None]
     if filters.query_text:
         conditions.append(contains_text(agents.c.name, filters.query_text))
-    if filters.tags:
-        conditions.append(
-            tagged(agent_tags.c.tag, agent_tags.c.agent_id, agents.c.id, filters.tags, filters.match_all_tags)
-        )
+    conditions += _tagged(filters, frequent)
     if filters.block_id is not None:
         conditions.append(
             agents.c.id.in_(select(agent_blocks.c.agent_id).where(agent_blocks.c.block_id == filters.block_id))

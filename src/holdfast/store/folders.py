@@ -6,7 +6,7 @@ that other writes get in between, and the folder with the last of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from sqlalchemy import bindparam, delete, func, select, update
 
 from holdfast.core.changes import Change
 from holdfast.core.records import Archive, Folder
-from holdfast.errors import NotFound
+from holdfast.errors import Conflict, NotFound
 from holdfast.store import archives as archive_rows
 from holdfast.store.archive_tables import archives
 from holdfast.store.file_tables import agent_folders, files, folders
@@ -31,6 +31,7 @@ _CHANGEABLE = ("name", "description", "instructions", "metadata", "embedding", "
 _BY_AGE = Ordering(sort=folders.c.created_us, id=folders.c.id, what="Folder")
 _LIVE = folders.c.deleted_us.is_(None)
 _INSERT = insert_into(folders)
+_INSERT_IF_FREE = insert_or_ignore(folders)
 _ONE = select(*_COLUMNS).where(folders.c.id == bindparam("id"), _LIVE)
 _ONE_KEPT = _ONE.with_for_update(read=True, key_share=True)
 _ONE_LOCKED = _ONE.with_for_update()
@@ -88,6 +89,16 @@ async def insert(tx: Transaction, folder: Folder) -> None:
     """A name that another folder has raises IntegrityError."""
     await archive_rows.insert(tx, Archive(id=folder.id, name=folder.id, created_us=folder.created_us))
     await tx.execute(_INSERT, _row(folder))
+
+
+async def insert_under(tx: Transaction, folder: Folder, names: Iterable[str]) -> Folder:
+    """Under the first of these names that no folder has."""
+    await archive_rows.insert(tx, Archive(id=folder.id, name=folder.id, created_us=folder.created_us))
+    for name in names:
+        named = msgspec.structs.replace(folder, name=name)
+        if await tx.execute(_INSERT_IF_FREE, _row(named)) == 1:
+            return named
+    raise Conflict(f"There are too many folders with the name {folder.name!r}.")
 
 
 async def get(tx: Transaction, folder_id: str, *, lock: bool = False, keep: bool = False) -> Folder:

@@ -60,6 +60,7 @@ _BY_KEY_LOCKED = (
     .with_for_update()
 )
 _INSERT = insert_into(identities)
+_INSERT_IF_FREE = insert_or_ignore(identities)
 _CHANGING = ("identifier_key", "name", "identity_type", "properties", "updated_us")
 _UPDATE = (
     update(identities)
@@ -74,6 +75,11 @@ _DELETE = (
 async def insert(tx: Transaction, identity: Identity) -> None:
     """Raises IntegrityError when its key is taken. Its agents and blocks are written apart."""
     await tx.execute(_INSERT, _columns(identity))
+
+
+async def insert_unless_taken(tx: Transaction, identity: Identity) -> bool:
+    """False when there is one with its key."""
+    return await tx.execute(_INSERT_IF_FREE, _columns(identity)) == 1
 
 
 async def get(tx: Transaction, identity_id: str, *, lock: bool = False) -> Identity:

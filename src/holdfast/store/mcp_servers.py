@@ -20,6 +20,7 @@ _ONE_LOCKED = _ONE.with_for_update()
 _NAMED = select(mcp_servers).where(
     mcp_servers.c.organization_id == bindparam("organization_id"), mcp_servers.c.name == bindparam("name")
 )
+_NAMED_LOCKED = _NAMED.with_for_update()
 _ALL = (
     select(mcp_servers)
     .where(mcp_servers.c.organization_id == bindparam("organization_id"))
@@ -58,6 +59,12 @@ async def get_named(tx: Transaction, name: str) -> McpServer:
     if row is None:
         raise NotFound(f"MCP server {name!r} not found")
     return _record(row)
+
+
+async def find_named(tx: Transaction, name: str) -> McpServer | None:
+    """Locked, for rows that will refer to it."""
+    row = await tx.fetch_one(_NAMED_LOCKED, {"organization_id": ids.DEFAULT_ORG, "name": name})
+    return None if row is None else _record(row)
 
 
 async def list_servers(tx: Transaction) -> list[McpServer]:

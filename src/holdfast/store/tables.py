@@ -64,7 +64,8 @@ agents = Table(
     Column("created_us", BigInteger, nullable=False),
     Column("updated_us", BigInteger, nullable=False),
     Index("agents_by_age", "created_us", "id"),
-    Index("agents_by_name", "name"),
+    Index("agents_by_change", "updated_us", "id"),
+    Index("agents_by_name", "name", "id"),  # with the id, so that names are searched without reading agents
 )
 
 agent_tags = Table(

@@ -13,20 +13,22 @@ from typing import Any
 
 import msgspec
 
+from holdfast import ids
 from holdfast.core import envelopes
 from holdfast.core.messages import Approve, ClientReturn, Deny, Message, Summary, Thoughts, ToolCall, ToolReturn
 from holdfast.core.model_history import are_one_reply
+from holdfast.wire.agent_file_ids import LocalIds
 from holdfast.wire.messages import stored_call, stored_decision, stored_part, stored_return
 from holdfast.wire.times import timestamp
 
 
 class MessageWriter:
-    """Writes rows under numbers that count through the whole file."""
+    """Writes the rows of one agent under numbers that count through the whole file."""
 
-    def __init__(self, timezone: str, agent: str, first: int) -> None:
+    def __init__(self, timezone: str, agent: str, local: LocalIds) -> None:
         self._timezone = timezone
         self._agent = agent
-        self._number = first
+        self._local = local
         self._steps: dict[str, str] = {}
 
     def written(self, rows: Sequence[Message]) -> list[dict[str, Any]]:
@@ -39,15 +41,15 @@ class MessageWriter:
         shown: dict[str, Any] = {
             "type": "message",
             "otid": row.otid,
-            "group_id": row.group_id,
+            "group_id": self._named("group", row.group_id),
             "role": row.role,
             # Returns stand in it a second time, as text.
             "content": self._content(row)
             + [_text(each["func_response"]) for each in returns if isinstance(each["func_response"], str)],
             "name": row.name,
-            "sender_id": row.sender_id,
+            "sender_id": self._named("agent", row.sender_id),
             "batch_item_id": row.batch_item_id,
-            "id": f"message-{self._number}",
+            "id": self._local.of("message", row.id),
             "model": row.model,
             "agent_id": self._agent,
             "tool_calls": [_call(call) for call in row.calls] or None,
@@ -59,13 +61,18 @@ class MessageWriter:
             "denial_reason": verdict.reason if isinstance(verdict, Deny) else None,
             "approvals": [stored_decision(each) for each in row.decisions],
         }
-        self._number += 1
         if step_id is not None:
             shown["step_id"] = self._steps.setdefault(step_id, f"step-{len(self._steps)}")
         for part in row.parts:
             if isinstance(part, Summary):
                 shown |= {"compaction": msgspec.to_builtins(part.stats), "shown": part.shown}
         return shown
+
+    def _named(self, prefix: str, id: str | None) -> str | None:
+        """Whom a message is from may be told by a name that is no id of this server."""
+        if id is None or not ids.is_id(prefix, id):
+            return id
+        return self._local.find(prefix, id)
 
     def _content(self, row: Message) -> list[dict[str, Any]]:
         content: list[dict[str, Any]] = []

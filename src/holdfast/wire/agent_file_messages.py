@@ -4,7 +4,7 @@ them in. In the store they are plain, so the envelopes are taken off."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -187,6 +187,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     is_ours: bool
     thinks_in_text: bool
     now_us: int
+    new_ids: Mapping[str, str] = {}  # of agents and groups, by the ids that they have in the file
 
 
 class MessageReader:
@@ -220,14 +221,20 @@ class MessageReader:
             step_id=self._step(given.step_id),
             otid=given.otid,
             name=given.name,
-            sender_id=_outer(given.sender_id),
-            group_id=_outer(given.group_id),
+            sender_id=self._outer(given.sender_id),
+            group_id=self._outer(given.group_id),
             batch_item_id=given.batch_item_id,
             model=self._origin.handle if named_so else given.model,
         )
 
     def _step(self, local: str | None) -> str | None:
         return None if local is None else self._steps.setdefault(local, ids.new("step"))
+
+    def _outer(self, id: str | None) -> str | None:
+        """Ids of the file itself, such as group-0, mean nothing outside of it."""
+        if id is None or not _LOCAL_ID.fullmatch(id):
+            return id
+        return self._origin.new_ids.get(id)
 
     def _parts(self, role: Role, given: FileMessage) -> Parts:
         content = given.content if given.content is not None else given.text
@@ -342,11 +349,6 @@ class MessageReader:
 
 def _verdict(call_id: str, approve: bool, reason: str | None) -> Approve | Deny:
     return Approve(call_id, reason) if approve else Deny(call_id, reason)
-
-
-def _outer(id: str | None) -> str | None:
-    """Ids of the file itself, such as group-0, mean nothing outside of it."""
-    return None if id is None or _LOCAL_ID.fullmatch(id) else id
 
 
 def _lines(lines: list[str] | None) -> tuple[str, ...] | None:

@@ -1,32 +1,50 @@
 """Agent files (`.af`) as they are read: sections of records that refer to each other by ids of the file, such as
 `tool-3`. Whatever is wrong with one is told with the record's section, place and name.
 
-Sections that this server cannot store are kept as they are (`others`): whoever imports says what becomes of them.
+What this server does not store is kept as it is (`others`): whoever imports says what becomes of it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
-from typing import Annotated, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, TypeAdapter, ValidationError, field_validator
 
 from holdfast.errors import Invalid, Unprocessable
 from holdfast.wire import legacy_agent_files
 from holdfast.wire.agent_file_messages import FileMessage, read_message
-from holdfast.wire.agent_requests import AgentFields, AgentName, AgentType, EmbeddingConfig, Secrets
-from holdfast.wire.blocks import CreateBlock, Tag
-from holdfast.wire.bounds import MAX_LINES, Handle, Id, JsonObject, Many, Name, Source
-from holdfast.wire.tools import Requirement, ReturnLimit, ToolType
+from holdfast.wire.agent_file_sections import (
+    LOCAL_IDS,
+    ArchiveEntry,
+    BlockEntry,
+    DocumentEntry,
+    FileArchive,
+    FileDocument,
+    FileFolder,
+    FileGroup,
+    FileIdentity,
+    FileServer,
+    FileTool,
+    FileWindow,
+    FolderEntry,
+    GroupEntry,
+    IdentityEntry,
+    Sections,
+    missing_references,
+    server_entry,
+    tool_entry,
+)
+from holdfast.wire.agent_requests import AgentFields, AgentName, AgentType, Secrets
+from holdfast.wire.blocks import CreateBlock
+from holdfast.wire.bounds import Id, Many, Name
 
 MADE_HERE: Final = "holdfast-"  # how the revision of files begins that this server wrote
-# How ids begin in the sections that are read, and the sections that are not.
-_LOCAL_IDS: Final = {"agents": "agent", "blocks": "block", "tools": "tool", "archives": "archive"}
-_OTHERS: Final = ("groups", "sources", "files", "mcp_servers", "skills")
+_OTHERS: Final = ("skills", legacy_agent_files.GROUPS)
 _PROBLEMS_TOLD: Final = 10
+_NAMES: Final = ("name", "label", "file_name", "server_name")  # what a record is called, in its section
 _MESSAGE_ID: Final = re.compile("message-[0-9]{1,9}")
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -41,6 +59,12 @@ class FileAgent(AgentFields):
     tools: Many[Name] | None = None
     group_ids: Many[Id] | None = None
     archive_ids: Many[Id] | None = None
+    files_agents: Many[FileWindow] | None = None
+
+    @property
+    def folders(self) -> list[str]:
+        """By either name."""
+        return list(dict.fromkeys([*(self.source_ids or ()), *(self.folder_ids or ())]))
 
     @field_validator("tool_rules", mode="before")
     @classmethod
@@ -50,45 +74,6 @@ class FileAgent(AgentFields):
             return rules
         given = cast("list[Any]", rules)
         return [rule for rule in given if not (isinstance(rule, dict) and cast("Any", rule).get("tool_name") == "")]
-
-
-class FileTool(BaseModel):
-    name: Name | None = None
-    tool_type: ToolType = "custom"
-    description: str | None = None
-    source_type: Name | None = None
-    source_code: Source | None = None
-    json_schema: JsonObject | None = None
-    args_json_schema: JsonObject | None = None
-    tags: Many[Name] | None = None
-    return_char_limit: ReturnLimit = 50_000
-    pip_requirements: Many[Requirement] | None = None
-    npm_requirements: Many[Requirement] | None = None
-    default_requires_approval: bool | None = None
-    enable_parallel_execution: bool | None = None
-    metadata_: JsonObject | None = None
-
-    @property
-    def called(self) -> str:
-        """By its own name, or by that of its schema."""
-        return self.name or str((self.json_schema or {}).get("name") or "")
-
-
-class FilePassage(BaseModel):
-    text: str
-    tags: Many[Tag] | None = None
-    metadata: JsonObject | None = None
-    created_at: datetime | None = None
-
-
-class FileArchive(BaseModel):
-    """Of a section that only this server writes."""
-
-    name: Name
-    description: str | None = None
-    embedding: Handle | None = None
-    embedding_config: EmbeddingConfig | None = None
-    passages: Annotated[list[FilePassage], Field(max_length=MAX_LINES, fail_fast=True)] = []
 
 
 class AgentEntry(msgspec.Struct, frozen=True):
@@ -101,28 +86,11 @@ class AgentEntry(msgspec.Struct, frozen=True):
     in_context: list[str]
 
 
-class BlockEntry(msgspec.Struct, frozen=True):
-    where: str
-    block: CreateBlock
-
-
-class ToolEntry(msgspec.Struct, frozen=True):
-    where: str
-    tool: FileTool
-
-
-class ArchiveEntry(msgspec.Struct, frozen=True):
-    where: str
-    archive: FileArchive
-
-
 class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
     """By the ids that they have in the file."""
 
     agents: dict[str, AgentEntry]
-    blocks: dict[str, BlockEntry]
-    tools: dict[str, ToolEntry]
-    archives: dict[str, ArchiveEntry]
+    sections: Sections
     others: dict[str, list[dict[str, Any]]]
     is_ours: bool
 
@@ -181,13 +149,12 @@ class _Reading:
         self._problems: list[str] = []
 
     def result(self) -> AgentFile:
-        blocks = self._section("blocks", lambda where, one: BlockEntry(where, _valid(CreateBlock, one)))
-        tools = self._section("tools", _tool_entry)
-        archives = self._section("archives", lambda where, one: ArchiveEntry(where, _valid(FileArchive, one)))
-        agents = self._section("agents", lambda where, one: self._agent(where, one, blocks))
+        sections = self._sections()
+        agents = self._section("agents", lambda where, one: self._agent(where, one, sections.blocks))
         others = {name: self._records(name) for name in _OTHERS}
         for entry in agents.values():
-            self._check_references(entry, {"tool": tools, "block": blocks, "archive": archives})
+            self._check_references(entry, sections)
+        self._problems += missing_references(sections, agents)
         if not agents and not self._problems:
             self._problems.append("agents: the file holds no agent")
         if self._problems:
@@ -196,13 +163,18 @@ class _Reading:
             raise Invalid("; ".join(shown) + (f"; and {more} more" if more else ""))
         metadata = self._told.get("metadata")
         revision = cast("dict[str, Any]", metadata).get("revision_id") if isinstance(metadata, dict) else None
-        return AgentFile(
-            agents=agents,
-            blocks=blocks,
-            tools=tools,
-            archives=archives,
-            others=others,
-            is_ours=str(revision).startswith(MADE_HERE),
+        return AgentFile(agents=agents, sections=sections, others=others, is_ours=str(revision).startswith(MADE_HERE))
+
+    def _sections(self) -> Sections:
+        return Sections(
+            blocks=self._section("blocks", lambda where, one: BlockEntry(where, _valid(CreateBlock, one))),
+            tools=self._section("tools", lambda where, one: tool_entry(where, _valid(FileTool, one))),
+            archives=self._section("archives", lambda where, one: ArchiveEntry(where, _valid(FileArchive, one))),
+            groups=self._section("groups", lambda where, one: GroupEntry(where, _valid(FileGroup, one))),
+            folders=self._section("sources", lambda where, one: FolderEntry(where, _valid(FileFolder, one))),
+            documents=self._section("files", lambda where, one: DocumentEntry(where, _valid(FileDocument, one))),
+            servers=self._section("mcp_servers", lambda where, one: server_entry(where, _valid(FileServer, one))),
+            identities=self._section("identities", lambda where, one: IdentityEntry(where, _valid(FileIdentity, one))),
         )
 
     def _records(self, section: str) -> list[dict[str, Any]]:
@@ -215,13 +187,13 @@ class _Reading:
         return cast("list[dict[str, Any]]", listed)
 
     def _section(self, section: str, read: Callable[[str, dict[str, Any]], Entry]) -> dict[str, Entry]:
-        pattern = re.compile(f"{_LOCAL_IDS[section]}-[0-9]{{1,9}}")
+        pattern = re.compile(f"{LOCAL_IDS[section]}-[0-9]{{1,9}}")
         found: dict[str, Entry] = {}
         for index, one in enumerate(self._records(section)):
-            name, local = one.get("name") or one.get("label"), one.get("id")
+            name, local = next((one[key] for key in _NAMES if one.get(key)), None), one.get("id")
             where = f"{section}[{index}]" + (f" {name!r}" if isinstance(name, str) else "")
             if not isinstance(local, str) or not pattern.fullmatch(local):
-                self._problems.append(f"{where}: its id must look like {_LOCAL_IDS[section]}-0, not {local!r}")
+                self._problems.append(f"{where}: its id must look like {LOCAL_IDS[section]}-0, not {local!r}")
             elif local in found:
                 self._problems.append(f"{where}: the id {local} is used twice")
             else:
@@ -249,12 +221,18 @@ class _Reading:
         known = [message.id for message in read]
         return AgentEntry(where, fields, block_ids, read, known if in_context is None else _ids(in_context))
 
-    def _check_references(self, entry: AgentEntry, known: Mapping[str, Mapping[str, object]]) -> None:
+    def _check_references(self, entry: AgentEntry, sections: Sections) -> None:
         fields = entry.fields
-        named = {"tool": fields.tool_ids, "block": entry.block_ids, "archive": fields.archive_ids}
-        for kind, local_ids in named.items():
+        named: dict[str, tuple[Iterable[str] | None, Mapping[str, object]]] = {
+            "tool": (fields.tool_ids, sections.tools),
+            "block": (entry.block_ids, sections.blocks),
+            "archive": (fields.archive_ids, sections.archives),
+            "folder": (fields.folders, sections.folders),
+            "file": ([seen.file_id for seen in fields.files_agents or ()], sections.documents),
+        }
+        for kind, (local_ids, known) in named.items():
             for local in local_ids or ():
-                if local not in known[kind]:
+                if local not in known:
                     self._problems.append(f"{entry.where}: its {kind} {local} is not in the file")
         messages = {message.id for message in entry.messages}
         if len(messages) < len(entry.messages):
@@ -265,13 +243,6 @@ class _Reading:
             self._problems.append(
                 f"{entry.where}: in_context_message_ids names {missing[0]}, which is not among its messages"
             )
-
-
-def _tool_entry(where: str, one: dict[str, Any]) -> ToolEntry:
-    tool = _valid(FileTool, one)
-    if not tool.called:
-        raise Invalid("has no name")
-    return ToolEntry(where, tool)
 
 
 def _valid(model: type[Model], value: object) -> Model:

@@ -6,10 +6,11 @@ They name no ids: blocks and tools stand in the agent, and messages in the conte
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from holdfast.errors import Invalid
 
+GROUPS: Final = "multi_agent_group"  # which names agents that are not in the file
 _SAME = (
     "name",
     "agent_type",
@@ -43,12 +44,12 @@ def converted(told: Mapping[str, Any]) -> dict[str, Any]:
         "messages": messages,
         "in_context_message_ids": _in_context(told, len(messages)),
     }
-    group = told.get("multi_agent_group")
+    group = told.get(GROUPS)
     return {
         "agents": [agent],
         "blocks": [{**block, "metadata": block.get("metadata_")} for block in blocks],
         "tools": tools,
-        "groups": [group] if isinstance(group, dict) else [],
+        GROUPS: [group] if isinstance(group, dict) else [],
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -28,9 +28,17 @@ def new_history(agent: Agent, blocks: Sequence[Block], now_us: int) -> History:
 
 
 def imported_history(
-    entry: AgentEntry, agent: Agent, blocks: Sequence[Block], file_handle: str, *, is_ours: bool, now_us: int
+    entry: AgentEntry,
+    agent: Agent,
+    blocks: Sequence[Block],
+    file_handle: str,
+    new_ids: Mapping[str, str],
+    *,
+    is_ours: bool,
+    now_us: int,
 ) -> History:
-    """`file_handle`: the model that the agent had in the file. Takes long for a long history: use a thread."""
+    """`file_handle`: the model that the agent had in the file; `new_ids`: of the file's agents and groups. Takes long
+    for a long history: use a thread."""
     if not entry.messages:
         return new_history(agent, blocks, now_us)
     config = entry.fields.llm_config
@@ -40,6 +48,7 @@ def imported_history(
         is_ours=is_ours,
         thinks_in_text=not is_ours and agent.agent_type in heartbeats.AGENT_TYPES,
         now_us=now_us,
+        new_ids=new_ids,
     )
     reader = MessageReader(origin, entry.messages)
     places = {message.id: place for place, message in enumerate(entry.messages)}

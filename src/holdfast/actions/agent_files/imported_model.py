@@ -15,7 +15,8 @@ from holdfast.core.records import CompactionSettings, ModelChoice
 from holdfast.errors import Invalid, NotFound
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog.presets import preset
-from holdfast.wire.agent_files import AgentEntry, AgentFile, FileAgent, FileArchive, ImportOptions
+from holdfast.wire.agent_file_sections import FileArchive, FileFolder
+from holdfast.wire.agent_files import AgentEntry, AgentFile, FileAgent, ImportOptions
 from holdfast.wire.agent_requests import UpdateAgent
 from holdfast.wire.model_settings import ModelSettings
 
@@ -111,7 +112,7 @@ class Embeddings:
         self._default = default
         self._warnings = warnings
 
-    async def of(self, where: str, fields: FileAgent | FileArchive) -> Embedding:
+    async def of(self, where: str, fields: FileAgent | FileArchive | FileFolder) -> Embedding:
         if self._wanted is not None:
             return await chosen_embedding(self._catalog, None, UpdateAgent(embedding=self._wanted))
         if fields.embedding is None and fields.embedding_config is None:

@@ -4,20 +4,24 @@ or is passed over for it, as the caller asked. Tools that come with the server s
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from holdfast.actions.agent_files.errors import named
 from holdfast.actions.tools import base_tools
 from holdfast.actions.tools.write import described_tool, store_named
-from holdfast.core.records import Tool
+from holdfast.core.mcp import McpServer
+from holdfast.core.records import MCP_TAG, Tool
 from holdfast.core.tool_rules import RequiresApproval, Rule
 from holdfast.errors import Invalid
+from holdfast.store import mcp_servers as server_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.transaction import Transaction
 from holdfast.tools import builtin
-from holdfast.wire.agent_files import AgentFile, FileTool, ToolEntry
+from holdfast.wire.agent_file_sections import FileTool, ToolEntry
+from holdfast.wire.agent_files import AgentFile
 from holdfast.wire.tools import SHIPPED_TYPES, ToolCreate
 
 
@@ -28,6 +32,15 @@ class WantedTool(msgspec.Struct, frozen=True):
     where: str
     name: str
     described: Tool | None
+    server: str | None = None  # the id in the file of the MCP server that runs it
+    server_names: Sequence[str] = ()  # what that server may be called
+    about_mcp: dict[str, Any] = {}  # what the file says of the tool at that server
+
+    @property
+    def mcp_name(self) -> str:
+        """What that server calls it."""
+        told = self.about_mcp.get("tool_name")
+        return told if isinstance(told, str) and told else self.name
 
 
 class WantedTools(msgspec.Struct, frozen=True):
@@ -43,48 +56,83 @@ class StoredTools(msgspec.Struct, frozen=True):
 
 
 def wanted_tools(file: AgentFile, project_id: str | None, now_us: int) -> WantedTools:
+    """New ones are as old as their place in the file says: tools are listed by age."""
     wanted: list[WantedTool] = []
     left_out: set[str] = set()
     warnings: list[str] = []
-    for local, entry in file.tools.items():
+    for place, (local, entry) in enumerate(file.sections.tools.items()):
         name, kind = entry.tool.called, entry.tool.tool_type
         if kind in SHIPPED_TYPES and name not in builtin.TOOLS:
             left_out.add(name)
             warnings.append(f"{entry.where}: this server has no built-in tool of that name; it is left out")
             continue
-        if kind == "external_mcp":
-            warnings.append(
-                f"{entry.where}: it is a tool of an MCP server, which is not imported; calls of it fail until a server "
-                "of that name is added here"
-            )
-        elif _is_stub(entry.tool):
+        if kind != "external_mcp" and _is_stub(entry.tool):
             warnings.append(
                 f"{entry.where}: its source is not valid Python; calls of it fail unless the client runs it"
             )
-        described = None if kind in SHIPPED_TYPES else _described(entry, project_id, now_us)
-        wanted.append(WantedTool(local, entry.where, name, described))
+        described = None if kind in SHIPPED_TYPES else _described(entry, project_id, now_us + place)
+        names = entry.tool.mcp_servers if kind == "external_mcp" else []
+        server = _server_of(entry.tool, names, file) if kind == "external_mcp" else None
+        wanted.append(WantedTool(local, entry.where, name, described, server, names, entry.tool.mcp))
     # In the order of their names, so that two imports at once do not wait for each other's rows.
     return WantedTools(sorted(wanted, key=lambda tool: tool.name), frozenset(left_out), warnings)
 
 
-async def store_tools(tx: Transaction, wanted: Iterable[WantedTool], now_us: int, *, override: bool) -> StoredTools:
+async def store_tools(
+    tx: Transaction, wanted: Iterable[WantedTool], servers: Mapping[str, McpServer], now_us: int, *, override: bool
+) -> StoredTools:
+    """`servers`: those of the file that are here now."""
     stored = StoredTools({}, {}, [])
     for tool in wanted:
         with named(tool.where):
-            row = await _store(tx, tool, stored.warnings, now_us, override=override)
+            linked, server = await _linked(tx, tool, servers, stored.warnings)
+            row = await _store(tx, linked, server, stored.warnings, now_us, override=override)
         stored.by_local[tool.local] = row
         if row.default_requires_approval and not (tool.described and tool.described.default_requires_approval):
             stored.guards[row.name] = RequiresApproval(tool_name=row.name)
     return stored
 
 
-async def _store(tx: Transaction, tool: WantedTool, warnings: list[str], now_us: int, *, override: bool) -> Tool:
+async def _linked(
+    tx: Transaction, tool: WantedTool, servers: Mapping[str, McpServer], warnings: list[str]
+) -> tuple[WantedTool, McpServer | None]:
+    """With its MCP server: that of the file, or the one of that name that is here."""
+    if tool.described is None or tool.described.tool_type != "external_mcp":
+        return tool, None
+    server = servers.get(tool.server or "")
+    for name in tool.server_names if server is None else ():
+        server = server or await server_rows.find_named(tx, name)
+    if server is None:
+        warnings.append(
+            f"{tool.where}: it is a tool of an MCP server that is not here; calls of it fail until a server of that "
+            "name is added"
+        )
+        return tool, None
+    about = {**tool.about_mcp, "server_name": server.name, "server_id": server.id, "tool_name": tool.mcp_name}
+    described = msgspec.structs.replace(
+        tool.described,
+        mcp_server_id=server.id,
+        mcp_name=tool.mcp_name,
+        tags=(MCP_TAG + server.name, *(tag for tag in tool.described.tags if not tag.startswith(MCP_TAG))),
+        metadata={**tool.described.metadata, "mcp": about},
+    )
+    return msgspec.structs.replace(tool, described=described), server
+
+
+async def _store(
+    tx: Transaction, tool: WantedTool, server: McpServer | None, warnings: list[str], now_us: int, *, override: bool
+) -> Tool:
     if tool.described is None:
         return (await base_tools.find_named(tx, (tool.name,), now_us))[tool.name]
-    known = await tool_rows.find_named(tx, tool.name)
+    known = None if server is None else await _of_server(tx, server, tool.described)
+    known = known or await tool_rows.find_named(tx, tool.name)
     if known is None:
         return await store_named(tx, tool.described, now_us)
-    if not override or (known.mcp_server_id is not None and tool.described.tool_type == known.tool_type):
+    if known.mcp_server_id is not None and tool.described.tool_type == known.tool_type:
+        if server is not None and known.mcp_server_id != server.id:
+            warnings.append(f"{tool.where}: the tool of this name that is here is another MCP server's, and is called")
+        return known
+    if not override:
         return known
     if base_tools.is_base_tool(known):
         raise Invalid(
@@ -98,6 +146,22 @@ async def _store(tx: Transaction, tool: WantedTool, warnings: list[str], now_us:
     if row.version != known.version:
         warnings.append(f"{tool.where}: the tool of this name was replaced by the file's, for all agents that have it")
     return row
+
+
+async def _of_server(tx: Transaction, server: McpServer, wanted: Tool) -> Tool | None:
+    """The tool as the server has it here, perhaps under another name."""
+    return next(
+        (tool for tool in await tool_rows.of_mcp_server(tx, server.id) if tool.mcp_name == wanted.mcp_name), None
+    )
+
+
+def _server_of(tool: FileTool, names: Sequence[str], file: AgentFile) -> str | None:
+    servers = file.sections.servers
+    told = tool.mcp.get("server_id")
+    if isinstance(told, str) and told in servers:
+        return told
+    by_name = {entry.server.server_name: local for local, entry in servers.items()}
+    return next((by_name[name] for name in names if name in by_name), None)
 
 
 def _described(entry: ToolEntry, project_id: str | None, now_us: int) -> Tool:

@@ -11,6 +11,7 @@ from holdfast import ids
 from holdfast.actions.mcp.sync import Surroundings, renamed_tools, try_to_sync
 from holdfast.core.mcp import McpSecrets, McpServer
 from holdfast.core.mcp_templates import has_template, only_names_a_secret
+from holdfast.engine.mcp_servers import McpServers
 from holdfast.errors import Conflict, Invalid, Unprocessable
 from holdfast.ssrf_guard import NotPublic, plain_host, require_web_url
 from holdfast.store import mcp_servers as server_rows
@@ -47,7 +48,7 @@ async def update_server(around: Surroundings, server_id: str, request: McpServer
 async def store_server(around: Surroundings, request: McpServerCreate, now_us: int) -> McpServer:
     """Its tools are listed at once, if it can be reached; if not, `sync_error` says why, and a refresh tries again."""
     wanted = described_server(around, request, now_us)
-    await _require_usable(around, wanted)
+    await require_usable(around.servers, wanted)
 
     async def write(tx: Transaction) -> None:
         if not await server_rows.insert(tx, wanted):
@@ -79,7 +80,7 @@ def described_server(around: Surroundings, request: McpServerCreate, now_us: int
 
 async def change_server(around: Surroundings, server_id: str, request: McpServerUpdate, now_us: int) -> McpServer:
     before = await around.database.read(lambda tx: server_rows.get(tx, server_id))
-    await _require_usable(around, _changed(around, before, request, now_us))
+    await require_usable(around.servers, _changed(around, before, request, now_us))
 
     async def write(tx: Transaction) -> tuple[McpServer, McpServer]:
         known = await server_rows.get(tx, server_id, lock=True)
@@ -202,11 +203,11 @@ def _merged_map(name: str, stored: dict[str, str], sent: dict[str, str] | None) 
     return {key: stored[key] if is_mask(value) else value for key, value in sent.items()}
 
 
-async def _require_usable(around: Surroundings, server: McpServer) -> None:
+async def require_usable(servers: McpServers, server: McpServer) -> None:
     """Judged again at every connection; here so that its writer is told at once. A name that cannot be looked up now
     may be there later."""
     if server.kind == "stdio":
-        around.servers.require_stdio()
+        servers.require_stdio()
         return
     url = server.url or ""
     if has_template(url):
@@ -214,7 +215,7 @@ async def _require_usable(around: Surroundings, server: McpServer) -> None:
     try:
         parts = require_web_url(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        await around.servers.guard.resolve(plain_host(parts.hostname or ""), port)
+        await servers.guard.resolve(plain_host(parts.hostname or ""), port)
     except Invalid as error:
         raise Unprocessable(error.message) from error
     except NotPublic as error:

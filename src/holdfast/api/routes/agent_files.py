@@ -9,8 +9,9 @@ import msgspec
 from fastapi import File, Form, Header, Query, UploadFile
 from starlette.responses import Response
 
-from holdfast.actions.agent_files.export import ExportOptions, export_agent
+from holdfast.actions.agent_files.export import ExportAgent, ExportOptions
 from holdfast.actions.agent_files.importing import ImportAgents
+from holdfast.actions.assembled import Holdfast
 from holdfast.api.deps import Deps, defaults_of
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
@@ -33,15 +34,21 @@ async def export(
     conversation_id: Annotated[str | None, Query(description="Write this conversation's messages.")] = None,
     scrub_messages: Annotated[bool, Query(description="Leave the messages out.")] = False,
     include_archives: Annotated[bool, Query(description="Write the archival memory, too.")] = False,
+    include_identities: Annotated[bool, Query(description="Write whom the agents belong to, too.")] = False,
+    include_files: Annotated[bool, Query(description="Write the files of its folders.")] = True,
     max_steps: Annotated[int, Query(deprecated=True)] = 100,
     use_legacy_format: Annotated[bool, Query(deprecated=True)] = False,
 ) -> Response:
     if use_legacy_format:
         raise Invalid("The older format of agent files is read, but not written any more: leave out use_legacy_format.")
     options = ExportOptions(
-        conversation_id=conversation_id, scrub_messages=scrub_messages, include_archives=include_archives
+        conversation_id=conversation_id,
+        scrub_messages=scrub_messages,
+        include_archives=include_archives,
+        include_identities=include_identities,
+        include_files=include_files,
     )
-    return _file_response(await export_agent(deps.database, agent_id, options, deps.clock.now_us()))
+    return _file_response(await _export(deps)(agent_id, options, deps.clock.now_us()))
 
 
 @router.post("/{agent_id}/export", responses={200: {"model": dict[str, Any]}}, response_model=None)
@@ -51,8 +58,10 @@ async def export_with_skills(deps: Deps, agent_id: AgentId, request: ExportAgent
         conversation_id=asked.conversation_id,
         scrub_messages=asked.scrub_messages,
         include_archives=asked.include_archives,
+        include_identities=asked.include_identities,
+        include_files=asked.include_files,
     )
-    return _file_response(await export_agent(deps.database, agent_id, options, deps.clock.now_us(), asked.skills))
+    return _file_response(await _export(deps)(agent_id, options, deps.clock.now_us(), asked.skills))
 
 
 @router.post("/import", responses={200: {"model": ImportedView}}, response_model=None)
@@ -85,8 +94,14 @@ async def import_file(
         strip_messages=strip_messages,
     )
     told = await asyncio.to_thread(_parsed, await file.read())
-    import_agents = ImportAgents(deps.database, deps.catalog, deps.secretbox, deps.archival, defaults_of(deps))
+    import_agents = ImportAgents(
+        deps.database, deps.catalog, deps.secretbox, deps.archival, deps.mcp, deps.tasks, defaults_of(deps)
+    )
     return json_response(await import_agents(told, options, deps.clock.now_us()))
+
+
+def _export(deps: Holdfast) -> ExportAgent:
+    return ExportAgent(deps.database, deps.mcp, deps.settings.max_body_bytes)
 
 
 def _parsed(content: bytes) -> AgentFile:
