@@ -28,8 +28,10 @@ router = LazyRouter(prefix="/v1/chat", tags=["chat_completions"])
 _RUN_TYPE: Final = "chat_completions"
 
 
-# LiveKit's plugin is given the whole path as the address of an API of OpenAI's kind, and its SDK puts the path after it.
-@router.post("/completions/chat/completions", response_model=None, include_in_schema=False)
+# LiveKit's plugin is told the whole path as the address of OpenAI's API, and its SDK puts the path after it.
+@router.post(
+    "/completions/chat/completions", responses={200: {"model": ChatCompletion}}, response_model=None, deprecated=True
+)
 @router.post("/completions", responses={200: {"model": ChatCompletion}}, response_model=None)
 async def create_chat_completion(request: ChatCompletionRequest, deps: Deps) -> Response:
     agent_id, message = agent_of(request), sent_message(request)
