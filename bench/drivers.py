@@ -24,9 +24,10 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from tests.store.world import NOW, a_message, a_run, a_step, add_agent
 
 from bench.postgres import new_database
+from holdfast.core.changes import Change
 from holdfast.core.messages import Message
 from holdfast.core.records import Run, Step
-from holdfast.store import journal, last_run, messages, runs, steps, threads
+from holdfast.store import agents, journal, messages, runs, steps, threads
 from holdfast.store.database import open_database
 from holdfast.store.postgres import PostgresTransaction
 from holdfast.store.statements import Compiler, Statement
@@ -40,7 +41,7 @@ AT_ONCE: Final = (1, 8, 32)
 WARM_UP: Final = 8
 SPEC_HASH: Final = "spec"
 READ_ONLY: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-UNREAD: Final = {id(each) for each in (steps._SAVE, last_run._agent, last_run._thread, journal._APPEND)}
+UNREAD: Final = {id(each) for each in (steps._SAVE, agents._RECORD_LAST_RUN, journal._APPEND)}
 
 Transact = Callable[[Any, Job[Any], bool], Coroutine[Any, Any, Any]]
 
@@ -63,6 +64,7 @@ class PsycopgTransaction:
     def __init__(self, connection: Any, pipeline: Any = None) -> None:
         self._connection = connection
         self._pipeline = pipeline
+        self.changes: list[Change] = []
 
     async def execute(self, statement: Statement, parameters: Parameters | None = None) -> int:
         cursor = await self._run(statement, parameters or {})
@@ -184,8 +186,9 @@ def checkpoint(turn: Turn) -> Job[Any]:
         await journal.append(tx, turn.run.id, 2, ['{"event":"model_replied"' + "x" * 180], NOW)
         await steps.save(tx, turn.step)
         await messages.insert_many(tx, turn.run.agent_id, [turn.answered])
-        await threads.append(tx, turn.run.thread_id, [turn.answered.id])
-        await last_run.record(tx, turn.run, "end_turn", NOW, 1)
+        first = await threads.reserve(tx, turn.run.thread_id, 1, NOW)
+        await threads.place(tx, turn.run.thread_id, [(first, turn.answered.id)])
+        await agents.record_last_run(tx, turn.run.agent_id, "end_turn", NOW, 1)
 
     return job
 

@@ -18,13 +18,8 @@ class WrappedDatabase:
     def __init__(self, inner: Database) -> None:
         self._inner = inner
 
-    @property
-    def on_commit(self) -> Callable[[Sequence[Change]], None]:
-        return self._inner.on_commit
-
-    @on_commit.setter
-    def on_commit(self, tell: Callable[[Sequence[Change]], None]) -> None:
-        self._inner.on_commit = tell
+    def tell_of_commits(self, tell: Callable[[Sequence[Change]], None]) -> None:
+        self._inner.tell_of_commits(tell)
 
     async def write(
         self,

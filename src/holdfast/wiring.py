@@ -237,7 +237,7 @@ def _retention_policy(settings: Settings) -> RetentionPolicy:
 
 def _feed(database: Database, bus: Bus) -> Feed:
     feed = Feed(database, bus)
-    database.on_commit = feed.committed
+    database.tell_of_commits(feed.committed)
     return feed
 
 

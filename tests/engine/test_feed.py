@@ -88,7 +88,7 @@ async def next_of(reader: FeedReader) -> list[News]:
 async def alone(database_url: str) -> AsyncGenerator[Feed]:
     database = await open_database(database_url)
     feed = Feed(database, Bus())
-    database.on_commit = feed.committed
+    database.tell_of_commits(feed.committed)
     yield feed
     await database.aclose()
 
@@ -212,7 +212,7 @@ async def test_a_run_of_which_nobody_told_is_found_by_looking(database_url: str)
 
 async def test_runs_that_were_told_of_are_not_missed(database_url: str) -> None:
     async with processes(database_url, looking=False) as (here, there):
-        here.database.on_commit = here.feed.committed
+        here.database.tell_of_commits(here.feed.committed)
         agent_id = await add_agent(here.database)
         with there.feed.reading() as reader:
             await there.feed.look()

@@ -162,7 +162,7 @@ class PostgresDatabase:
         self._checking: asyncio.Task[int] | None = None
         self._closed = False
         self._reads, self._written = Timing(), Timing()
-        self.on_commit: Callable[[Sequence[Change]], None] = tell_nobody
+        self._on_commit: Callable[[Sequence[Change]], None] = tell_nobody
 
     async def write(
         self,
@@ -202,6 +202,9 @@ class PostgresDatabase:
         if settled is not None:
             settled(None)
         return written
+
+    def tell_of_commits(self, tell: Callable[[Sequence[Change]], None]) -> None:
+        self._on_commit = tell
 
     async def read(self, job: Job[T]) -> T:
         self._check_open()
@@ -284,7 +287,7 @@ class PostgresDatabase:
                 committing = begin is _BEGIN_WRITE
                 await connection.execute("COMMIT")
                 if tx.changes:
-                    self.on_commit(tx.changes)
+                    self._on_commit(tx.changes)
                 return result
         except DRIVER_ERRORS as error:
             raise _failure(error, connection, limit, committing=committing) from error

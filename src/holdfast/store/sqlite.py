@@ -338,7 +338,7 @@ class SQLiteDatabase:
         self._long = _LongReads(path)
         self._reads = Timing()
         self._closed = False
-        self.on_commit: Callable[[Sequence[Change]], None] = tell_nobody
+        self._on_commit: Callable[[Sequence[Change]], None] = tell_nobody
 
     async def write(
         self,
@@ -351,13 +351,16 @@ class SQLiteDatabase:
         context = copy_context() if performed is not None else None
         asked_at = time.perf_counter()
         self._writer.put(
-            _Queued(job, future, performed, context, settled=settled, asked_at=asked_at, on_commit=self.on_commit)
+            _Queued(job, future, performed, context, settled=settled, asked_at=asked_at, on_commit=self._on_commit)
         )
         try:
             return await future
         except DamagedFile as damaged:
             self._damage = damaged.message
             raise
+
+    def tell_of_commits(self, tell: Callable[[Sequence[Change]], None]) -> None:
+        self._on_commit = tell
 
     async def read(self, job: Job[T]) -> T:
         self._check_open()

@@ -56,7 +56,9 @@ Job = Callable[[Transaction], Coroutine[Any, Any, T]]
 
 
 class Database(Protocol):
-    on_commit: Callable[[Sequence[Change]], None]  # called on the event loop with what a transaction has changed
+    def tell_of_commits(self, tell: Callable[[Sequence[Change]], None]) -> None:
+        """From now on `tell` is called on the event loop with what each transaction has changed, after its commit."""
+        ...
 
     async def write(
         self,
