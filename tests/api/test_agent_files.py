@@ -157,7 +157,8 @@ async def test_a_conversation_is_exported_in_the_place_of_the_default_history(
     texts = [part.get("text") for message in told["agents"][0]["messages"] for part in message["content"]]
     assert "only here" in texts
     assert not any("memory_insert" in (text or "") for text in texts[1:])
-    assert told["blocks"][0]["value"] == "Eva" != human["value"]
+    shown = {block["label"]: block["value"] for block in told["blocks"]}
+    assert shown["human"] == "Eva" != human["value"]
     same = await exported(served, agent["id"], conversation_id="default")
     assert same["agents"] == (await exported(served, agent["id"]))["agents"]
 

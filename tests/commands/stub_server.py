@@ -23,6 +23,11 @@ class Worker:
         print("drained", flush=True)
 
 
+class Feed:
+    def close(self) -> None:
+        pass
+
+
 class Tools:
     async def status(self) -> SandboxStatus:
         return SandboxStatus(tools="isolated by nothing at all", egress="nothing at all")
@@ -31,7 +36,7 @@ class Tools:
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncGenerator[Holdfast]:
     parts: dict[str, Any] = dict.fromkeys(Holdfast.__struct_fields__)
-    parts.update(settings=settings, worker=Worker(), sandbox=Tools())
+    parts.update(settings=settings, worker=Worker(), sandbox=Tools(), feed=Feed())
     yield Holdfast(**parts)
     print("closed", flush=True)
 
