@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow
 MARGIN: Final = 1.04
 BUDGETS: Final[dict[tuple[str, What], Cost]] = {
     ("sqlite", "create an agent"): Cost(calls=694, statements=6),
-    ("sqlite", "no-tool turn"): Cost(calls=2124, statements=22),
-    ("sqlite", "one-tool turn"): Cost(calls=5303, statements=47),
+    ("sqlite", "no-tool turn"): Cost(calls=2092, statements=22),
+    ("sqlite", "one-tool turn"): Cost(calls=5225, statements=47),
     ("postgres", "create an agent"): Cost(calls=806, statements=3),
     ("postgres", "no-tool turn"): Cost(calls=2901, statements=16),
     ("postgres", "one-tool turn"): Cost(calls=6782, statements=34),

@@ -61,14 +61,19 @@ class Directives(msgspec.Struct, frozen=True):
     found: tuple[Directive, ...] = ()
 
     def on(self, model_call: int) -> Directives:
+        if not self.found:
+            return self
         return Directives(tuple(one for one in self.found if one.model_call in (None, model_call)))
 
     def has(self, name: str) -> bool:
-        return any(one.name == name for one in self.found)
+        return self.text(name) is not None
 
     def text(self, name: str) -> str | None:
         """The last one given wins."""
-        return next((one.value or "" for one in reversed(self.found) if one.name == name), None)
+        for one in reversed(self.found):  # a loop: every turn asks some twenty times, mostly of nothing
+            if one.name == name:
+                return one.value or ""
+        return None
 
     def count(self, name: str) -> int | None:
         value = self.text(name)
