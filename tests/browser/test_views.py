@@ -51,6 +51,27 @@ def test_a_client_tool_is_answered_in_the_inbox(open_page: Open, server: ServerP
     expect(page.locator(".message.assistant")).to_contain_text("read_meter failed: no meter there")
 
 
+def test_calls_for_a_person_and_for_the_client_are_decided_in_the_chat(
+    open_page: Open, server: ServerProcess, client: Letta
+) -> None:
+    tool = client.tools.upsert(source_code=INVOICE, default_requires_approval=True)
+    agent = client.agents.create(name="both", include_base_tools=False, tool_ids=[tool.id], parallel_tool_calls=True)
+    calls = (
+        '[[call:send_invoice {"customer": "Ada", "amount": 120}]] [[call:read_meter {"room": "cellar"}]] [[parallel]]'
+    )
+    message = {"role": "user", "content": calls}
+    client.agents.messages.create(agent.id, messages=[message], client_tools=[CLIENT_TOOL])  # pyright: ignore[reportArgumentType]
+    page = open_page(server.url, "#/approvals")
+    card = page.locator("article", has_text="cellar")
+    expect(card.get_by_role("button", name="Approve")).to_have_count(0)
+    card.get_by_role("link", name="Decide them one by one in the chat").click()
+    page.locator(".tool.held", has_text="send_invoice").get_by_role("button", name="Approve").click()
+    meter = page.locator(".tool.held", has_text="read_meter")
+    meter.get_by_label("Result of the client's tool").fill("42 kWh")
+    meter.get_by_role("button", name="Send result").click()
+    expect(page.locator(".message.assistant").last).to_contain_text("42 kWh")
+
+
 def test_several_approvals_are_given_at_once(open_page: Open, server: ServerProcess, client: Letta) -> None:
     tool = client.tools.upsert(source_code=INVOICE, default_requires_approval=True)
     made = [client.agents.create(name=f"b{n}", include_base_tools=False, tool_ids=[tool.id]) for n in range(3)]

@@ -49,16 +49,20 @@ export function Approvals({ approvals, refresh }) {
     ${waiting.length === 0 && html`<p class="empty">Nothing waits for a decision. A tool asks for one when it requires approval: switch it on in an agent's tools.</p>`}
     ${waiting.map((item) => {
       const client = item.tool_calls.every((call) => call.client);
+      const mixed = !client && item.tool_calls.some((call) => call.client);
+      const chat = `#/agents/${item.agent_id}/chat${item.conversation_id ? `/${item.conversation_id}` : ""}`;
       return html`<article class="tool held" key=${item.run_id} data-run=${item.run_id}>
         <header>
-          ${!client && html`<input type="checkbox" aria-label="Choose this request" checked=${chosen.has(item.run_id)} onChange=${() => toggle(item.run_id)} />`}
-          <a href=${`#/agents/${item.agent_id}/chat${item.conversation_id ? `/${item.conversation_id}` : ""}`}>${names.data?.[item.agent_id] ?? shortId(item.agent_id)}</a>
+          ${!client && !mixed && html`<input type="checkbox" aria-label="Choose this request" checked=${chosen.has(item.run_id)} onChange=${() => toggle(item.run_id)} />`}
+          <a href=${chat}>${names.data?.[item.agent_id] ?? shortId(item.agent_id)}</a>
           <span class="state">${client ? "waits for its client" : "waits for approval"}, asked ${ago(item.asked_at)}</span>
           <a class="note" href=${`#/runs/${item.run_id}`}>run</a>
         </header>
         ${item.tool_calls.map((call) => html`<div><code>${call.name}</code><${Arguments} text=${call.arguments} /></div>`)}
         ${item.changed_secrets?.length > 0 && html`<p class="problem">Since it was asked, these secrets have other values: ${item.changed_secrets.join(", ")}</p>`}
-        <${Decision} client=${client} decide=${(decision) => decide([item], decision)} />
+        ${mixed
+          ? html`<p class="note">Some of these calls wait for a person, others for the agent's client. <a href=${chat}>Decide them one by one in the chat</a>.</p>`
+          : html`<${Decision} client=${client} decide=${(decision) => decide([item], decision)} />`}
       </article>`;
     })}
   </main>`;
