@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from holdfast.core.frames import StopFrame
 from holdfast.engine.worker import WorkerSettings
 from holdfast.store import runs
+from holdfast.store.transaction import Job
 
 from ..invariants import assert_invariants
 from ..scenario import LONG, Node, World, eventually
@@ -68,6 +70,31 @@ async def test_runs_that_wait_are_taken_in_the_order_in_which_they_came(world: W
         taken += [run_id for run_id in waiting if full.worker.owns(run_id)]
         await full.settled()
     assert taken == waiting
+
+
+async def test_a_place_that_a_sweep_is_about_to_fill_is_not_given_to_a_new_run(
+    world: World, full: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = (await full.send(HELLO, thread=await world.add_thread(), background=True)).run.id
+    world.tools.let_go.set()
+    await full.settled()
+    looking, go_on, read_one = asyncio.Event(), asyncio.Event(), world.database.read_one
+
+    async def slowly(job: Job[Any]) -> Any:
+        found = await read_one(job)
+        looking.set()
+        await go_on.wait()
+        return found
+
+    monkeypatch.setattr(world.database, "read_one", slowly)
+    sweep = asyncio.create_task(full.worker.recover())
+    await looking.wait()
+    late = await full.send(HELLO, thread=await world.add_thread(), background=True)
+    assert late.stream is None, "there is one place, and the sweep has found whose it is"
+    go_on.set()
+    assert await sweep == 1
+    assert full.worker.owns(waiting)
+    assert not full.worker.owns(late.run.id)
 
 
 async def test_a_new_run_does_not_overtake_one_that_waits(world: World, full: Node) -> None:

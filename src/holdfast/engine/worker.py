@@ -100,6 +100,7 @@ class Worker:
         self.bus = bus or Bus()
         self._owned: dict[str, _Owned] = {}
         self._expected: set[str] = set()  # claimed by their acceptance, and not driven yet
+        self._claiming = 0  # places that a sweep is about to fill, so that no acceptance takes them meanwhile
         self._others_wait = False  # for all that is known here: runs that a sweep would find
         self._tasks: set[asyncio.Task[None]] = set()
         self._queues: dict[str, _ThreadQueue] = {}
@@ -133,7 +134,7 @@ class Worker:
 
     @property
     def _room(self) -> int:
-        return self._settings.most_runs - len(self._owned) - len(self._expected)
+        return self._settings.most_runs - len(self._owned) - len(self._expected) - self._claiming
 
     @property
     def foreground_runs(self) -> int:
@@ -258,6 +259,8 @@ class Worker:
         if not self.has_room or self._draining:
             self._others_wait = True
             self.offer(run_id)
+            if self._claiming:  # that sweep may leave room, and has looked already
+                self._sweep_due.set()
         elif self._sweep_decides:
             self._sweep_due.set()
         else:
@@ -292,18 +295,28 @@ class Worker:
             self._notice_skew(now_us)
             if not self.has_room:
                 return 0
-            room = min(self._room, _CLAIMS_AT_ONCE)
-            per_agent = self._settings.most_runs_per_agent
-            self._others_wait = False  # unless one comes, or there are more than are looked for
-            found = await self._database.read_one(lambda tx: leases.waiting(tx, now_us, room, per_agent))
-            self._others_wait |= len(found) == room
-            waiting = [run_id for run_id in found if run_id not in self._owned]
-            if not waiting:
-                return 0
-            claims = await self._database.write(
-                lambda tx: leases.claim_many(tx, waiting, self.owner, now_us, self.lease_ttl_us, per_agent)
-            )
-            return len([claimed for claimed in claims if await self._open(claimed, claimed_s)])
+            self._claiming = min(self._room, _CLAIMS_AT_ONCE)
+            try:
+                return await self._claim_waiting(self._claiming, claimed_s, now_us)
+            finally:
+                self._claiming = 0
+
+    async def _claim_waiting(self, room: int, claimed_s: float, now_us: int) -> int:
+        per_agent = self._settings.most_runs_per_agent
+        self._others_wait = False  # unless one comes, or there are more than are looked for
+        found = await self._database.read_one(lambda tx: leases.waiting(tx, now_us, room, per_agent))
+        self._others_wait |= len(found) == room
+        waiting = [run_id for run_id in found if run_id not in self._owned]
+        if not waiting:
+            return 0
+        claims = await self._database.write(
+            lambda tx: leases.claim_many(tx, waiting, self.owner, now_us, self.lease_ttl_us, per_agent)
+        )
+        opened = 0
+        for claimed in claims:
+            opened += await self._open(claimed, claimed_s)
+            self._claiming -= 1
+        return opened
 
     async def _open(self, claimed: Claimed, claimed_s: float) -> bool:
         """The one way in which a run comes to be driven by its id: it was claimed; load it, drive it."""
