@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from holdfast.core.statistics import (
@@ -13,6 +14,7 @@ from holdfast.core.statistics import (
     by_tool,
     percentile,
     span_of,
+    used_by_bucket,
     used_by_day,
 )
 from holdfast.errors import Unprocessable
@@ -103,3 +105,10 @@ def test_a_cost_is_the_sum_of_those_that_are_known_and_says_how_many_are_not() -
     assert list(days) == [1, 2]
     assert (days[2].cost_usd, days[2].unpriced_steps, days[2].prompt_tokens) == (0.5, 2, 20)
     assert days[1].cost_usd is None
+
+
+def test_every_bucket_is_there_also_the_empty_ones() -> None:
+    span = span_of(NOW - 100 * S, NOW, 60, NOW)
+    last = msgspec.structs.replace(sum_of("a", None, 1, 0.5), bucket=span.buckets - 1)
+    used = used_by_bucket(span, [last, last])
+    assert [each.cost_usd for each in used] == [None] * (span.buckets - 1) + [1.0]

@@ -352,3 +352,13 @@ async def test_metrics_name_the_tools_that_were_called(database: Database) -> No
     ]
     await say(database, agent_id, agent_id, rows)
     assert await look(database, runs.metrics, run.id) == (3, ["dice", "mail", "secret"])
+
+
+async def test_a_run_began_when_its_first_checkpoint_said_so(database: Database) -> None:
+    run = await add_run(database, await add_agent(database))
+    for number in (1, 2):
+        written = await call(
+            database, runs.checkpoint, run.id, 0, number, started_us=NOW + number, unless_cancelling=True
+        )
+        assert written == "ok"
+    assert (await look(database, runs.get, run.id)).started_us == NOW + 1

@@ -76,7 +76,6 @@ _ADD_OTIDS = insert_or_ignore(run_otids)
 _CHECKPOINTED = (
     "status",
     "stop_reason",
-    "started_us",
     "completed_us",
     "ttft_ns",
     "total_duration_ns",
@@ -90,7 +89,10 @@ _CHECKPOINT = (
             name: func.coalesce(bindparam(f"new_{name}", type_=runs.columns[name].type), runs.columns[name])
             for name in _CHECKPOINTED
         }
-        | {"checkpoints": bindparam("number", type_=BigInteger())}
+        | {
+            "started_us": func.coalesce(runs.c.started_us, bindparam("new_started_us", type_=BigInteger())),
+            "checkpoints": bindparam("number", type_=BigInteger()),
+        }
     )
     .returning(runs.c.metadata, runs.c.agent_id, runs.c.thread_id)
 )
@@ -280,7 +282,7 @@ async def checkpoint(
     The caller writes the rest of the checkpoint (events, rows, frames) in the same transaction and after this one, so a
     fenced worker writes nothing at all (I2).
 
-    What is None stays as it is. `repeated`: this owner has written the checkpoint of that `number` already, in a commit
+    What is None stays as it is; when a run began is written once. `repeated`: this owner has written the checkpoint of that `number` already, in a commit
     that it did not hear of. `fenced`: another owner has it, or it has ended. `cancelling`: a cancel is on record, and
     the caller did not come to carry it out. In none of these cases was anything changed.
     """
