@@ -282,9 +282,10 @@ async def checkpoint(
     The caller writes the rest of the checkpoint (events, rows, frames) in the same transaction and after this one, so a
     fenced worker writes nothing at all (I2).
 
-    What is None stays as it is; when a run began is written once. `repeated`: this owner has written the checkpoint of that `number` already, in a commit
-    that it did not hear of. `fenced`: another owner has it, or it has ended. `cancelling`: a cancel is on record, and
-    the caller did not come to carry it out. In none of these cases was anything changed.
+    What is None stays as it is; when a run began is written once. `repeated`: this owner has written the checkpoint of
+    that `number` already, in a commit that it did not hear of. `fenced`: another owner has it, or it has ended.
+    `cancelling`: a cancel is on record, and the caller did not come to carry it out. In none of these cases was
+    anything changed.
     """
     new = {
         "new_status": status,
