@@ -101,7 +101,7 @@ function Section({ title, empty, children }) {
 function Days({ days }) {
   const most = Math.max(...days.map(({ usage }) => usage.prompt_tokens + usage.completion_tokens));
   return html`<${Section} title="Tokens and cost per day" empty=${days.length === 0 && "No model was called in this time."}>
-    <table><thead><tr><th>Day (UTC)</th><th>Tokens in</th><th>of these cached</th><th>Tokens out</th><th>Cost</th></tr></thead>
+    <table><thead><tr><th>Day (UTC)</th><th>Tokens in</th><th>cached</th><th>Tokens out</th><th>Cost</th></tr></thead>
       <tbody>${[...days].reverse().map(({ day, usage }) => html`<tr key=${day} data-day=${day}><th scope="row">${day}</th>
         <td><${Bar} part=${usage.prompt_tokens + usage.completion_tokens} of=${most}>${count(usage.prompt_tokens)}<//></td>
         <td>${count(usage.cached_input_tokens)}</td><td>${count(usage.completion_tokens)}</td><td>${money(usage.cost_usd)}</td></tr>`)}</tbody></table><//>`;
