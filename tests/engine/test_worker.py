@@ -311,9 +311,7 @@ async def test_a_tool_that_returned_while_the_worker_was_told_to_go_is_on_record
 async def thread_queue(world: World, node: Node, text: str, place: int) -> asyncio.Task[Accepted]:
     """Sends what has to wait, and returns when it stands at that place of the line."""
     waiting = asyncio.create_task(node.send(text, wait_s=30))
-    await eventually(
-        lambda: world.agent_id in node.worker._queues and node.worker._queues[world.agent_id].length == place
-    )
+    await eventually(lambda: node.worker.thread_queues.length(world.agent_id) == place)
     return waiting
 
 
@@ -326,7 +324,7 @@ async def test_requests_that_wait_for_a_busy_thread_go_in_the_order_they_came_in
         await node.worker.stopped(accepted.run.id)
     said = [text_of(row.parts) for row in await world.window() if row.role == "user"]
     assert said == ["call the slow tool", "number 0", "number 1", "number 2"]
-    assert node.worker._queues == {}
+    assert node.worker.thread_queues.length(world.agent_id) == 0
 
 
 async def test_whoever_gives_up_waiting_does_not_leave_the_line_blocked(world: World, node: Node) -> None:
@@ -338,7 +336,7 @@ async def test_whoever_gives_up_waiting_does_not_leave_the_line_blocked(world: W
     world.tools.let_go.set()
     await node.worker.stopped((await second).run.id)
     await asyncio.gather(first, return_exceptions=True)
-    assert node.worker._queues == {}
+    assert node.worker.thread_queues.length(world.agent_id) == 0
     await assert_invariants(world.database, idle=True)
 
 

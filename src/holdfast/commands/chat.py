@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, Final, cast
 
 from holdfast import ids
+from holdfast.commands.line_input import read_line
 from holdfast.commands.printing import is_terminal, printable, styled
 from holdfast.commands.remote import find_agent
 from holdfast.commands.server_api import ConnectionLost, Refusal, ServerApi, Unreachable
@@ -55,7 +56,7 @@ def _converse(chat: Chat, agent: Event) -> int:
     warned = False
     while True:
         try:
-            text = input(styled("> ", "cyan")).strip()
+            text = read_line(styled("> ", "cyan")).strip()
         except EOFError:
             print()
             return 0
@@ -154,7 +155,7 @@ class Chat:
         decisions: list[Event] = []
         for call in calls:
             question = f"Run {call['name']} {printable(call['arguments'])}? [y/N, or why not] "
-            answer = input(styled(question, "yellow")).strip()
+            answer = read_line(styled(question, "yellow")).strip()
             approve = answer.lower() in ("y", "yes")
             reason = None if approve or answer.lower() in ("", "n", "no") else answer
             decisions.append(

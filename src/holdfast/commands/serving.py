@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -27,6 +26,7 @@ from holdfast.api.layers import LocalPagesOnly
 from holdfast.api.server import create_app
 from holdfast.commands import settings_from
 from holdfast.commands.connections import Connections, GuardedHttp, Limits, most_connections
+from holdfast.commands.garbage import collect_rarely
 from holdfast.commands.processes import Processes, end_with_parent
 from holdfast.engine.worker import HAND_OVER_S
 from holdfast.errors import ConfigError
@@ -101,8 +101,7 @@ async def _serve(settings: Settings, build: Build, listener: socket.socket) -> N
         app: ASGIApp = create_app(deps)
         if settings.api_key is None:
             app = LocalPagesOnly(app, settings)
-        gc.freeze()  # what was loaded stays for good: no collection need ever walk it
-        gc.enable()
+        collect_rarely()
         connections = connections_of(settings)
         await _Server(uvicorn_config(app, settings, connections), deps, connections).serve([listener])
 

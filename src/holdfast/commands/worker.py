@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import signal
 import socket
 from collections.abc import AsyncGenerator, Generator
@@ -20,6 +19,7 @@ from holdfast import logs, telemetry
 from holdfast.actions.assembled import Holdfast
 from holdfast.api.server import OBSERVING, create_app
 from holdfast.commands import settings_from
+from holdfast.commands.garbage import collect_rarely
 from holdfast.commands.serving import connections_of, end_after, listen, new_loop, uvicorn_config
 from holdfast.settings import Settings
 from holdfast.version import VERSION
@@ -46,8 +46,7 @@ async def _work(settings: Settings, listener: socket.socket | None) -> None:
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, stop.set)
     async with build(settings) as deps, _observed(deps, listener):
-        gc.freeze()  # what was loaded stays for good: no collection need ever walk it
-        gc.enable()
+        collect_rarely()
         print(_welcome(settings, listener), flush=True)
         await stop.wait()
         end_after(settings.drain_s)

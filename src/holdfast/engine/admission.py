@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Final
 
 from holdfast.engine.worker import Worker
@@ -33,25 +31,24 @@ class Admission:
         self._count_again_at = 0.0  # by the event loop's clock
         self.refused: Counter[str] = Counter()  # by reason
 
-    @asynccontextmanager
-    async def enter(self, *, background: bool, of_run: bool = False) -> AsyncGenerator[None]:
-        """Around the acceptance of a run. `of_run`: another run waits for its answer, and has used what it has used, so
-        that to refuse it would be a waste. Raises TooManyRuns."""
-        self._entering += not background
-        try:
-            if background:
-                await self._require_short_queue()
-            elif not of_run:
-                self._require_few_in_foreground()
-            yield
-        finally:
-            self._entering -= not background
+    async def enter(self, *, background: bool, of_run: bool = False) -> None:
+        """Before the acceptance of a run, and `leave` after it. `of_run`: another run waits for its answer, and has
+        used what it has used, so that to refuse it would be a waste. Raises TooManyRuns."""
+        if background:
+            await self._require_short_queue()
+            return
+        if not of_run:
+            self._require_few_in_foreground()
+        self._entering += 1
+
+    def leave(self, *, background: bool) -> None:
+        self._entering -= not background
 
     def _require_few_in_foreground(self) -> None:
         most = self._most_foreground
-        if not most or self._worker.slots[0] + self._entering <= most:  # quick: background runs are counted too
+        if not most or self._worker.slots[0] + self._entering < most:  # quick: background runs are counted too
             return
-        if self._worker.foreground_runs + self._entering > most:
+        if self._worker.foreground_runs + self._entering >= most:
             self.refused["foreground"] += 1
             raise TooManyRuns(
                 f"The server answers {most} requests at once, and so many wait for their answers. Send it again in a "

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -23,6 +22,7 @@ from holdfast.engine.runner import Runner
 from holdfast.engine.scope import CancelScope
 from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, Streams
+from holdfast.engine.thread_queues import ThreadQueues
 from holdfast.engine.waiting import repeat
 from holdfast.engine.windows import Windows
 from holdfast.errors import HoldfastError, LeaseLost, RunInterrupted, ShuttingDown
@@ -72,14 +72,6 @@ class _Owned:
         self.stopped = asyncio.Event()
 
 
-class _ThreadQueue:
-    """Who waits for one thread; whoever holds the lock is counted too."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.length = 0
-
-
 class Worker:
     def __init__(
         self,
@@ -103,7 +95,7 @@ class Worker:
         self._claiming = 0  # places that a sweep is about to fill, so that no acceptance takes them meanwhile
         self._others_wait = False  # for all that is known here: runs that a sweep would find
         self._tasks: set[asyncio.Task[None]] = set()
-        self._queues: dict[str, _ThreadQueue] = {}
+        self.thread_queues = ThreadQueues()
         self._taking = asyncio.Lock()  # two at once would claim the same run twice
         self._sweep_due = asyncio.Event()
         self._draining = False
@@ -153,15 +145,13 @@ class Worker:
         fewer, which only the database knows."""
         return self._others_wait or self._settings.most_runs_per_agent > 0
 
-    @contextmanager
-    def expect(self, run: Run) -> Generator[None]:
-        """While a run is being stored. If it is this worker's from then on, its place is taken already."""
+    def expect(self, run: Run) -> None:
+        """A run is about to be stored. If it is this worker's from then on, its place is taken already."""
         if run.lease_owner == self.owner:
             self._expected.add(run.id)
-        try:
-            yield
-        finally:
-            self._expected.discard(run.id)
+
+    def expect_no_more(self, run_id: str) -> None:
+        self._expected.discard(run_id)
 
     def drive(
         self,
@@ -234,19 +224,6 @@ class Worker:
             net_s = self.bus.net_s
             at_most_s = net_s if at_most_s is None else min(at_most_s, net_s)
         await watch.woken(at_most_s)
-
-    @asynccontextmanager
-    async def thread_queue(self, thread_id: str) -> AsyncGenerator[None]:
-        """Requests that wait for a busy thread go in the order in which they came."""
-        line = self._queues.setdefault(thread_id, _ThreadQueue())
-        line.length += 1
-        try:
-            async with line.lock:
-                yield
-        finally:
-            line.length -= 1
-            if not line.length:
-                del self._queues[thread_id]
 
     async def expire_other_leases(self) -> None:
         """For a server that shares its database with nobody: whoever else holds a lease is dead. One statement, so that

@@ -157,8 +157,9 @@ class _Writer:
                         self._commit_together(group)
                         self._time(group, begun_at)
                     _resolve_all(group)
-                    with self.busy:
-                        self._preallocation.keep_ahead()
+                    if not self._preallocation.is_complete:
+                        with self.busy:
+                            self._preallocation.keep_ahead()
         finally:
             self.busy.acquire()  # never released: reads must not use a connection that is closed
             self._connection.close()

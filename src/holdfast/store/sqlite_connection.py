@@ -15,7 +15,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from holdfast.core.changes import Change
 from holdfast.errors import BugError, HoldfastError
 from holdfast.store.sqlite_log import CHECKPOINT_PAGES, keep_a_log
-from holdfast.store.statements import Compiler, PerDialect, Statement
+from holdfast.store.statements import Compiler, PerDialect, Prepared, Statement
 from holdfast.store.transaction import DatabaseError, Dialect, IntegrityError, Job, Parameters, Row, Transaction
 
 T = TypeVar("T")
@@ -64,10 +64,13 @@ class SQLiteTransaction:
     async def execute_many(self, statement: Statement, parameters: Sequence[Parameters]) -> None:
         if not parameters:
             return
+        if len(parameters) == 1:
+            self._run(statement, parameters[0])
+            return
         prepared = COMPILER.prepare(statement, parameters[0])
         sql, _ = prepared.bind(parameters[0])
         try:
-            self._connection.executemany(sql, (_sendable(prepared.bind(each)[1]) for each in parameters))
+            self._connection.executemany(sql, [_bound(prepared, each)[1] for each in parameters])
         except sqlite3.Error as error:
             raise translate(error) from error
 
@@ -85,9 +88,9 @@ class SQLiteTransaction:
 
     def _run(self, statement: Statement, parameters: Mapping[str, Any] | None) -> sqlite3.Cursor:
         given = parameters or {}
-        sql, values = COMPILER.prepare(statement, given).bind(given)
+        prepared = COMPILER.prepare(statement, given)
         try:
-            return self._connection.execute(sql, _sendable(values))
+            return self._connection.execute(*_bound(prepared, given))
         except sqlite3.Error as error:
             raise translate(error) from error
 
@@ -115,8 +118,12 @@ class SQLiteView(SQLiteTransaction):
             raise translate(error) from error
 
 
-def _sendable(values: list[Any]) -> list[Any]:
-    return [msgspec.json.encode(value).decode() if isinstance(value, (list, tuple)) else value for value in values]
+def _bound(prepared: Prepared, parameters: Parameters) -> tuple[str, list[Any]]:
+    """SQLite has no arrays: lists are sent as JSON, which `in_array` reads."""
+    sql, values = prepared.bind(parameters)
+    if prepared.shape.has_arrays:
+        values = [msgspec.json.encode(each).decode() if isinstance(each, (list, tuple)) else each for each in values]
+    return sql, values
 
 
 def translate(error: sqlite3.Error) -> HoldfastError:

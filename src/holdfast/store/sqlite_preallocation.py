@@ -30,11 +30,13 @@ class LogPreallocation:
         self._connection = connection
         self._log = log
         self._bytes = 0  # of the log, when it was last made longer
+        self.is_complete = False  # the log has its full length, and keeps it
 
     def keep_ahead(self) -> None:
-        """Costs next to nothing while the log is long enough. It only saves time, so a failure is told and no more."""
+        """It only saves time, so a failure is told and no more."""
         try:
             size = self._log.stat().st_size
+            self.is_complete = size >= _LONGEST_BYTES
             if self._bytes < size < _LONGEST_BYTES:
                 self._bytes = size + _AHEAD_BYTES
                 self._append_zeros()

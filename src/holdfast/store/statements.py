@@ -144,6 +144,7 @@ class _Shape(msgspec.Struct, frozen=True, eq=False):
     names: tuple[str, ...]
     required: frozenset[str]
     all_given: bool  # every value comes with the call: the usual case, and the quick one
+    has_arrays: bool  # one of its parameters carries a list
 
 
 class Prepared(msgspec.Struct, frozen=True, eq=False):
@@ -217,4 +218,5 @@ class Compiler:
         required = frozenset(name for bind, name in compiled.bind_names.items() if bind.required)
         names = tuple(compiled.positiontup or ())
         all_given = required.issuperset(names) and not compiled.post_compile_params
-        return _Shape(compiled, compiled.string, names, required, all_given)
+        has_arrays = any(isinstance(bind.type, ARRAY) for bind in compiled.bind_names)
+        return _Shape(compiled, compiled.string, names, required, all_given, has_arrays)

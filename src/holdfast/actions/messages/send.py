@@ -146,8 +146,12 @@ class SendMessage:
         deadline = asyncio.get_running_loop().time() + sending.wait_s
         if sending.wait_s <= 0:
             return await self._try_until(sending, deadline)
-        async with self._worker.thread_queue(sending.thread_id):
+        queues = self._worker.thread_queues
+        await queues.enter(sending.thread_id)
+        try:
             return await self._try_until(sending, deadline)
+        finally:
+            queues.leave(sending.thread_id)
 
     async def _try_until(self, sending: SendRequest, deadline: float) -> Accepted:
         while True:
@@ -158,8 +162,11 @@ class SendMessage:
             if context.active is not None:
                 await self._wait(context.active, deadline)
                 continue
-            async with self._admission.enter(background=sending.background, of_run=sending.parent_run_id is not None):
+            await self._admission.enter(background=sending.background, of_run=sending.parent_run_id is not None)
+            try:
                 accepted = await self._accept(sending, context)
+            finally:
+                self._admission.leave(background=sending.background)
             if accepted is not None:
                 return accepted
 
@@ -204,8 +211,8 @@ class SendMessage:
                 self._worker.dispatch(accepting.run.id)
 
         try:
-            with self._worker.expect(accepting.run):
-                await self._store(accepting, sending, now_us, begin, settle)
+            self._worker.expect(accepting.run)
+            await self._store(accepting, sending, now_us, begin, settle)
         except _Overtaken:
             return None
         except DatabaseError:
@@ -213,6 +220,8 @@ class SendMessage:
                 raise
             begin(_started(accepting, _places(accepting)[1]))
             settle(None)
+        finally:
+            self._worker.expect_no_more(accepting.run.id)
         if not begun:
             return None
         return Accepted(accepting.run, begun[0], context.agent)
