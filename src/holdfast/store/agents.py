@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, delete, func, literal, or_, select, update
 
 from holdfast.core.changes import Change
 from holdfast.core.hold import Hold, changed_secrets
@@ -106,7 +106,9 @@ _TAGS = (
     .where(in_array(agent_tags.c.agent_id, "ids"))
     .order_by(agent_tags.c.agent_id, agent_tags.c.tag)
 )
-_SOME_TAGGED = select(agent_tags.c.agent_id).where(agent_tags.c.tag == bindparam("tag")).limit(_MANY)
+_LAST_OF_MANY_TAGGED = (
+    select(agent_tags.c.agent_id).where(agent_tags.c.tag == bindparam("tag")).offset(_MANY - 1).limit(1)
+)
 _UNTAG = delete(agent_tags).where(agent_tags.c.agent_id == bindparam("of_agent"))
 _SECRETS = (
     select(agent_secrets)
@@ -277,8 +279,7 @@ async def pending_approvals_of(tx: Transaction, agent_ids: Collection[str]) -> d
 
 async def _frequent(tx: Transaction, tags: Iterable[str]) -> frozenset[str]:
     """Those that many agents have. Their agents are not gathered first: a page is full after a few."""
-    found = [tag for tag in tags if len(await tx.fetch_all(_SOME_TAGGED, {"tag": tag})) == _MANY]
-    return frozenset(found)
+    return frozenset([tag for tag in tags if await tx.fetch_one(_LAST_OF_MANY_TAGGED, {"tag": tag}) is not None])
 
 
 async def _named_like(tx: Transaction, text: str) -> list[str] | None:
@@ -291,20 +292,25 @@ async def _named_like(tx: Transaction, text: str) -> list[str] | None:
 
 def _tagged(filters: AgentFilter, frequent: Collection[str]) -> list[ColumnElement[bool]]:
     """`frequent`: tags that are looked up for each agent, in the order of the list. With the others the list begins."""
-    has_any = agent_tags.c.agent_id == agents.c.id
     if not filters.match_all_tags:
         if not filters.tags:
             return []
         if not frequent:
             return [tagged(agent_tags.c.tag, agent_tags.c.agent_id, agents.c.id, filters.tags, False)]
-        return [exists().where(has_any, in_array(agent_tags.c.tag, sorted(set(filters.tags))))]
+        return [_has_tag(in_array(agent_tags.c.tag, sorted(set(filters.tags))))]
     rare = sorted(set(filters.tags) - set(frequent))
     conditions: list[ColumnElement[bool]] = [
-        exists().where(has_any, agent_tags.c.tag == tag) for tag in sorted(set(frequent) & set(filters.tags))
+        _has_tag(agent_tags.c.tag == tag) for tag in sorted(set(frequent) & set(filters.tags))
     ]
     if rare:
         conditions.append(tagged(agent_tags.c.tag, agent_tags.c.agent_id, agents.c.id, rare, True))
     return conditions
+
+
+def _has_tag(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Looked up for each agent of a page. PostgreSQL makes a join of EXISTS, and gathers all that have the tag."""
+    found = select(literal(1)).where(agent_tags.c.agent_id == agents.c.id, condition).limit(1)
+    return found.scalar_subquery().is_not(None)
 
 
 def _conditions(filters: AgentFilter, frequent: Collection[str] = ()) -> list[ColumnElement[bool]]:
