@@ -23,10 +23,28 @@ async def test_every_module_is_served_as_a_script() -> None:
             assert answer.headers["content-type"].startswith("text/javascript")
 
 
-async def test_the_page_names_every_module_so_that_a_browser_fetches_them_at_once() -> None:
+def imported_by(modules: list[str]) -> set[str]:
+    return {
+        ((CONSOLE / name).parent / path).resolve().relative_to(CONSOLE.resolve()).as_posix()
+        for name in modules
+        for path in re.findall(r'from ?"(\.[^"]+)"', (CONSOLE / name).read_text())
+    }
+
+
+async def test_the_page_names_the_modules_of_the_first_view_so_that_a_browser_fetches_them_at_once() -> None:
     async with client_of() as client:
         page = await client.get("/console/index.html")
-    assert sorted(re.findall(r'rel="modulepreload" href="console/([^"]+)"', page.text)) == SCRIPTS
+    named = re.findall(r'rel="modulepreload" href="console/([^"]+)"', page.text)
+    assert len(named) == len(set(named))
+    assert {"app.js", "views/agents.js", "vendor/signals-core.mjs"} <= set(named) < set(SCRIPTS)
+    assert imported_by(named) == set(named) - {"app.js"}
+    assert not {"views/chat.js", "vendor/marked.mjs", "vendor/uplot.mjs"} & set(named)
+
+
+def test_every_view_can_be_fetched_later() -> None:
+    views = {path.relative_to(CONSOLE).as_posix() for path in (CONSOLE / "views").glob("*.js")}
+    later = set(re.findall(r'import\("\./(views/[^"]+)"\)', (CONSOLE / "app.js").read_text()))
+    assert later == views - {"views/agents.js"}
 
 
 async def test_all_of_it_together_is_small() -> None:

@@ -171,3 +171,16 @@ def test_a_phone_shows_no_page_wider_than_itself(
         expect(page.locator("main h1")).to_be_visible()
         expect(page.locator("main > [aria-busy]")).to_have_count(0)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+
+
+def test_a_view_that_could_not_be_fetched_says_so_and_can_be_tried_again(
+    open_page: Open, server: ServerProcess
+) -> None:
+    page = open_page(server.url)
+    page.route("**/views/overview.js", lambda route: route.abort())
+    page.goto(f"{server.url}/#/overview")
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("This page could not be loaded")
+    page.unroute("**/views/overview.js")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()

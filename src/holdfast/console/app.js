@@ -2,15 +2,11 @@
 import { get, key, needsKey, useKey } from "./api.js";
 import { followFeed, live, onChange } from "./feed.js";
 import { html, render, signal, useEffect, useState } from "./html.js";
-import { Agent } from "./views/agent.js";
+import { Waiting } from "./parts/load.js";
 import { Agents } from "./views/agents.js";
-import { Approvals } from "./views/approvals.js";
-import { Chat } from "./views/chat.js";
-import { Overview } from "./views/overview.js";
-import { Run } from "./views/run.js";
-import { Runs } from "./views/runs.js";
 
 const POLL_MS = 2000; // while there is no feed
+const FETCH_REST_MS = 500; // after the first page is there
 const UNSEEN_POLL_MS = 15000; // in a tab that nobody sees, for its title
 const address = signal(location.hash.slice(1) || "/");
 const approvals = signal([]);
@@ -18,14 +14,25 @@ const reachable = signal(true);
 addEventListener("hashchange", () => (address.value = location.hash.slice(1) || "/"));
 
 const VIEWS = [
-  [/^\/$/, Agents, "Agents"],
-  [/^\/agents\/([^/]+)$/, Agent, "Agent"],
-  [/^\/agents\/([^/]+)\/chat(?:\/([^/]+))?$/, Chat, "Chat"],
-  [/^\/approvals$/, Approvals, "Approvals"],
-  [/^\/runs$/, Runs, "Runs"],
-  [/^\/runs\/([^/]+)$/, Run, "Run"],
-  [/^\/overview$/, Overview, "Overview"],
+  [/^\/$/, "Agents"],
+  [/^\/agents\/([^/]+)$/, "Agent"],
+  [/^\/agents\/([^/]+)\/chat(?:\/([^/]+))?$/, "Chat"],
+  [/^\/approvals$/, "Approvals"],
+  [/^\/runs$/, "Runs"],
+  [/^\/runs\/([^/]+)$/, "Run"],
+  [/^\/overview$/, "Overview"],
 ];
+// The first page needs a third of the code. The rest is fetched when it is shown, so that no other page waits for it.
+const LATER = {
+  Agent: () => import("./views/agent.js"),
+  Approvals: () => import("./views/approvals.js"),
+  Chat: () => import("./views/chat.js"),
+  Overview: () => import("./views/overview.js"),
+  Run: () => import("./views/run.js"),
+  Runs: () => import("./views/runs.js"),
+};
+const components = signal({ Agents });
+const broken = signal({}); // by the name of a view: why it could not be fetched
 // Letters that open a view, wherever no text is being written.
 const KEYS = { a: "#/", p: "#/approvals", r: "#/runs", o: "#/overview" };
 
@@ -33,6 +40,16 @@ addEventListener("keydown", (event) => {
   const writing = /^(input|textarea|select)$/i.test(event.target.tagName);
   if (!writing && !event.ctrlKey && !event.metaKey && !event.altKey && KEYS[event.key]) location.hash = KEYS[event.key];
 });
+
+async function loadView(name) {
+  broken.value = { ...broken.value, [name]: null };
+  try {
+    const module = await LATER[name]();
+    components.value = { ...components.value, [name]: module[name] };
+  } catch (error) {
+    broken.value = { ...broken.value, [name]: error.message };
+  }
+}
 
 async function lookForApprovals() {
   try {
@@ -81,12 +98,14 @@ function KeyForm() {
 
 function App() {
   const path = address.value.split("?")[0];
-  const [view, found, name] = VIEWS.map(([pattern, component, label]) => [component, path.match(pattern), label]).find(([, match]) => match) ?? [];
+  const [found, name] = VIEWS.map(([pattern, label]) => [path.match(pattern), label]).find(([match]) => match) ?? [];
+  const view = components.value[name];
   const waiting = approvals.value.length;
   useEffect(() => {
     const ends = [watchApprovals(), followFeed()];
     return () => ends.forEach((end) => end());
   }, [key.value]);
+  useEffect(() => void (name && !view && loadView(name)), [name]);
   useEffect(() => {
     document.title = `${waiting ? `(${waiting}) ` : ""}${name ?? "Not found"} · Holdfast`;
   }, [waiting, name]);
@@ -103,9 +122,17 @@ function App() {
     ${!reachable.value && html`<p class="problem banner" role="status">The server cannot be reached. The console tries again every two seconds.</p>`}
     ${view
       ? html`<${view} key=${path} parts=${found.slice(1).map((part) => part && decodeURIComponent(part))} approvals=${approvals} refresh=${lookForApprovals} />`
-      : html`<main id="main" tabindex="-1"><h1>There is no such page</h1><p><a href="#/">All agents</a></p></main>`}`;
+      : html`<main id="main" tabindex="-1">${name ? html`<${Loading} name=${name} />` : html`<h1>There is no such page</h1><p><a href="#/">All agents</a></p>`}</main>`}`;
+}
+
+function Loading({ name }) {
+  const problem = broken.value[name];
+  if (!problem) return html`<${Waiting} />`;
+  return html`<p class="problem" role="alert">This page could not be loaded: ${problem}</p>
+    <button onClick=${() => loadView(name)}>Try again</button>`;
 }
 
 const place = document.getElementById("app");
 place.replaceChildren();
 render(html`<${App} />`, place);
+addEventListener("load", () => setTimeout(() => Object.keys(LATER).forEach((name) => components.value[name] ?? loadView(name)), FETCH_REST_MS));

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import posixpath
+import re
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Final
 
 import msgspec
@@ -32,7 +33,8 @@ _TYPES: Final = {
     ".html": "text/html",
 }
 _PAGE: Final = "index.html"
-_MODULES: Final = (".js", ".mjs")
+_FIRST: Final = "app.js"
+_IMPORT: Final = re.compile(r"""\bfrom\s*["'](\.[^"']+)["']""")
 _HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -58,21 +60,22 @@ def asset(path: str) -> Asset:
         raise NotFound(f"The console has no file {path!r}.")
     content = found.read_bytes()
     if path == _PAGE:
-        content = content.replace(b"</head>", preloads(place).encode() + b"</head>")
+        links = [f'<link rel="modulepreload" href="console/{name}">\n' for name in modules_of(_FIRST)]
+        content = content.replace(b"</head>", "".join(links).encode() + b"</head>")
     etag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
     return Asset(content, gzip.compress(content, mtime=0), etag, _TYPES[suffix])
 
 
-def preloads(place: Traversable, folder: str = "console") -> str:
-    """Links by which a browser fetches all modules at once. Else it learns of each from the one that imports it, and
-    waits for one after the other."""
-    found: list[str] = []
-    for entry in sorted(place.iterdir(), key=lambda entry: entry.name):
-        if entry.is_dir():
-            found.append(preloads(entry, f"{folder}/{entry.name}"))
-        elif entry.name.endswith(_MODULES):
-            found.append(f'<link rel="modulepreload" href="{folder}/{entry.name}">\n')
-    return "".join(found)
+def modules_of(first: str) -> list[str]:
+    """A module and all that it imports, of itself or through others, so that a browser fetches them at once. Else it
+    learns of each from the one that imports it, and waits for one after the other."""
+    found = [first]
+    for name in found:
+        source = files("holdfast.console").joinpath(name).read_text()
+        folder = posixpath.dirname(name)
+        imported = (posixpath.normpath(posixpath.join(folder, path)) for path in _IMPORT.findall(source))
+        found += [each for each in dict.fromkeys(imported) if each not in found]
+    return found
 
 
 @router.api_route("/console/{name}", methods=["GET", "HEAD"])

@@ -2,7 +2,7 @@
 import { patch, post } from "../api.js";
 import { html, useState } from "../html.js";
 import { Problem } from "./load.js";
-import { Plain, visible } from "./markdown.js";
+import { Plain, visible } from "./text.js";
 import { SchemaForm } from "./schema_form.js";
 
 function TryTool({ agentId, tool }) {

@@ -3,7 +3,7 @@ import { get, patch, post, query, remove } from "../api.js";
 import { ago } from "../formats.js";
 import { html, useState } from "../html.js";
 import { Problem, useLoaded } from "./load.js";
-import { Plain, visible } from "./markdown.js";
+import { Plain, visible } from "./text.js";
 
 const SHOWN = 20;
 

@@ -3,7 +3,7 @@ import { get, patch, post, query } from "../api.js";
 import { count } from "../formats.js";
 import { html, useState } from "../html.js";
 import { Problem, useLoaded } from "./load.js";
-import { visible } from "./markdown.js";
+import { visible } from "./text.js";
 
 function Block({ agentId, block, changed, act }) {
   const [text, setText] = useState(block.value);

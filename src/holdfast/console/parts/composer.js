@@ -1,7 +1,7 @@
 // Where a message is written, with images. It says beforehand what will happen to the message.
 import { html, useState } from "../html.js";
 import { queuedText } from "../chat_session.js";
-import { visible } from "./markdown.js";
+import { visible } from "./text.js";
 
 const SUGGESTIONS = ["Call send_invoice with customer 'Ada' and amount 120", "remember that I like tea", "what do you know about me?"];
 const IMAGE_LIMIT = 5_000_000;

@@ -2,7 +2,7 @@
 import { html, useState } from "../html.js";
 import { count } from "../formats.js";
 import { textOf } from "../transcript.js";
-import { Plain, visible } from "./markdown.js";
+import { Plain, visible } from "./text.js";
 
 // In the order in which the model is sent them. The sections add up to `context_window_size_current`.
 const SECTIONS = [

@@ -3,7 +3,7 @@ import { get, patch, post, query, remove } from "../api.js";
 import { ago, shortId } from "../formats.js";
 import { html } from "../html.js";
 import { Problem, useLoaded } from "./load.js";
-import { visible } from "./markdown.js";
+import { visible } from "./text.js";
 
 const MOST = 200;
 

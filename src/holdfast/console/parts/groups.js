@@ -2,7 +2,7 @@
 import { get, patch } from "../api.js";
 import { html } from "../html.js";
 import { Problem, useLoaded } from "./load.js";
-import { visible } from "./markdown.js";
+import { visible } from "./text.js";
 
 const PATTERNS = { round_robin: "take turns", supervisor: "work for a supervisor", dynamic: "are called on by a manager", sleeptime: "look after memory between turns", voice_sleeptime: "look after memory between turns" };
 

@@ -1,6 +1,6 @@
 // Images of a message or of a tool's result. One that is elsewhere is named, not fetched: nothing leaves the origin.
 import { html } from "../html.js";
-import { visible } from "./markdown.js";
+import { visible } from "./text.js";
 
 const SHOWN = /^data:image\/(?:png|jpeg|gif|webp|avif|bmp);base64,/;
 

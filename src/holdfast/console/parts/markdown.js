@@ -2,6 +2,7 @@
 import { html, useMemo } from "../html.js";
 import { Marked } from "../vendor/marked.mjs";
 import DOMPurify from "../vendor/purify.mjs";
+import { LONGEST, visible } from "./text.js";
 
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 // HTML in a model's text is shown as text, so that none of it is ever parsed.
@@ -12,9 +13,6 @@ const ALLOWED = {
   ALLOWED_ATTR: ["href"],
   ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
 };
-const LONGEST = 200_000;
-// Zero-width and direction-changing characters can make text look like something else.
-const INVISIBLE = /[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
 
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   if (node.tagName === "A") {
@@ -23,18 +21,8 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   }
 });
 
-export const visible = (text) => text.replace(INVISIBLE, (found) => `⟨U+${found.codePointAt(0).toString(16).toUpperCase()}⟩`);
-
 export function Markdown({ text }) {
   const shown = useMemo(() => DOMPurify.sanitize(marked.parse(visible(text.slice(0, LONGEST))), ALLOWED), [text]);
   return html`<div class="markdown" dir="auto" dangerouslySetInnerHTML=${{ __html: shown }}></div>
     ${text.length > LONGEST && html`<p class="note">${(text.length - LONGEST).toLocaleString("en")} more characters are not shown.</p>`}`;
-}
-
-// Text as it is, with a limit that one click lifts.
-export function Plain({ text, limit = 4000 }) {
-  const cut = text.length > limit;
-  return cut
-    ? html`<details class="long"><summary><pre dir="auto">${visible(text.slice(0, limit))}</pre><span class="note">${(text.length - limit).toLocaleString("en")} more characters</span></summary><pre dir="auto">${visible(text.slice(limit, limit + LONGEST))}</pre></details>`
-    : html`<pre dir="auto">${visible(text)}</pre>`;
 }

@@ -1,7 +1,7 @@
 // Tool rules as sentences. Those that only name a tool, or a tool and others, can be added here.
 import { patch } from "../api.js";
 import { html, useState } from "../html.js";
-import { visible } from "./markdown.js";
+import { visible } from "./text.js";
 
 const listed = (names) => names.join(", ");
 

@@ -1,7 +1,7 @@
 // A form made from a JSON schema. Texts, numbers, switches and choices have fields of their own; lists and objects are
 // written as JSON and checked while they are written.
 import { html, useState } from "../html.js";
-import { visible } from "./markdown.js";
+import { visible } from "./text.js";
 
 const MOST_CHOICES = 200;
 

@@ -1,7 +1,7 @@
 // The secrets of an agent: names are shown, values are only written.
 import { patch } from "../api.js";
 import { html, useState } from "../html.js";
-import { visible } from "./markdown.js";
+import { visible } from "./text.js";
 
 export function Secrets({ agent, act }) {
   const [name, setName] = useState("");

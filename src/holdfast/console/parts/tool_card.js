@@ -2,7 +2,7 @@
 import { html, useState } from "../html.js";
 import { parsed, pretty } from "../formats.js";
 import { Images } from "./images.js";
-import { Plain, visible } from "./markdown.js";
+import { Plain, visible } from "./text.js";
 import { SchemaForm } from "./schema_form.js";
 import { Fields, Value } from "./values.js";
 

@@ -1,6 +1,6 @@
 // JSON values for people: names and values in a table, long text folded, whatever is nested written as JSON.
 import { html } from "../html.js";
-import { Plain, visible } from "./markdown.js";
+import { Plain, visible } from "./text.js";
 
 const LONG = 600;
 

@@ -1,7 +1,7 @@
 // The steps of a run on one scale: model and tool time, tokens, cost, with retries and compactions marked.
 import { count, duration, money } from "../formats.js";
 import { html } from "../html.js";
-import { visible } from "./markdown.js";
+import { visible } from "./text.js";
 
 const MARKS = [[/a try failed|did not fit/, "retry"], [/summarised/, "compaction"]];
 

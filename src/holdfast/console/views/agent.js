@@ -9,7 +9,7 @@ import { Conversations } from "../parts/conversations.js";
 import { Files } from "../parts/files.js";
 import { Groups } from "../parts/groups.js";
 import { Problem, useLoaded, Waiting } from "../parts/load.js";
-import { visible } from "../parts/markdown.js";
+import { visible } from "../parts/text.js";
 import { ModelForm } from "../parts/model_form.js";
 import { Rules } from "../parts/rules.js";
 import { Secrets } from "../parts/secrets.js";

@@ -3,7 +3,7 @@ import { get, post, query } from "../api.js";
 import { ago } from "../formats.js";
 import { html, useState } from "../html.js";
 import { Problem, useLoaded, Waiting } from "../parts/load.js";
-import { visible } from "../parts/markdown.js";
+import { visible } from "../parts/text.js";
 
 const PAGE = 50;
 const REASONS = { end_turn: "answered", requires_approval: "asks for approval", cancelled: "cancelled", max_steps: "reached its step limit", tool_rule: "ended by a rule" };

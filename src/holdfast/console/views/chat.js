@@ -8,7 +8,8 @@ import { Composer, Queue } from "../parts/composer.js";
 import { Conversations, forkAt } from "../parts/conversations.js";
 import { Images } from "../parts/images.js";
 import { Problem, useLoaded } from "../parts/load.js";
-import { Markdown, Plain, visible } from "../parts/markdown.js";
+import { Markdown } from "../parts/markdown.js";
+import { Plain, visible } from "../parts/text.js";
 import { ToolCard } from "../parts/tool_card.js";
 import { VirtualList } from "../parts/virtual_list.js";
 

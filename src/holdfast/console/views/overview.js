@@ -176,7 +176,7 @@ export function Overview() {
       get(`/statistics/${query({ since: new Date(Date.now() - length).toISOString(), bucket_s })}`, abort),
       get("/models/providers", abort), get("/health/", abort), get("/ready/", abort).catch((problem) => ({ status: problem.message }))]);
     return { found, configured, health, ready };
-  }, [range], 5000, ({ type }) => type === "run" || type === "approval", GAP_MS);
+  }, [range], 5000, ({ type, status }) => type === "run" || type === "approval" || status === "deleted", GAP_MS);
   const choose = (name) => {
     sessionStorage.setItem(RANGE, name);
     setRange(name);

@@ -4,7 +4,7 @@ import { count, duration, money, pretty, shortId, time } from "../formats.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { forkAt } from "../parts/conversations.js";
 import { Problem, useLoaded, Waiting } from "../parts/load.js";
-import { Plain, visible } from "../parts/markdown.js";
+import { Plain, visible } from "../parts/text.js";
 import { Arguments } from "../parts/tool_card.js";
 import { Waterfall } from "../parts/waterfall.js";
 import { Status } from "./runs.js";

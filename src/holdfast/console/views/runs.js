@@ -12,7 +12,7 @@ export const Status = ({ run }) => html`<span class="status ${run.stop_reason ==
 export function Runs() {
   const [status, setStatus] = useState("");
   const [pages, setPages] = useState(1);
-  const { data, error } = useLoaded((abort) => get(`/runs/${query({ statuses: status, limit: PAGE * pages })}`, abort), [status, pages], 2000, ({ type }) => type === "run");
+  const { data, error } = useLoaded((abort) => get(`/runs/${query({ statuses: status, limit: PAGE * pages })}`, abort), [status, pages], 2000, ({ type, status: became }) => type === "run" || became === "deleted");
   return html`<main id="main" tabindex="-1">
     <header class="row"><h1>Runs</h1>
       <select aria-label="Only runs that are" value=${status} onChange=${(event) => setStatus(event.target.value)}>
