@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, suppress
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 import pytest
@@ -39,7 +39,7 @@ from holdfast.core.messages import (
 )
 from holdfast.core.usage import Usage
 from holdfast.errors import BadReply, ModelError, ModelTimedOut, ModelUnavailable
-from holdfast.llm.base import Model, ModelRequest
+from holdfast.llm.base import Model, ModelRequest, ToolSchema
 from holdfast.llm.http import Http
 
 from ..effort import examples
@@ -184,6 +184,42 @@ async def test_a_reply_without_an_end_never_looks_finished(adapter: Adapter) -> 
             async for delta in model.stream(asks(adapter)):
                 folder.add(delta)
         assert folder.reply().finish is None
+
+
+@every_adapter
+@pytest.mark.parametrize("tools", [(), (DICE,)], ids=["without tools", "with a tool"])
+async def test_nothing_is_sent_as_null(adapter: Adapter, tools: tuple[ToolSchema, ...]) -> None:
+    """Strict providers refuse `"tools": null`, which a request without tools, such as that for a summary, might have.
+    One null is OpenAI's own: the content of a message that only calls tools."""
+    called, again = (ToolCall(f"call_{number}", "roll_dice_tool", '{"num_sides":6}') for number in (1, 2))
+    history = (
+        Turn("user", (Text("Roll."),)),
+        Turn("assistant", (Text("So be it."), called), info(adapter.name).handle),
+        Turn("tool", (ToolReturn(called.id, called.name, "success", "4"),)),
+        Turn("assistant", (again,), info(adapter.name).handle),
+        Turn("tool", (ToolReturn(again.id, again.name, "success", "4"),)),
+    )
+    async with opened(adapter) as (vendor, model):
+        for turns in ((), history):
+            vendor.will(says(TextDelta("Yes.")))
+            await reply_of(model, asks(adapter, *turns, tools=tools))
+            sent = vendor.last.body
+            for message in sent.get("messages", ()):
+                if message.get("tool_calls") and message.get("content") is None:
+                    message.pop("content", None)
+            assert list(_nulls(sent)) == []
+
+
+def _nulls(value: Any, place: str = "") -> Iterator[str]:
+    """Where they are."""
+    if value is None:
+        yield place
+    if isinstance(value, dict):
+        for key, each in cast("dict[str, Any]", value).items():
+            yield from _nulls(each, f"{place}.{key}")
+    elif isinstance(value, list):
+        for number, each in enumerate(cast("list[Any]", value)):
+            yield from _nulls(each, f"{place}[{number}]")
 
 
 # Calls

@@ -1,5 +1,5 @@
-"""A line from the terminal. `input()` loses a Ctrl-C that comes between the prompt and the read, because CPython notices
-a signal there only when it interrupts the read. Here the signal itself ends the wait."""
+"""A line from the terminal. `input()` loses a Ctrl-C that comes between the prompt and the read: CPython notices a
+signal there only when it interrupts the read. Here the signal itself ends the wait."""
 
 from __future__ import annotations
 
