@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio
 import asyncpg
 import pytest
 
@@ -217,3 +218,23 @@ async def test_a_connection_lost_while_the_schema_is_looked_at_is_a_lost_connect
     monkeypatch.setattr(PostgresTransaction, "fetch_one", lose_connection)
     with pytest.raises(ConnectionLost):
         await database.is_newest()
+
+
+async def test_a_read_whose_caller_is_cancelled_again_and_again_leaves_no_open_transaction(
+    database: PostgresDatabase, admin: Any
+) -> None:
+    """A web server cancels the reader of a stream that was left at each of its steps, not once."""
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    await admin.execute("BEGIN; LOCK TABLE facts")
+
+    async with anyio.create_task_group() as group:
+        for _ in range(2):  # all of its connections
+            group.start_soon(database.read, lambda tx: kv.number(tx, "n"))
+        await wait_for_blocked_statement(admin)
+        group.cancel_scope.cancel()
+    await admin.execute("ROLLBACK")
+
+    assert await database.read(lambda tx: kv.number(tx, "n")) is None
+    await database.aclose()
+    assert reported == []

@@ -157,7 +157,7 @@ class PostgresDatabase:
         self._pool = pool
         self._lease_pool = lease_pool
         self._timeout_s = timeout_s
-        self._writes: set[asyncio.Task[Any]] = set()
+        self._unfinished: set[asyncio.Task[Any]] = set()
         self._refused: str | None = None  # why the last write failed, if the database refuses to store anything
         self._checking: asyncio.Task[int] | None = None
         self._closed = False
@@ -174,8 +174,8 @@ class PostgresDatabase:
         # accepted job commits, just as with SQLite.
         self._check_open()
         task = asyncio.get_running_loop().create_task(self._write(job, performed, settled))
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -277,13 +277,8 @@ class PostgresDatabase:
                     return await job(_OneStatement(connection))
                 await connection.execute(begin)
                 tx = PostgresTransaction(connection)
-                try:
-                    result = await job(tx)
-                    await tx.flush()
-                except BaseException:
-                    if not _is_lost(connection):
-                        await connection.execute("ROLLBACK")
-                    raise
+                result = await job(tx)
+                await tx.flush()
                 committing = begin is _BEGIN_WRITE
                 await connection.execute("COMMIT")
                 if tx.changes:
@@ -300,7 +295,17 @@ class PostgresDatabase:
             limit.cancel()
             timing = self._written if begin is _BEGIN_WRITE else self._reads
             timing.add(begun_at - asked_at, time.perf_counter() - begun_at)
-            await _give_back(pool, connection)
+            await self._give_back(pool, connection)
+
+    async def _give_back(self, pool: Any, connection: Any) -> None:
+        if _is_lost(connection) or not connection.is_in_transaction():
+            await _release(pool, connection)
+            return
+        # In a task of its own and shielded: whoever waited may be cancelled again and again, at each of its steps.
+        task = asyncio.get_running_loop().create_task(_roll_back(pool, connection))
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+        await asyncio.shield(task)
 
     def usage(self) -> DatabaseUsage:
         open_ = self._pool.get_size()
@@ -317,8 +322,8 @@ class PostgresDatabase:
         if self._closed:
             return
         self._closed = True
-        if self._writes:
-            await asyncio.wait(self._writes, timeout=CLOSE_S)
+        if self._unfinished:
+            await asyncio.wait(self._unfinished, timeout=CLOSE_S)
         for pool in (self._pool, self._lease_pool):
             try:
                 async with asyncio.timeout(CLOSE_S):
@@ -368,7 +373,19 @@ def _is_lost(connection: Any) -> bool:
         return True
 
 
-async def _give_back(pool: Any, connection: Any) -> None:
+async def _roll_back(pool: Any, connection: Any) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await connection.execute("ROLLBACK")
+    except (*DRIVER_ERRORS, AttributeError) as error:
+        if isinstance(error, AttributeError) and not _is_lost(connection):  # see `_transact`
+            raise
+        _log.warning("a transaction was lost with its connection to PostgreSQL: %s", error or type(error).__name__)
+    finally:
+        await _release(pool, connection)
+
+
+async def _release(pool: Any, connection: Any) -> None:
     try:
         await pool.release(connection, timeout=CLOSE_S)
     except DRIVER_ERRORS as error:  # the pool has closed it, and makes another when it is needed
