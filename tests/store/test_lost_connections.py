@@ -228,9 +228,12 @@ async def test_a_read_whose_caller_is_cancelled_again_and_again_leaves_no_open_t
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     await admin.execute("BEGIN; LOCK TABLE facts")
 
+    async def read() -> None:
+        await database.read(lambda tx: kv.number(tx, "n"))
+
     async with anyio.create_task_group() as group:
         for _ in range(2):  # all of its connections
-            group.start_soon(database.read, lambda tx: kv.number(tx, "n"))
+            group.start_soon(read)
         await wait_for_blocked_statement(admin)
         group.cancel_scope.cancel()
     await admin.execute("ROLLBACK")
