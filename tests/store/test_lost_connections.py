@@ -232,7 +232,7 @@ async def test_a_read_whose_caller_is_cancelled_again_and_again_leaves_no_open_t
         await database.read(lambda tx: kv.number(tx, "n"))
 
     async with anyio.create_task_group() as group:
-        for _ in range(2):  # all of its connections
+        for _ in range(2):  # one waits in a statement, the other perhaps in its BEGIN
             group.start_soon(read)
         await wait_for_blocked_statement(admin)
         group.cancel_scope.cancel()

@@ -269,7 +269,7 @@ class PostgresDatabase:
             raise translate(error) from error
         begun_at = time.perf_counter()
         limit = _TimeLimit(connection, self._timeout_s)
-        committing = False
+        is_open, committing = begin is not None, False
         try:
             # Cutting the connection ends nearly every wait. The driver's for room to send more it does not.
             async with asyncio.timeout(self._timeout_s + CUT_S):
@@ -281,6 +281,7 @@ class PostgresDatabase:
                 await tx.flush()
                 committing = begin is _BEGIN_WRITE
                 await connection.execute("COMMIT")
+                is_open = False
                 if tx.changes:
                     self._on_commit(tx.changes)
                 return result
@@ -295,10 +296,11 @@ class PostgresDatabase:
             limit.cancel()
             timing = self._written if begin is _BEGIN_WRITE else self._reads
             timing.add(begun_at - asked_at, time.perf_counter() - begun_at)
-            await self._give_back(pool, connection)
+            await self._give_back(pool, connection, is_open=is_open)
 
-    async def _give_back(self, pool: Any, connection: Any) -> None:
-        if _is_lost(connection) or not connection.is_in_transaction():
+    async def _give_back(self, pool: Any, connection: Any, *, is_open: bool) -> None:
+        """`is_open`: a transaction was begun, and is not known to have ended."""
+        if not is_open or _is_lost(connection):
             await _release(pool, connection)
             return
         # In a task of its own and shielded: whoever waited may be cancelled again and again, at each of its steps.
