@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import errors
+from holdfast.api.errors import UnhandledErrors
 from tests.served import served
 
 from .application import AGENT, client_of
@@ -104,6 +107,30 @@ async def test_an_unknown_failure_is_500_without_its_text_and_logged_whole(
     [record] = caplog.records
     assert record.exc_info is not None
     assert record.exc_info[1] is failure
+
+
+async def test_a_request_that_a_stopping_server_cuts_off_is_503_and_told_not_to_be_retried() -> None:
+    begun = asyncio.Event()
+    sent: list[Any] = []
+
+    async def wait_for_ever(*_: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/agents/"}
+    answering = asyncio.create_task(UnhandledErrors(wait_for_ever)(scope, receive, send))
+    await begun.wait()
+    answering.cancel()
+    await answering
+    assert sent[0]["status"] == 503
+    assert (b"x-should-retry", b"false") in sent[0]["headers"]
+    assert "could not finish this in time" in json.loads(sent[1]["body"])["detail"]
 
 
 async def test_a_malformed_id_is_422_with_an_example_of_a_good_one() -> None:

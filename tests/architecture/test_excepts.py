@@ -14,7 +14,6 @@ ALLOWED = {
     "engine/tasks.py": (1, "the boundary of one task: logged whole, tried again, and recorded by its kind in the end"),
     "engine/worker.py": (1, "the run's failure could not be recorded: logged, and a sweep tries again"),
     "in_process.py": (1, "kept while everything is closed, then raised again"),
-    "store/postgres.py": (1, "whatever ends a job rolls its transaction back, and is raised again"),
     "store/sqlite.py": (1, "the boundary of one job on the writer thread: rolled back, and raised in its caller"),
     "tools/mcp/client.py": (1, "the boundary of the MCP SDK: the failure of one conversation, told to whoever waits"),
     "tools/sandbox/invoke.py": (1, "the boundary of one tool call: whatever a tool raises becomes its return"),

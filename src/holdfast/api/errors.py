@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Final
@@ -31,6 +32,10 @@ HANDED_OVER: Final[dict[str, Any]] = {
     "http_status": 503,
     "http_type": None,
 }
+
+_CUT_OFF: Final = (
+    "The server stops, and could not finish this in time. Look what became of it before you send it again."
+)
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +127,12 @@ class UnhandledErrors:
 
         try:
             await self._app(scope, receive, watched_send)
+        except asyncio.CancelledError:
+            # A stopping server cuts off what takes longer than its grace period, and would answer 500 in plain text.
+            _log.warning("%s %s was cut off", scope["method"], scope["path"])
+            if started:
+                raise
+            await json_response({"detail": _CUT_OFF}, 503, _NO_RETRY)(scope, receive, send)
         except Exception:
             _log.exception("Unexpected failure in %s %s", scope["method"], scope["path"])
             if started:  # too late for an answer; a cut connection at least shows that it is broken
