@@ -36,6 +36,23 @@ def test_the_inbox_updates_by_itself_and_decides(
     assert "too much" in str(last)
 
 
+def test_a_run_whose_call_was_decided_does_not_wait_any_more(
+    open_page: Open, server: ServerProcess, client: Letta, billing: Any
+) -> None:
+    ask_for_approval(client, billing.id)
+    [asked] = client.runs.list(agent_id=billing.id).items
+    page = open_page(server.url, "#/runs")
+    row = page.locator("tr", has=page.locator(f"a[href='#/runs/{asked.id}']"))
+    expect(row).to_contain_text("waits for approval")
+    page.goto(f"{server.url}/#/approvals")
+    page.get_by_role("button", name="Deny").click()
+    expect(page.get_by_text("Nothing waits for a decision")).to_be_visible()
+    page.goto(f"{server.url}/#/runs")
+    expect(row).to_contain_text("decided")
+    page.goto(f"{server.url}/#/runs/{asked.id}")
+    expect(page.locator(".page-head")).to_contain_text("decided")
+
+
 def test_a_client_tool_is_answered_in_the_inbox(open_page: Open, server: ServerProcess, client: Letta) -> None:
     agent = client.agents.create(name="metered", include_base_tools=False)
     message = {"role": "user", "content": "Call read_meter with room 'cellar'"}

@@ -5,6 +5,7 @@ const STORED = "holdfast-key";
 
 export const key = signal(sessionStorage.getItem(STORED) ?? "");
 export const needsKey = signal(false);
+export const MOST_APPROVALS = 100; // that are looked at
 
 export function useKey(text) {
   sessionStorage.setItem(STORED, text);

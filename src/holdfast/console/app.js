@@ -1,5 +1,5 @@
 // The shell: navigation, the open approvals in the title, the key, and the view that the address names.
-import { get, key, needsKey, useKey } from "./api.js";
+import { get, key, MOST_APPROVALS, needsKey, useKey } from "./api.js";
 import { followFeed, live, onChange } from "./feed.js";
 import { html, render, signal, useEffect, useState } from "./html.js";
 import { Waiting } from "./parts/load.js";
@@ -53,7 +53,7 @@ async function loadView(name) {
 
 async function lookForApprovals() {
   try {
-    approvals.value = await get("/approvals/?limit=100");
+    approvals.value = await get(`/approvals/?limit=${MOST_APPROVALS}`);
     reachable.value = true;
   } catch (error) {
     reachable.value = error.status !== 0;

@@ -103,7 +103,7 @@ export function Run({ parts: [id], refresh }) {
     await forkAt(run.agent_id, run.conversation_id, said.at(-1)?.id);
   });
   return html`<main id="main" tabindex="-1" class="wide">
-    <header class="row page-head"><h1>Run <code>${shortId(id)}</code></h1><${Status} run=${run} /><span class="grow"></span>
+    <header class="row page-head"><h1>Run <code>${shortId(id)}</code></h1><${Status} run=${run} waits=${open} /><span class="grow"></span>
       <a class="button" href=${`#/agents/${run.agent_id}/chat${run.conversation_id ? `/${run.conversation_id}` : ""}`}>Chat</a><a class="button" href=${`#/agents/${run.agent_id}`}>Agent</a>
       <button onClick=${() => act(() => forkAt(run.agent_id, run.conversation_id))}>Fork the conversation</button>
       ${open && html`<button class="danger" onClick=${() => act(() => post(`/agents/${run.agent_id}/messages/cancel`, { run_ids: [id] }))}>Cancel</button>`}</header>
