@@ -26,6 +26,7 @@ from bench.ingestion import ingestion
 from bench.lists import lists
 from bench.models import models
 from bench.process import Server
+from bench.run_statistics import run_statistics
 from bench.sections import Row
 
 SECTIONS = {
@@ -36,7 +37,7 @@ SECTIONS = {
     "cancel": sections.cancelling,
     "agents": sections.agents_section,
 }
-OTHERS = ("history", "archival", "files", "lists", "ingestion", "models", "fleet", "footprint")
+OTHERS = ("history", "archival", "files", "lists", "statistics", "ingestion", "models", "fleet", "footprint")
 MARKS = "<!-- bench:start -->", "<!-- bench:end -->"
 
 
@@ -61,6 +62,9 @@ async def measure(only: set[str], paces: list[float]) -> list[Row]:
     if not only or "lists" in only:
         with tempfile.TemporaryDirectory() as folder:
             rows += _told(await lists(Path(folder)))
+    if not only or "statistics" in only:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += _told(await run_statistics(Path(folder)))
     if not only or "ingestion" in only:
         with tempfile.TemporaryDirectory() as folder:
             rows += _told(await ingestion(Path(folder)))

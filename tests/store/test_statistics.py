@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import random
-import time
 from typing import Any
-
-import pytest
 
 from holdfast import ids
 from holdfast.core.messages import Message, Text, ToolReturn
-from holdfast.core.records import Run
 from holdfast.core.statistics import Span, Statistics
 from holdfast.core.usage import Usage
 from holdfast.store import messages, statistics, steps
-from holdfast.store.database import Database, Transaction
-from holdfast.store.statements import insert_into
-from holdfast.store.tables import runs as run_rows
-from holdfast.store.tables import steps as step_rows
+from holdfast.store.database import Database
 
-from .world import NOW, a_run, a_step, add_agent, add_run, call
+from .many_runs import DAY, fill
+from .world import NOW, a_step, add_agent, add_run, call
 
 HOUR = 3_600_000_000
-DAY = 24 * HOUR
 BEGIN = NOW - NOW % DAY
 SPAN = Span(BEGIN, BEGIN + DAY, HOUR)
 
@@ -151,71 +143,11 @@ async def test_the_queue_and_the_workers_are_as_they_are_now(database: Database)
     assert (found.queue.waiting, found.queue.oldest_s, found.queue.active) == (1, 5.0, 3)
 
 
-async def fill(database: Database, agent: str, count: int, chance: random.Random) -> None:
-    """So many runs of a month, with a step each."""
-    made = [
-        a_run(
-            agent,
-            status=chance.choice(["completed"] * 8 + ["failed", "cancelled"]),
-            stop_reason="end_turn",
-            created_us=BEGIN - chance.randrange(30 * DAY),
-            total_duration_ns=chance.randrange(10**11),
-        )
-        for _ in range(count)
-    ]
-    made.sort(key=lambda run: run.created_us)
-
-    async def write(tx: Transaction, some: list[Run]) -> None:
-        await tx.execute_many(insert_into(run_rows), [_run_row(run) for run in some])
-        await tx.execute_many(insert_into(step_rows), [_step_row(run, chance) for run in some])
-
-    for first in range(0, count, 2_000):
-        await call(database, write, made[first : first + 2_000])
-
-
-def _run_row(run: Run) -> dict[str, Any]:
-    named = ("id", "agent_id", "thread_id", "status", "stop_reason", "created_us", "total_duration_ns")
-    rest = {"background": False, "metadata": "{}", "request_config": "{}", "lease": 1}
-    return {name: getattr(run, name) for name in named} | rest
-
-
-def _step_row(run: Run, chance: random.Random) -> dict[str, Any]:
-    return {
-        "id": ids.derive("step", run.id, 1),
-        "run_id": run.id,
-        "agent_id": run.agent_id,
-        "number": 1,
-        "status": "failed" if run.status == "failed" else "success",
-        "error_type": "Overloaded" if run.status == "failed" else None,
-        "model_handle": "acme/large",
-        "provider_name": "acme",
-        "provider_category": "base",
-        "context_window_limit": 8_000,
-        "prompt_tokens": 100,
-        "completion_tokens": 10,
-        "usage_estimated": False,
-        "tags": "[]",
-        "created_us": run.created_us,
-        "llm_request_ns": 10**9,
-        "tool_execution_ns": 10**6 if chance.random() < 0.3 else None,
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-async def test_a_hundred_thousand_runs_are_summed_quickly(database: Database, record_property: Any) -> None:
-    """The best of some tries, and a wide limit: others use the machine. docs/events-and-statistics.md has figures."""
-    agent, count = await add_agent(database), 100_000
-    await fill(database, agent, count, random.Random(7))
-    span = Span(BEGIN - 30 * DAY, BEGIN + DAY, DAY)
-    found, took_s = await read(database, span), math.inf
-    for _ in range(5):
-        begun = time.perf_counter()
-        found = await read(database, span)
-        took_s = min(took_s, time.perf_counter() - begun)
-    record_property("seconds", took_s)
-    print(f"statistics of {count} runs and steps: {took_s:.3f} s")
+async def test_runs_of_a_month_are_all_summed(database: Database) -> None:
+    """How long many take, `python -m bench --only statistics` measures."""
+    agent, count = await add_agent(database), 3_000
+    await fill(database, agent, count, random.Random(7), BEGIN)
+    found = await read(database, Span(BEGIN - 30 * DAY, BEGIN + DAY, DAY))
     assert sum(sum(states.values()) for states in found.runs) == count
     assert sum(used.prompt_tokens for used in found.used) == 100 * count
     assert found.errors[0].error_type == "Overloaded"
-    assert took_s < 3
