@@ -34,7 +34,7 @@ HANDED_OVER: Final[dict[str, Any]] = {
 }
 
 _CUT_OFF: Final = (
-    "The server stops, and could not finish this in time. Look what became of it before you send it again."
+    "The server stops, and could not finish this in time. Check what became of it before you send it again."
 )
 
 _log = logging.getLogger(__name__)
