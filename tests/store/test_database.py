@@ -261,7 +261,8 @@ async def test_deadlocked_jobs_are_run_again_until_both_commit(postgres_url: str
         return job
 
     await asyncio.gather(database.write(crossing("a", "b")), database.write(crossing("b", "a")))
-    assert attempts == 3
+    # Usually 3. Who begins again may be quicker than who was woken up; then they meet once more.
+    assert attempts > 2
     assert await value_of(database, "a") == await value_of(database, "b")
     await database.aclose()
 
