@@ -81,6 +81,17 @@ def build_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     return parser, commands.choices
 
 
+def _actions(command: _Parser, list_options: dict[str, dict[str, Any]]) -> tuple[_Commands, _Parser]:
+    """Without an action a command lists, as `list` does. The options of a list may stand before that word or after."""
+    below = command.add_subparsers(dest="action", metavar="ACTION")
+    listing = below.add_parser("list", help="the same as without an action")
+    for name, about in list_options.items():
+        below_it: dict[str, Any] = {**about, "default": argparse.SUPPRESS}
+        command.add_argument(name, **about)
+        listing.add_argument(name, **below_it)
+    return below, listing
+
+
 def _agent_commands(commands: _Commands) -> Iterator[argparse.ArgumentParser]:
     chat = commands.add_parser("chat", help="talk to an agent; Ctrl-C cancels the run, twice leaves")
     chat.add_argument(
@@ -91,20 +102,25 @@ def _agent_commands(commands: _Commands) -> Iterator[argparse.ArgumentParser]:
     yield chat
 
     agents = commands.add_parser("agents", help="list agents, or show or delete one")
-    agents.add_argument("--limit", type=int, default=20, help="how many (20)")
-    below = agents.add_subparsers(dest="action", metavar="ACTION")
+    below, listing = _actions(agents, {"--limit": {"type": int, "default": 20, "help": "how many (20)"}})
     yield agents
+    yield listing
     for name, told in (("show", "one agent"), ("delete", "delete an agent with its messages and runs")):
         one = below.add_parser(name, help=told)
         one.add_argument("agent", metavar="AGENT", help="its id or name")
         yield one
 
     runs = commands.add_parser("runs", help="list the latest runs, or show, follow or cancel one")
-    runs.add_argument("--limit", type=int, default=20, help="how many (20)")
-    runs.add_argument("--agent", metavar="AGENT", help="only those of this agent, by id or name")
-    runs.add_argument("--status", help="only those that are created, running, completed, failed or cancelled")
-    below = runs.add_subparsers(dest="action", metavar="ACTION")
+    below, listing = _actions(
+        runs,
+        {
+            "--limit": {"type": int, "default": 20, "help": "how many (20)"},
+            "--agent": {"metavar": "AGENT", "help": "only those of this agent, by id or name"},
+            "--status": {"help": "only those that are created, running, completed, failed or cancelled"},
+        },
+    )
     yield runs
+    yield listing
     told = {"show": "one run", "watch": "its events as they come", "cancel": "stop it", "why": "what it waits for"}
     for name, text in told.items():
         one = below.add_parser(name, help=text)
@@ -117,8 +133,9 @@ def _agent_commands(commands: _Commands) -> Iterator[argparse.ArgumentParser]:
 
 def _list_commands(commands: _Commands) -> Iterator[argparse.ArgumentParser]:
     approvals = commands.add_parser("approvals", help="list the calls that wait for a decision, or decide")
-    below = approvals.add_subparsers(dest="action", metavar="ACTION")
+    below, listing = _actions(approvals, {})
     yield approvals
+    yield listing
     for name in ("approve", "deny"):
         one = below.add_parser(name, help=f"{name} what a run waits for")
         one.add_argument("run", metavar="RUN", help="the id of the run, or of one of its calls")
@@ -127,9 +144,9 @@ def _list_commands(commands: _Commands) -> Iterator[argparse.ArgumentParser]:
         yield one
 
     tools = commands.add_parser("tools", help="list tools, or show one")
-    tools.add_argument("--limit", type=int, default=100, help="how many (100)")
-    below = tools.add_subparsers(dest="action", metavar="ACTION")
+    below, listing = _actions(tools, {"--limit": {"type": int, "default": 100, "help": "how many (100)"}})
     yield tools
+    yield listing
     one = below.add_parser("show", help="one tool")
     one.add_argument("tool", metavar="TOOL", help="its name")
     yield one

@@ -89,6 +89,17 @@ def test_an_option_counts_before_and_after_an_action(command: Command, client: L
     client.agents.delete(agent.id)
 
 
+def test_the_word_list_may_be_said(command: Command, client: Letta, billing: Any) -> None:
+    client.agents.messages.create(billing.id, input=ASK)
+    for noun in ("agents", "runs", "approvals", "tools"):
+        listed = command(noun, "--json")
+        assert len(json.loads(listed)) >= 1
+        assert command(noun, "list", "--json") == listed
+    assert len(json.loads(command("agents", "list", "--limit", "1", "--json"))) == 1
+    [run] = json.loads(command("runs", "list", "--agent", billing.name, "--json"))
+    assert run["agent_id"] == billing.id
+
+
 def test_a_call_is_approved(command: Command, client: Letta, billing: Any) -> None:
     client.agents.messages.create(billing.id, input=ASK)
     [run] = client.runs.list(agent_id=billing.id).items
