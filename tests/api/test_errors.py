@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +110,13 @@ async def test_an_unknown_failure_is_500_without_its_text_and_logged_whole(
     assert record.exc_info[1] is failure
 
 
-async def test_a_request_that_a_stopping_server_cuts_off_is_503_and_told_not_to_be_retried() -> None:
+async def _cut_off(begin: Callable[[Any], Awaitable[None]]) -> list[Any]:
+    """What a client is sent whose request is cut off after `begin`."""
     begun = asyncio.Event()
     sent: list[Any] = []
 
-    async def wait_for_ever(*_: Any) -> None:
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await begin(send)
         begun.set()
         await asyncio.Event().wait()
 
@@ -124,13 +127,30 @@ async def test_a_request_that_a_stopping_server_cuts_off_is_503_and_told_not_to_
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": "/v1/agents/"}
-    answering = asyncio.create_task(UnhandledErrors(wait_for_ever)(scope, receive, send))
+    answering = asyncio.create_task(UnhandledErrors(answer)(scope, receive, send))
     await begun.wait()
     answering.cancel()
-    await answering
+    await answering  # uvicorn would log a traceback of whatever it raises
+    return sent
+
+
+async def test_a_request_that_a_stopping_server_cuts_off_is_503_and_told_not_to_be_retried() -> None:
+    async def begin(send: Any) -> None:
+        pass
+
+    sent = await _cut_off(begin)
     assert sent[0]["status"] == 503
     assert (b"x-should-retry", b"false") in sent[0]["headers"]
     assert "could not finish this in time" in json.loads(sent[1]["body"])["detail"]
+
+
+async def test_a_stream_that_a_stopping_server_cuts_off_is_left_unfinished(caplog: pytest.LogCaptureFixture) -> None:
+    async def begin(send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
+
+    assert [message["type"] for message in await _cut_off(begin)] == ["http.response.start", "http.response.body"]
+    assert "POST /v1/agents/ was cut off" in caplog.text
 
 
 async def test_a_malformed_id_is_422_with_an_example_of_a_good_one() -> None:

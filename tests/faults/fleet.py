@@ -95,7 +95,7 @@ class Fleet:
         """What goes wrong outside of a server is a line in its log, not a traceback."""
         for server in self.servers:
             log = _without_expected(server.log.read_text(errors="replace"))
-            assert "Traceback" not in log, f"{server.log}:\n{_around_traceback(log)}"
+            assert "Traceback" not in log, _around_traceback(log)
 
 
 def _process(home: Path, role: Role, environment: dict[str, str]) -> ServerProcess:
@@ -132,7 +132,10 @@ def _without_expected(log: str) -> str:
 
 
 def _around_traceback(log: str) -> str:
-    return log[max(0, log.index("Traceback") - 1_000) :][:5_000]
+    """What was raised stands first: whoever shows a failed run may cut the rest."""
+    shown = log[max(0, log.index("Traceback") - 1_000) :][:5_000]
+    raised = re.search(r"(?m)^Traceback.*\n(?:^[ ].*\n|^\n)*(\S.*)", shown)
+    return f"{raised[1] if raised else ''}\n{shown}"
 
 
 # --- what a user does ---

@@ -163,13 +163,11 @@ async def test_the_job_of_a_cancelled_caller_is_still_committed(database_url: st
     await again.aclose()
 
 
-async def test_a_job_that_fails_after_its_caller_has_left_is_logged(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def _fail_unseen(database_url: str, failure: Exception) -> None:
     database = await open_database(database_url)
 
     async def failing(tx: Transaction) -> None:
-        raise NotFound("nobody hears this")
+        raise failure
 
     task = asyncio.create_task(database.write(failing))
     await asyncio.sleep(0)
@@ -177,8 +175,28 @@ async def test_a_job_that_fails_after_its_caller_has_left_is_logged(
     with pytest.raises(asyncio.CancelledError):
         await task
     await database.aclose()
-    assert "after its caller had left" in caplog.text
-    assert "nobody hears this" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "failure", [NotFound("no such agent"), DatabaseError("the connection was lost"), IntegrityError("taken")]
+)
+async def test_a_job_that_fails_after_its_caller_has_left_is_a_line_in_the_log(
+    database_url: str, caplog: pytest.LogCaptureFixture, failure: Exception
+) -> None:
+    await _fail_unseen(database_url, failure)
+    [record] = [each for each in caplog.records if "after its caller had left" in each.message]
+    assert str(failure) in record.message
+    assert record.exc_info is None
+
+
+@pytest.mark.parametrize("failure", [BugError("a rule was broken"), KeyError("missing")])
+async def test_a_job_that_fails_of_a_bug_after_its_caller_has_left_is_logged_whole(
+    database_url: str, caplog: pytest.LogCaptureFixture, failure: Exception
+) -> None:
+    await _fail_unseen(database_url, failure)
+    [record] = [each for each in caplog.records if "after its caller had left" in each.message]
+    assert record.exc_info is not None
+    assert record.exc_info[1] is failure
 
 
 async def test_closing_finishes_what_was_asked_for_and_a_restart_finds_it(database_url: str) -> None:

@@ -128,11 +128,11 @@ class UnhandledErrors:
         try:
             await self._app(scope, receive, watched_send)
         except asyncio.CancelledError:
-            # A stopping server cuts off what takes longer than its grace period, and would answer 500 in plain text.
+            # A stopping server cuts off what takes longer than its grace period. uvicorn would log a traceback, and
+            # answer 500 in plain text. It closes the connection of an answer that was begun and not finished.
             _log.warning("%s %s was cut off", scope["method"], scope["path"])
-            if started:
-                raise
-            await json_response({"detail": _CUT_OFF}, 503, _NO_RETRY)(scope, receive, send)
+            if not started:
+                await json_response({"detail": _CUT_OFF}, 503, _NO_RETRY)(scope, receive, send)
         except Exception:
             _log.exception("Unexpected failure in %s %s", scope["method"], scope["path"])
             if started:  # too late for an answer; a cut connection at least shows that it is broken

@@ -30,6 +30,7 @@ from holdfast.store.transaction import (
     Row,
     TookTooLong,
     Transaction,
+    report_unseen,
 )
 
 T = TypeVar("T")
@@ -420,7 +421,7 @@ def _seen(task: asyncio.Task[Any]) -> None:
 
 def _report_unseen(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.warning("a database job failed after its caller had left", exc_info=error)
+        report_unseen(error)
 
 
 async def connect(dsn: str, *, pool_size: int, timeout_s: float, name: str = SERVER_NAME) -> PostgresDatabase:

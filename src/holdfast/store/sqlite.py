@@ -50,7 +50,7 @@ from holdfast.store.sqlite_connection import (
 from holdfast.store.sqlite_log import keep_a_log
 from holdfast.store.sqlite_preallocation import LogPreallocation
 from holdfast.store.timing import DatabaseUsage, Timing
-from holdfast.store.transaction import DatabaseError, Job
+from holdfast.store.transaction import DatabaseError, Job, report_unseen
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ class _Queued(msgspec.Struct, eq=False):
     def resolve(self) -> None:
         if self.future.cancelled():
             if self.error is not None:
-                _log.warning("a database job failed after its caller had left", exc_info=self.error)
+                report_unseen(self.error)
         elif self.error is not None:
             self.future.set_exception(self.error)
         else:

@@ -7,17 +7,19 @@ deadlock, so a job changes nothing outside its transaction and hands its result 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.core.changes import Change
-from holdfast.errors import BugError, DatabaseError
+from holdfast.errors import BugError, DatabaseError, HoldfastError
 from holdfast.store.statements import Statement
 from holdfast.store.timing import DatabaseUsage
 
 T = TypeVar("T")
 Dialect = Literal["sqlite", "postgresql"]
 Parameters = Mapping[str, Any]
+_log = logging.getLogger("holdfast.store")
 
 
 class Row(Protocol):
@@ -124,3 +126,12 @@ class IntegrityError(BugError):
 def flag(value: Any) -> bool | None:
     """A nullable boolean column as Python sees it, whichever engine it came from."""
     return None if value is None else bool(value)
+
+
+def report_unseen(error: BaseException) -> None:
+    """A job has failed, and its caller, cancelled meanwhile, will not hear of it. What callers expect is a line in the
+    log, and so is IntegrityError, which most of them turn into a 409. Anything else is a bug, and logged whole."""
+    is_bug = not isinstance(error, HoldfastError) or (
+        isinstance(error, BugError) and not isinstance(error, IntegrityError)
+    )
+    _log.warning("a database job failed after its caller had left: %s", error, exc_info=error if is_bug else None)
