@@ -56,11 +56,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return processors + min(processors, 4)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Here, because `-m` chooses before the hook below is called."""
+    if _needs_postgres(item):
+        item.add_marker(pytest.mark.postgres)
+
+
 @pytest.hookimpl(trylast=True)  # what the suites below put in an order of their own stays in it
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if _needs_postgres(item):
-            item.add_marker(pytest.mark.postgres)
     told: dict[str, int] = getattr(config, "workerinput", {})
     items[:] = long_ones_first(items, told.get("workercount", 1))
 
@@ -69,8 +72,8 @@ def _needs_postgres(item: pytest.Item) -> bool:
     if not isinstance(item, pytest.Function):
         return False
     given = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    databases = (str(value).partition(" ")[0] for value in given)  # followed by what is special about it
-    return any("postgres" in name for name in item.fixturenames) or not _POSTGRES_NAMES.isdisjoint(databases)
+    words = (word for value in given if isinstance(value, str) for word in value.split())  # "sqlite to postgres"
+    return any("postgres" in name for name in item.fixturenames) or not _POSTGRES_NAMES.isdisjoint(words)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -86,6 +89,7 @@ def _place_of_the_run() -> Path:
 
 @pytest.fixture(scope="session")
 def postgres_server(request: pytest.FixtureRequest) -> PostgresServer:
+    assert "not postgres" not in request.config.option.markexpr, "a test that needs PostgreSQL is not marked so"
     told: dict[str, str] = getattr(request.config, "workerinput", {})
     return postgres.join_server(Path(told[_POSTGRES]) if told else _place_of_the_run())
 

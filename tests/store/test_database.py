@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import bindparam, func, select, text, update
 
-from holdfast.errors import BugError, Invalid, NotFound
+from holdfast.errors import BugError, Invalid, LeaseLost, NotFound
 from holdfast.store import kv
 from holdfast.store.database import Database, DatabaseError, IntegrityError, Transaction, open_database
 from holdfast.store.sqlite import SQLiteDatabase
@@ -178,7 +178,7 @@ async def _fail_unseen(database_url: str, failure: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    "failure", [NotFound("no such agent"), DatabaseError("the connection was lost"), IntegrityError("taken")]
+    "failure", [NotFound("no such agent"), DatabaseError("the connection was lost"), LeaseLost("it is another's")]
 )
 async def test_a_job_that_fails_after_its_caller_has_left_is_a_line_in_the_log(
     database_url: str, caplog: pytest.LogCaptureFixture, failure: Exception
