@@ -42,7 +42,7 @@ def answering(answers: dict[str, tuple[int, object]]) -> Generator[tuple[str, li
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Requests)
-    thread = Thread(target=server.serve_forever)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", asked

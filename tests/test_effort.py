@@ -8,6 +8,8 @@ import pytest
 
 from tests.effort import sampled
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 SWEEP = """
 import pytest

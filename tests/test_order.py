@@ -6,6 +6,8 @@ import pytest
 
 from tests.order import long_ones_first
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 TESTS = """
 import pytest

@@ -44,6 +44,7 @@ def test_clients_of_tests_trust_one_authority_which_signs_nothing() -> None:
     assert "signs nothing" in str(trusted["subject"])
 
 
+@pytest.mark.slow
 def test_a_test_and_its_processes_do_not_see_them() -> None:
     program = "import tests.conftest, os, sys; print([name for name in sys.argv[1:] if name in os.environ])"
     command = [sys.executable, "-c", program, *SHELL]

@@ -59,7 +59,7 @@ def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     received: list[tuple[str, bytes]] = []
     taking = type("Taking", (Collector,), {"received": received})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), taking) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}", received
         server.shutdown()

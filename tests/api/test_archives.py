@@ -472,6 +472,7 @@ async def test_moments_at_the_ends_of_time_are_refused_or_shown(served: Served) 
     assert len(hits) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("manner", ["silent", "dripping"])
 async def test_a_vendor_that_never_ends_its_answer_holds_up_nobody(tmp_path: Path, manner: str) -> None:

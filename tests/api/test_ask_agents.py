@@ -162,6 +162,7 @@ async def test_a_message_with_nul_arrives_without_it(client: ServedClient) -> No
     assert (await heard(client, other))[0].content.endswith("] ab")
 
 
+@pytest.mark.slow
 async def test_a_busy_agent_is_waited_for_and_not_for_ever(client: ServedClient) -> None:
     one, other = await talker(client), await talker(client)
     busy = await client.ask("POST", f"/v1/agents/{other}/messages/async", {"input": "[[stall]]"})
@@ -178,6 +179,7 @@ async def test_a_busy_agent_is_waited_for_and_not_for_ever(client: ServedClient)
     assert "now" in str((await heard(client, other))[-1].content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", [ASK, TELL])
 async def test_of_two_agents_that_send_each_other_messages_at_once_one_is_refused_at_once(
     database_url: str, tmp_path: Path, tool: str
@@ -195,6 +197,7 @@ async def test_of_two_agents_that_send_each_other_messages_at_once_one_is_refuse
         assert "it waits for this agent" in refused[1]
 
 
+@pytest.mark.slow
 async def test_a_ring_of_three_that_wait_is_noticed_by_the_one_that_closes_it(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -310,6 +310,7 @@ async def test_compacting_leaves_the_system_message_and_a_summary(client: Served
         await client.conversations.messages.compact(conversation.id)
 
 
+@pytest.mark.slow
 async def test_the_stream_of_a_conversation_is_found_by_run_by_otid_or_by_being_active(client: ServedClient) -> None:
     agent = await client.agent()
     conversation = await client.conversations.create(agent_id=agent.id)

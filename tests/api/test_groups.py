@@ -274,6 +274,7 @@ class TestDiscussions:
         assert first["messages"] == again["messages"]
         assert len(await heard(client, one)) == 1
 
+    @pytest.mark.slow
     async def test_a_busy_member_is_waited_for(self, client: ServedClient) -> None:
         one, two = await members(client, "one", "two")
         group = await a_group(client, [one, two])

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.core.rate_limits import parse_limits
 
 from ..exposition import parsed
@@ -25,6 +27,7 @@ async def refused(client: ServedClient, reason: str) -> int:
     return int(found[f'holdfast_requests_refused_total{{process="0",reason="{reason}"}}'])
 
 
+@pytest.mark.slow
 async def test_a_full_queue_is_a_503_until_there_is_room_and_the_client_waits_for_it(tmp_path: Path) -> None:
     async with served(tmp_path, max_runs=1, max_waiting_runs=1) as client:
         driven, waiting, late = [await client.agent() for _ in range(3)]
@@ -46,6 +49,7 @@ async def test_a_full_queue_is_a_503_until_there_is_room_and_the_client_waits_fo
         assert await refused(client, "queue") >= 2
 
 
+@pytest.mark.slow
 async def test_too_many_who_wait_are_a_503_until_one_has_its_answer(tmp_path: Path) -> None:
     async with served(tmp_path, max_foreground_runs=1) as client:
         busy, other = await client.agent(), await client.agent()

@@ -25,6 +25,7 @@ async def test_a_program_is_told_in_json_where_things_are(accept: str | None) ->
         assert (told["version"], told["holdfast_version"]) == ("0.16.8", told["holdfast_version"])
 
 
+@pytest.mark.slow
 async def test_the_places_that_a_program_is_told_of_are_there() -> None:
     async with client_of() as client:
         told = (await client.get("/")).json()
@@ -83,6 +84,7 @@ def test_html_is_for_those_who_prefer_it(accept: str, html: bool) -> None:
     assert prefers_html([accept]) is html
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(alphabet="text/html*aplicionjs;,q=01.9- ")))
 def test_no_header_is_too_strange(accept: list[str]) -> None:
     assert prefers_html(accept) in (True, False)

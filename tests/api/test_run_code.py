@@ -12,6 +12,8 @@ import pytest
 
 from ..served import ServedClient, served
 
+pytestmark = pytest.mark.slow
+
 SIGNS = (("add", "+"), ("multiply", "*"))
 
 

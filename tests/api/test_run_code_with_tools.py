@@ -11,6 +11,8 @@ import pytest
 
 from ..served import ServedClient, served
 
+pytestmark = pytest.mark.slow
+
 NAME = "run_code_with_tools"
 ADD = 'def add(a: int, b: int = 1) -> int:\n    """Add."""\n    print("adding")\n    return a + b\n'
 TELL = '''

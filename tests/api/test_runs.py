@@ -387,6 +387,7 @@ async def test_a_redirect_is_recorded_and_not_followed(loopback_client: ServedCl
     assert listener.received.qsize() == 1
 
 
+@pytest.mark.slow
 async def test_a_server_error_is_tried_again_and_the_last_attempt_recorded(loopback_client: ServedClient) -> None:
     client, listener = loopback_client, Listener(503, 200)
     listener.second.clear()

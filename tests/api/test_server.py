@@ -45,6 +45,7 @@ async def test_a_stopping_server_is_healthy_but_not_ready(monkeypatch: pytest.Mo
     assert (ready.status_code, ready.json()["status"]) == (503, "draining")
 
 
+@pytest.mark.slow
 async def test_the_description_lists_real_routes_and_our_own_422_body() -> None:
     async with client_of() as client:
         description: dict[str, Any] = (await client.get("/openapi.json")).json()

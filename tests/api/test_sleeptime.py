@@ -335,6 +335,7 @@ class TestTurns:
         await all_done(client)
         assert len(await runs_of(client, second)) == 3
 
+    @pytest.mark.slow
     async def test_while_it_is_busy_the_next_turns_wait_in_their_order(self, client: ServedClient) -> None:
         main = await looked_after(client, agent_type="letta_v1_agent")
         second = await every_turn(client, main)
@@ -349,6 +350,7 @@ class TestTurns:
         assert [run.id for run in await runs_of(client, second)][1:] == promised
         assert ["turn 0" in await self.shown(client, each) for each in promised] == [True, False]
 
+    @pytest.mark.slow
     async def test_switched_off_nothing_is_counted_and_what_waited_is_let_go(self, client: ServedClient) -> None:
         main = await looked_after(client, agent_type="letta_v1_agent")
         second = await every_turn(client, main)

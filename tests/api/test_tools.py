@@ -228,6 +228,7 @@ async def test_a_bad_tool_is_refused_with_a_sentence(served: Served) -> None:
     assert await served.ok("GET", "/v1/tools/count") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schema", "fragment"), WRONG_ARGUMENTS, ids=str)
 async def test_a_schema_of_arguments_that_is_none_is_refused(served: Served, schema: Any, fragment: str) -> None:
     tool = await served.create_tool()

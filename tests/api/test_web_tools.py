@@ -20,6 +20,8 @@ from holdfast.tools.sandbox.web import page_text
 
 from ..served import ServedClient, served
 
+pytestmark = pytest.mark.slow
+
 PAGE = """<html><head><title>T</title><style>p {color: red}</style></head><body><h1>Kelp &amp; rock</h1>
 <script>alert(1)</script><p>A holdfast   anchors kelp.</p><ul><li>one<li>two</ul></body></html>"""
 ARTICLE = """<html><head><title>Kelp</title></head><body>
@@ -68,7 +70,7 @@ class Pages(BaseHTTPRequestHandler):
 @contextmanager
 def pages() -> Generator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

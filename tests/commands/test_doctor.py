@@ -84,7 +84,7 @@ def answering(body: object, status: int = 200) -> Generator[int]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server.server_address[1]
         server.shutdown()

@@ -71,6 +71,7 @@ def target_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("empty_postgres_url")
 
 
+@pytest.mark.slow
 def test_it_says_what_was_copied_and_that_the_key_goes_along(
     source_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

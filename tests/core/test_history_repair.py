@@ -159,6 +159,7 @@ def test_messages_that_say_nothing_are_left_out_but_for_the_prompt() -> None:
 # --- what holds for every history ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @examples(300)
 @given(rows=st.lists(any_row(), max_size=14))
 def test_whatever_comes_in_a_vendor_gets_a_well_formed_history_in_which_nothing_waits(rows: list[Message]) -> None:
@@ -176,12 +177,14 @@ def test_whatever_comes_in_a_vendor_gets_a_well_formed_history_in_which_nothing_
     assert len({line.id for line in result.rows}) == len(result.rows)
 
 
+@pytest.mark.slow
 @examples(200)
 @given(rows=st.lists(any_row(), max_size=14))
 def test_nothing_that_was_said_is_lost(rows: list[Message]) -> None:
     assert said(repaired(numbered(rows)).rows) == said(rows)
 
 
+@pytest.mark.slow
 @examples(200)
 @given(rows=st.lists(any_row(), max_size=14))
 def test_a_repaired_history_is_in_order(rows: list[Message]) -> None:
@@ -189,6 +192,7 @@ def test_a_repaired_history_is_in_order(rows: list[Message]) -> None:
     assert repaired(once.rows) == Repaired(once.rows)
 
 
+@pytest.mark.slow
 @examples(200)
 @given(rows=orderly_histories())
 def test_a_history_that_is_in_order_is_left_alone(rows: list[Message]) -> None:

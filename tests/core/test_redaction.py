@@ -186,6 +186,7 @@ def test_there_is_always_room_for_the_least(value: Any) -> None:
     assert len(msgspec.json.encode(cut(value, 1))) <= LEAST_BYTES
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(value=st.dictionaries(st.text(), json_values, max_size=8), room=st.integers(LEAST_BYTES, 2_000))
 def test_whatever_is_cut_fits_and_is_an_object_still(value: dict[str, Any], room: int) -> None:

@@ -231,6 +231,7 @@ async def test_a_passage_for_an_archive_that_is_deleted_meanwhile_is_refused(wor
     assert not await world.database.read(lambda tx: archives.is_taken(tx, given.id))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(30)
 async def test_models_that_do_not_answer_are_waited_for_together_and_not_for_long(world: World) -> None:
     """Both have to be asked at once, or the first would never answer."""

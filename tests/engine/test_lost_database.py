@@ -78,6 +78,7 @@ async def test_a_connection_lost_at_any_checkpoint_neither_fails_the_run_nor_dro
     await assert_invariants(world.database, idle=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", SCENES)
 async def test_a_read_that_fails_at_any_place_does_not_fail_the_run(world: World, scene: str) -> None:
     world.tools.let_go.set()
@@ -132,6 +133,7 @@ async def test_an_acceptance_that_was_not_committed_is_refused_and_leaves_nothin
     await assert_invariants(world.database, idle=True)
 
 
+@pytest.mark.slow
 async def test_a_sender_that_is_cancelled_at_any_moment_does_not_block_its_thread(world: World) -> None:
     node = world.node()
     for turns in range(1, 40):

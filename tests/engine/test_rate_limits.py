@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from holdfast.actions.runs.records import explain_run
 from holdfast.core.rate_limits import parse_limits
 from holdfast.engine.rate_limits import ProviderLimits
@@ -57,6 +59,7 @@ async def test_calls_beyond_the_limit_wait_for_their_turn(world: World) -> None:
     assert limits.waited_s >= 0.9
 
 
+@pytest.mark.slow
 async def test_processes_share_a_limit(world: World) -> None:
     one, two = limited(world, "holdfast=10/s"), limited(world, "holdfast=10/s")
     moments = sorted([moment for some in await asyncio.gather(made(one, 10), made(two, 10)) for moment in some])
@@ -64,6 +67,7 @@ async def test_processes_share_a_limit(world: World) -> None:
     assert moments[19] - moments[0] >= 0.9
 
 
+@pytest.mark.slow
 async def test_runs_wait_for_their_calls_too(world: World) -> None:
     node = limited(world, "holdfast=2/s")
     begun = await ask_many(node, 4)
@@ -156,6 +160,7 @@ async def test_a_call_larger_than_the_bucket_is_made_when_it_is_full(world: Worl
     assert (await node.ask(HELLO)).status == "failed"
 
 
+@pytest.mark.slow
 async def test_what_a_dead_process_had_taken_is_not_missed_for_long(world: World) -> None:
     first = limited(world, "holdfast=4/s")
     await ask_many(first, 8)

@@ -309,7 +309,7 @@ async def begin_as_before(tx: Transaction, agent_id: str) -> Run:
     )
     run = Run(id=ids.new("run"), agent_id=agent_id, thread_id=agent_id, status="running", created_us=1, lease=1)
     asked = Message(id=ids.new("message"), role="user", parts=(Text("say hello"),), created_us=1, run_id=run.id)
-    assert await runs.insert(tx, run)
+    await runs.insert(tx, run)
     await messages.insert_many(tx, agent_id, [asked])
     await threads.append(tx, agent_id, [asked.id])
     await journal.append(tx, run.id, 1, [msgspec.json.encode(RunStarted(frozen, (asked.id,))).decode()], 1)
@@ -321,7 +321,7 @@ async def end_as_before(tx: Transaction, agent_id: str, events: Sequence[str] | 
     run = Run(
         id=ids.new("run"), agent_id=agent_id, thread_id=agent_id, status="completed", created_us=1, completed_us=2
     )
-    assert await runs.insert(tx, run)
+    await runs.insert(tx, run)
     recorded = events if events is not None else (_RECORDED / "tools-1.jsonl").read_text().splitlines()
     await journal.append(tx, run.id, 1, recorded, 1)
     return run

@@ -187,6 +187,7 @@ NAMES = st.sampled_from(["roll_dice", "f", "getWeather", "a-b", "ß", "___", "me
 STRANGE = st.builds(ToolSchema, NAMES, st.just(""), SCHEMAS)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(text=TEXTS, strange=st.lists(STRANGE, max_size=3, unique_by=lambda one: one.name), forced=st.booleans())
 async def test_no_text_and_no_schema_is_too_strange(text: str, strange: list[ToolSchema], forced: bool) -> None:

@@ -36,6 +36,7 @@ def streams(draw: st.DrawFn) -> tuple[bytes, list[Event]]:
     return b"".join(line + end for line in written), expected
 
 
+@pytest.mark.slow
 @examples(200)
 @given(stream=streams(), data=st.data())
 @example(stream=(b"data: a\r\n\r\ndata: b\r\n\r\n", [(b"", b"a"), (b"", b"b")]), data=None)

@@ -11,7 +11,15 @@ from tests.served import ServedClient, served
 
 from .servers import Tools, served_mcp, server_of
 
+HERE = Path(__file__).parent
 LOOPBACK = ("127.0.0.1",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each starts a server of its own, and the SDK takes a second to import."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

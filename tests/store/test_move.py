@@ -158,6 +158,7 @@ async def test_no_server_uses_a_target_that_is_not_whole(urls: tuple[str, str], 
             await database.read(move_record.require_whole)
 
 
+@pytest.mark.slow
 async def test_a_batch_that_was_not_committed_is_copied_again(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +293,7 @@ def test_places_are_named_without_passwords() -> None:
     assert place_of("postgres+asyncpg://me:secret@/h?host=/run/pg") == "postgresql:///run/pg/h"
 
 
+@pytest.mark.slow
 async def test_batches_of_large_rows_are_small(sqlite_url: str, tmp_path: Path) -> None:
     async with opened(sqlite_url) as database:
         for place in range(200):

@@ -123,6 +123,9 @@ class Explaining:
     async def execute_many(self, statement: Statement, parameters: Any) -> None:
         raise AssertionError("a list does not write")
 
+    async def execute_one(self, statement: Statement, parameters: Any, otherwise: Exception) -> None:
+        raise AssertionError("a list does not write")
+
 
 List = Callable[..., Coroutine[Any, Any, Any]]
 

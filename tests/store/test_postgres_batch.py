@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import bindparam, select, update
 
+from holdfast.errors import NotFound
 from holdfast.store.database import Database, Transaction, open_database
-from holdfast.store.postgres_batch import Batch, joined
+from holdfast.store.postgres_batch import Batch, Part, joined
 from holdfast.store.statements import insert_into, insert_or_ignore, insert_or_update
 from holdfast.store.tables import facts
 from holdfast.store.transaction import IntegrityError
@@ -39,12 +40,22 @@ async def everything(tx: Transaction) -> dict[str, str]:
 def test_parameters_are_numbered_on_from_part_to_part_and_from_row_to_row() -> None:
     row = "INSERT INTO t (a, b) VALUES ($1::VARCHAR, $2::BIGINT)"
     change = "UPDATE u SET a=$1::VARCHAR WHERE u.id = $2::VARCHAR"
-    assert joined(((change, 1), (row, 2), (change, 1))) == (
+    assert joined((Part(change), Part(row, 2), Part(change))) == (
         "WITH part_0 AS (UPDATE u SET a=$1::VARCHAR WHERE u.id = $2::VARCHAR), "
         "part_1 AS (INSERT INTO t (a, b) VALUES ($3::VARCHAR, $4::BIGINT), ($5::VARCHAR, $6::BIGINT)) "
         "UPDATE u SET a=$7::VARCHAR WHERE u.id = $8::VARCHAR"
     )
-    assert joined(((row, 1),)) == row
+    assert joined((Part(row),)) == row
+
+
+def test_of_parts_that_must_affect_one_row_the_rows_are_counted() -> None:
+    row, change = "INSERT INTO t (a) VALUES ($1::VARCHAR)", "UPDATE u SET a=$1::VARCHAR"
+    assert joined((Part(change, counted=True), Part(row), Part(change, counted=True))) == (
+        "WITH part_0 AS (UPDATE u SET a=$1::VARCHAR RETURNING 1), "
+        "part_1 AS (INSERT INTO t (a) VALUES ($2::VARCHAR)), "
+        "part_2 AS (UPDATE u SET a=$3::VARCHAR RETURNING 1) "
+        "SELECT (SELECT count(*) FROM part_0), (SELECT count(*) FROM part_2)"
+    )
 
 
 def test_many_rows_and_rows_that_are_not_plainly_inserted_are_sent_by_themselves() -> None:
@@ -110,3 +121,57 @@ async def test_a_job_that_fails_sends_nothing_of_what_was_put_off(database: Data
     with pytest.raises(LookupError):
         await database.write(job)
     assert await database.read(everything) == {}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def either(request: pytest.FixtureRequest) -> AsyncIterator[Database]:
+    opened = await open_database(request.getfixturevalue(f"{request.param}_url"))
+    yield opened
+    await opened.aclose()
+
+
+async def test_a_statement_that_must_affect_one_row_and_does_is_joined_with_others(either: Database) -> None:
+    async def job(tx: Transaction) -> None:
+        await tx.execute_one(_ADD, fact("a", "1"), NotFound("a is there already"))
+        await tx.execute_many(_INSERT, [fact("b", "1")])
+
+    await either.write(job)
+    assert await either.read(everything) == {"a": "1", "b": "1"}
+
+
+@pytest.mark.parametrize("there", ["b", "c"])
+async def test_the_first_that_affects_no_row_raises_its_own_error_and_nothing_is_done(
+    either: Database, there: str
+) -> None:
+    await either.write(lambda tx: tx.execute_many(_INSERT, [fact(there, "0")]))
+
+    async def job(tx: Transaction) -> None:
+        await tx.execute_many(_INSERT, [fact("a", "1")])
+        await tx.execute_one(_ADD, fact("b", "1"), NotFound("b"))
+        await tx.execute_one(_ADD, fact("c", "1"), NotFound("c"))
+        await tx.execute_many(_INSERT, [fact("d", "1")])
+
+    with pytest.raises(NotFound, match=f"^{there}$"):
+        await either.write(job)
+    assert await either.read(everything) == {there: "0"}
+
+
+async def test_a_row_that_is_refused_beside_one_that_is_counted_is_named_by_its_constraint(either: Database) -> None:
+    await either.write(lambda tx: tx.execute_many(_INSERT, [fact("b", "0")]))
+
+    async def job(tx: Transaction) -> None:
+        await tx.execute_one(_ADD, fact("a", "1"), NotFound("a"))
+        await tx.execute_many(_INSERT, [fact("b", "1")])
+
+    with pytest.raises(IntegrityError, match="facts"):
+        await either.write(job)
+    assert await either.read(everything) == {"b": "0"}
+
+
+async def test_what_is_executed_next_sees_what_was_counted(either: Database) -> None:
+    async def job(tx: Transaction) -> int:
+        await tx.execute_one(_INSERT, fact("a", "1"), NotFound("a"))
+        return await tx.execute(_CHANGE, {"of": "a", "to": "2"})
+
+    assert await either.write(job) == 1
+    assert await either.read(everything) == {"a": "2"}

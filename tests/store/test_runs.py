@@ -12,7 +12,7 @@ import pytest
 from holdfast.core.messages import Role, Text, ToolCall
 from holdfast.core.records import Run
 from holdfast.core.usage import Usage
-from holdfast.errors import NotFound
+from holdfast.errors import Busy, NotFound
 from holdfast.store import frames, journal, leases, messages, runs
 from holdfast.store.database import Database
 from holdfast.store.paging import Page
@@ -51,9 +51,17 @@ async def test_an_unknown_run_is_not_found(database: Database) -> None:
         await look(database, runs.get, "run-none")
 
 
+async def is_admitted(database: Database, run: Run) -> bool:
+    try:
+        await database.write(lambda tx: runs.insert(tx, run, otherwise=Busy(None)))
+    except Busy:
+        return False
+    return True
+
+
 async def test_of_twenty_runs_admitted_at_once_one_wins(database: Database) -> None:
     agent_id = await add_agent(database)
-    admitted = await asyncio.gather(*(call(database, runs.insert, a_run(agent_id)) for _ in range(20)))
+    admitted = await asyncio.gather(*(is_admitted(database, a_run(agent_id)) for _ in range(20)))
     assert Counter(admitted) == {True: 1, False: 19}
     active = await look(database, runs.active_of_thread, agent_id)
     assert active is not None and active.is_active
@@ -70,7 +78,7 @@ async def test_threads_of_one_agent_run_side_by_side(database: Database) -> None
 async def test_a_thread_is_free_again_once_its_run_has_ended(database: Database) -> None:
     agent_id = await add_agent(database)
     first = await add_run(database, agent_id)
-    assert not await call(database, runs.insert, a_run(agent_id))
+    assert not await is_admitted(database, a_run(agent_id))
     await end_run(database, first)
     assert await look(database, runs.active_of_thread, agent_id) is None
     await add_run(database, agent_id)
@@ -79,7 +87,7 @@ async def test_a_thread_is_free_again_once_its_run_has_ended(database: Database)
 async def test_of_twenty_requests_with_one_key_one_becomes_a_run(database: Database) -> None:
     agent_id = await add_agent(database)
     ended = [a_run(agent_id, status="completed", request_key="same") for _ in range(20)]
-    admitted = await asyncio.gather(*(call(database, runs.insert, run) for run in ended))
+    admitted = await asyncio.gather(*(is_admitted(database, run) for run in ended))
     assert Counter(admitted) == {True: 1, False: 19}
     winner = ended[admitted.index(True)]
     assert await look(database, runs.by_request_key, agent_id, "same") == winner

@@ -11,7 +11,7 @@ import pytest
 from holdfast import ids
 from holdfast.core.messages import Message, Text
 from holdfast.core.records import Thread
-from holdfast.errors import BugError, NotFound
+from holdfast.errors import BugError, Busy, NotFound
 from holdfast.store import messages, threads
 from holdfast.store.database import Database, IntegrityError, Transaction, open_database
 from holdfast.store.paging import Page
@@ -83,8 +83,9 @@ async def test_a_thread_knows_how_far_it_has_come(database: Database) -> None:
 async def test_a_thread_is_extended_only_from_where_it_ends(database: Database) -> None:
     agent_id = await add_agent(database)
     await say(database, agent_id, agent_id, [a_message()])
-    assert not await call(database, threads.extend, agent_id, 0, 1, NOW + 1)
-    assert await call(database, threads.extend, agent_id, 1, 2, NOW + 2)
+    with pytest.raises(Busy):
+        await database.write(lambda tx: threads.extend(tx, agent_id, 0, 1, NOW + 1, otherwise=Busy(None)))
+    await database.write(lambda tx: threads.extend(tx, agent_id, 1, 2, NOW + 2, otherwise=Busy(None)))
     standing = await look(database, threads.head, agent_id)
     assert (standing.end, standing.thread.last_message_us) == (3, NOW + 2)
 

@@ -86,7 +86,7 @@ def a_run(agent_id: str, thread_id: str | None = None, **fields: Any) -> Run:
 
 async def add_run(database: Database, agent_id: str, thread_id: str | None = None, **fields: Any) -> Run:
     run = a_run(agent_id, thread_id, **fields)
-    assert await call(database, runs.insert, run)
+    await call(database, runs.insert, run)
     return run
 
 

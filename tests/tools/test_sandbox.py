@@ -372,6 +372,7 @@ async def test_a_second_cancellation_does_not_let_the_first_escape_early(
     assert_dead(line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", list(LOOPS))
 async def test_a_tool_that_overruns_its_time_is_dead_when_the_error_comes(
     sandbox: ForkServerSandbox, listener: socket.socket, loop: str

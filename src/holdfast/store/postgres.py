@@ -77,9 +77,12 @@ _REFUSED: Final = (asyncpg.InsufficientResourcesError, asyncpg.ReadOnlySQLTransa
 class PostgresTransaction:
     dialect: Dialect = "postgresql"
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, *, joins: bool = True) -> None:
+        """`joins`: what may be put off is, and joined into one statement."""
         self._connection = connection
+        self._joins = joins
         self._batch = Batch()
+        self._counts = False
         self.changes: list[Change] = []
 
     async def execute(self, statement: Statement, parameters: Parameters | None = None) -> int:
@@ -96,16 +99,33 @@ class PostgresTransaction:
         prepared = COMPILER.prepare(statement, parameters[0])
         sql, _ = prepared.bind(parameters[0])
         rows = [prepared.bind(each)[1] for each in parameters]
-        if self._batch.add(sql, rows):
+        if self._joins and self._batch.add(sql, rows):
             return
         await self.flush()
         await self._connection.executemany(sql, rows)
 
+    async def execute_one(self, statement: Statement, parameters: Parameters, otherwise: HoldfastError) -> None:
+        sql, values = COMPILER.prepare(statement, parameters).bind(parameters)
+        if self._joins and self._batch.add(sql, [values], counted=True):
+            self._counts = True
+        elif await self.execute(statement, parameters) != 1:
+            raise otherwise
+
     async def flush(self) -> None:
         """Sends what was put off. Whatever follows in the transaction sees it."""
-        if self._batch:
-            sql, values = self._batch.take()
+        if not self._batch:
+            return
+        sql, values = self._batch.take()
+        if not self._counts:
             await self._connection.execute(sql, *values)
+            return
+        self._counts = False
+        try:
+            counts = await self._connection.fetchrow(sql, *values)
+        except asyncpg.IntegrityConstraintViolationError as error:
+            raise _JoinedRefused("a row was refused") from error
+        if any(count != 1 for count in counts):
+            raise _JoinedRefused("a statement that must affect one row affected none or several")
 
     async def fetch_all(self, statement: Statement, parameters: Parameters | None = None) -> list[Row]:
         await self.flush()
@@ -142,6 +162,11 @@ def translate(error: Exception, *, connection_lost: bool = False) -> HoldfastErr
     if isinstance(error, _MISUSED):
         return BugError(f"PostgreSQL was used wrongly: {error}")
     return DatabaseError(f"PostgreSQL: {error or type(error).__name__}")
+
+
+class _JoinedRefused(HoldfastError):
+    """Of a joined statement only PostgreSQL knows which part failed first. The job is run again without joining, and
+    raises what it would have raised."""
 
 
 class ConnectionLost(DatabaseError):
@@ -243,10 +268,13 @@ class PostgresDatabase:
         comes back."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + min(RECONNECT_S, self._timeout_s)
-        attempt = 0
+        attempt, joins = 0, True
         while True:
             try:
-                return await self._transact(pool, job, begin)
+                return await self._transact(pool, job, begin, joins=joins)
+            except _JoinedRefused:
+                joins = False
+                continue
             except ConnectionLost:
                 if self._closed or loop.time() >= give_up_at:
                     raise
@@ -256,7 +284,7 @@ class PostgresDatabase:
             await asyncio.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 5)))
             attempt += 1
 
-    async def _transact(self, pool: Any, job: Job[T], begin: str | None) -> T:
+    async def _transact(self, pool: Any, job: Job[T], begin: str | None, *, joins: bool = True) -> T:
         """`begin`: None for a job of one statement, which is a transaction by itself."""
         asked_at = time.perf_counter()
         try:
@@ -277,7 +305,7 @@ class PostgresDatabase:
                 if begin is None:
                     return await job(_OneStatement(connection))
                 await connection.execute(begin)
-                tx = PostgresTransaction(connection)
+                tx = PostgresTransaction(connection, joins=joins)
                 result = await job(tx)
                 await tx.flush()
                 committing = begin is _BEGIN_WRITE

@@ -27,7 +27,7 @@ from holdfast.core.changes import Change
 from holdfast.core.messages import Parts, ToolCall
 from holdfast.core.records import PARENT, Run, RunStatus, StopReason
 from holdfast.core.usage import Usage
-from holdfast.errors import NotFound
+from holdfast.errors import BugError, HoldfastError, NotFound
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.run_filters import IS_ACTIVE, RunFilter, conditions
 from holdfast.store.statements import PerDialect, database_now_us, in_array, insert_or_ignore
@@ -166,22 +166,23 @@ class RunTotals(msgspec.Struct, frozen=True):
     cost_usd: float | None = None
 
 
-async def insert(tx: Transaction, run: Run, lease_ttl_us: int | None = None) -> bool:
-    """False when the thread has an active run (I8, by a unique index), its request key is taken, or the run is stored
-    already.
+async def insert(
+    tx: Transaction, run: Run, lease_ttl_us: int | None = None, *, otherwise: HoldfastError | None = None
+) -> None:
+    """Raises `otherwise` when the thread has an active run (I8, by a unique index), its request key is taken, or the
+    run is stored already; without it, this is a bug.
 
     With `lease_ttl_us` its lease begins now, by the database's clock.
     """
     columns = {name: getattr(run, name) for name in (*_PLAIN, "background")}
     columns |= {name: _encode(getattr(run, name)).decode() for name in _JSON}
+    refused = otherwise or BugError(f"run {run.id} cannot be stored beside those that are")
     if lease_ttl_us is None:
-        inserted = await tx.execute(_INSERT, columns)
+        await tx.execute_one(_INSERT, columns, refused)
     else:
         del columns["lease_expires_us"]
-        inserted = await tx.execute(_INSERT_LEASED, columns | {"lease_ttl_us": lease_ttl_us})
-    if inserted:
-        tx.changes.append(Change("run", run.id, run.status, run.agent_id, run.thread_id))
-    return inserted == 1
+        await tx.execute_one(_INSERT_LEASED, columns | {"lease_ttl_us": lease_ttl_us}, refused)
+    tx.changes.append(Change("run", run.id, run.status, run.agent_id, run.thread_id))
 
 
 async def find(tx: Transaction, run_id: str) -> Run | None:

@@ -18,7 +18,7 @@ from sqlalchemy import update as change
 from holdfast import ids
 from holdfast.core.messages import Message
 from holdfast.core.records import Agent, Thread
-from holdfast.errors import BugError, NotFound
+from holdfast.errors import BugError, HoldfastError, NotFound
 from holdfast.store.agents import COLUMNS as AGENT_COLUMNS
 from holdfast.store.agents import agent_of
 from holdfast.store.file_tables import agent_folders
@@ -254,13 +254,16 @@ async def reserve(tx: Transaction, thread_id: str, count: int, ended_us: int | N
     return row["next_position"] - count
 
 
-async def extend(tx: Transaction, thread_id: str, end: int, count: int, at_us: int) -> bool:
-    """Set aside `count` positions for messages that have come in, provided that its history still ends at `end`.
+async def extend(
+    tx: Transaction, thread_id: str, end: int, count: int, at_us: int, *, otherwise: HoldfastError
+) -> None:
+    """Set aside `count` positions for messages that have come in. Raises `otherwise` unless its history still ends at
+    `end`.
 
     An optimistic lock. `next_position` only grows, and every change of the window moves it, so an equal value means
     that nobody has changed the thread since it was read (decision 11).
     """
-    return await tx.execute(_EXTEND, {"thread": thread_id, "end": end, "count": count, "at_us": at_us}) == 1
+    await tx.execute_one(_EXTEND, {"thread": thread_id, "end": end, "count": count, "at_us": at_us}, otherwise)
 
 
 async def place(tx: Transaction, thread_id: str, places: Sequence[tuple[int, str]]) -> None:

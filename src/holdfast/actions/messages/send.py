@@ -115,7 +115,7 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Overtaken(HoldfastError):
-    """Rolls the acceptance back: it was decided on a thread that has moved on."""
+    """Rolls the acceptance back: the thread, or the request key, is no longer as it was when this was decided."""
 
 
 class _LongWindow(HoldfastError):
@@ -192,12 +192,10 @@ class SendMessage:
         accepting = await self._prepare(sending, context)
         claimed_s, now_us = time.monotonic(), self._clock.now_us()
         stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        begun: list[RunStream | None] = []  # one, or none if it was refused
+        begun: list[RunStream | None] = []  # one, once it is stored
 
-        def begin(started: RunStarted | None) -> None:
+        def begin(started: RunStarted) -> None:
             """The model is asked while the input is on its way to the disk. Nobody hears of it before it is there."""
-            if started is None:
-                return
             if accepting.run.lease_owner is None:
                 begun.append(None)
             else:
@@ -222,8 +220,6 @@ class SendMessage:
             settle(None)
         finally:
             self._worker.expect_no_more(accepting.run.id)
-        if not begun:
-            return None
         return Accepted(accepting.run, begun[0], context.agent)
 
     async def _store(
@@ -231,29 +227,28 @@ class SendMessage:
         accepting: _Plan,
         sending: SendRequest,
         now_us: int,
-        begin: Callable[[RunStarted | None], None],
+        begin: Callable[[RunStarted], None],
         settle: Callable[[BaseException | None], None],
     ) -> None:
         """A spec that is known to be stored is not written again. Should it have been deleted since, because no journal
         referred to it, the database refuses the new one, and the spec is written after all."""
         shared, ttl_us = self._shared_parts.of(accepting.spec), self._worker.lease_ttl_us
 
-        def write(*, spec_known: bool) -> Awaitable[RunStarted | None]:
+        def write(*, spec_known: bool) -> Awaitable[RunStarted]:
             return self._database.write(
                 lambda tx: _write(tx, accepting, sending, now_us, ttl_us, shared, spec_known=spec_known), begin, settle
             )
 
         known = shared.hash in self._known_specs
         try:
-            started = await write(spec_known=known)
+            await write(spec_known=known)
         except IntegrityError:
             if not known:
                 raise
-            started = await write(spec_known=False)
-        if started is not None:
-            if len(self._known_specs) >= _KNOWN_SPECS:
-                self._known_specs.clear()
-            self._known_specs.add(shared.hash)
+            await write(spec_known=False)
+        if len(self._known_specs) >= _KNOWN_SPECS:
+            self._known_specs.clear()
+        self._known_specs.add(shared.hash)
 
     async def _is_stored(self, run_id: str) -> bool:
         """After a commit that was cut off. Were it denied wrongly, the client would send the same message again."""
@@ -363,13 +358,12 @@ async def _write(
     shared: SharedSpec,
     *,
     spec_known: bool,
-) -> RunStarted | None:
+) -> RunStarted:
     run, rows = accepting.run, accepting.rows
-    if not await runs.insert(tx, run, lease_ttl_us if run.lease_owner is not None else None):
-        return None
+    overtaken = _Overtaken("another run was quicker, or has come and gone since we looked")
+    await runs.insert(tx, run, lease_ttl_us if run.lease_owner is not None else None, otherwise=overtaken)
     places, return_position = _places(accepting)
-    if not await threads.extend(tx, run.thread_id, accepting.end, places[-1] + 1 - accepting.end, now_us):
-        raise _Overtaken("another run has come and gone since we looked")
+    await threads.extend(tx, run.thread_id, accepting.end, places[-1] + 1 - accepting.end, now_us, otherwise=overtaken)
     if accepting.hold is not None and not await holds.decide(tx, accepting.hold.run_id, now_us, run.id):
         raise Busy(None)  # rolls the run back; the winner of the race holds the thread
     await messages.insert_many(tx, run.agent_id, rows)
