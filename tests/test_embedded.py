@@ -16,6 +16,8 @@ import holdfast
 from holdfast.asgi_transport import AsgiTransport
 from holdfast.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 ROLL = '''
 def roll(sides: int) -> str:
     """Rolls a die.

@@ -459,6 +459,7 @@ async def forget_servers(client: ServedClient) -> None:
         assert (await client.http.delete(f"/v1/mcp-servers/{server['id']}")).status_code == 204
 
 
+@pytest.mark.slow
 async def test_a_server_comes_without_secrets_and_its_tools_call_it(client: ServedClient, harbour: str) -> None:
     headers = {"X-Port": "hush-hush", "X-User": "{{ USER_NAME }}"}
     agent = await caller(client, harbour, auth_token="hush-token", custom_headers=headers)
@@ -495,6 +496,7 @@ async def test_a_server_comes_without_secrets_and_its_tools_call_it(client: Serv
     assert after == before, "tools keep their ids over a refresh"
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_here_stays_as_it_is(client: ServedClient, harbour: str) -> None:
     agent = await caller(client, harbour, auth_token="hush-token")
     told = await exported(client, agent["id"])
@@ -556,6 +558,7 @@ async def test_a_program_is_imported_where_programs_are_allowed(tmp_path: Path) 
         assert again["mcp_servers"][0]["stdio_config"] == told | {"server_name": "harbour", "type": "stdio"}
 
 
+@pytest.mark.slow
 async def test_a_tool_whose_server_is_here_and_not_in_the_file_is_linked_to_it(
     client: ServedClient, harbour: str
 ) -> None:

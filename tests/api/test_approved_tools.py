@@ -8,6 +8,8 @@ import pytest
 
 from .resources import Served
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 ASK = "Call pay with m 'x'"
 

@@ -13,6 +13,7 @@ from .resources import Served
 SECRET = 'def secret() -> str:\n    """Tells the word."""\n    return "sesame"\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["workflow_agent", "letta_v1_agent"])
 async def test_after_an_approval_the_model_is_shown_the_whole_turn_and_no_other(tmp_path: Path, kind: str) -> None:
     async with served(tmp_path, trace_provider=True) as client:

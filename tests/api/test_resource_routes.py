@@ -197,6 +197,7 @@ async def test_groups_and_identities_have_the_shapes_of_the_old_server(served: S
     check("Identity", await served.ok("GET", "/v1/identities/"), many=True)
 
 
+@pytest.mark.slow
 async def test_mcp_servers_and_their_tools_have_the_shapes_of_the_old_server(tmp_path: Path) -> None:
     async with (
         served_mcp(server_of(Tools())) as url,

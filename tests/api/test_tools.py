@@ -83,6 +83,7 @@ async def test_a_given_schema_names_the_tool(served: Served) -> None:
     assert (renamed["id"], renamed["name"]) == (tool["id"], "other")
 
 
+@pytest.mark.slow
 async def test_a_schema_alone_renames_a_tool_which_still_runs(served: Served) -> None:
     tool = await served.create_tool()
     schema = tool["json_schema"] | {"name": "throw", "description": "Throw a die."}
@@ -156,6 +157,7 @@ ENTRY: dict[str, Any] = {
 MANAGED = "s1 sale 4.5 3 {'sku': 's1', 'price': 2.5}"
 
 
+@pytest.mark.slow
 async def test_the_models_of_an_args_schema_arrive_as_models(served: Served) -> None:
     """As in the client library's documentation: the source alone is sent, and the schema of its arguments."""
     tool = await served.client.tools.upsert_from_function(func=manage_inventory, args_schema=InventoryEntryData)
@@ -166,6 +168,7 @@ async def test_the_models_of_an_args_schema_arrive_as_models(served: Served) -> 
     assert (await served.ok("POST", path, {"args": ENTRY}))["func_return"] == MANAGED
 
 
+@pytest.mark.slow
 async def test_the_models_of_an_args_schema_arrive_as_models_in_a_function_without_annotations(served: Served) -> None:
     source = dedent(inspect.getsource(manage_inventory))
     source = source.replace("data: InventoryEntry, quantity_change: int", "data, quantity_change")
@@ -174,6 +177,7 @@ async def test_the_models_of_an_args_schema_arrive_as_models_in_a_function_witho
     assert (await served.ok("POST", "/v1/tools/run", body))["tool_return"] == MANAGED
 
 
+@pytest.mark.slow
 async def test_a_tool_class_of_the_client_library_works(served: Served) -> None:
     tool = await served.client.tools.add(tool=ManageInventory(id=""))
     assert (tool.name, tool.description) == ("manage_inventory_tool", "Update the inventory.")
@@ -182,6 +186,7 @@ async def test_a_tool_class_of_the_client_library_works(served: Served) -> None:
     assert ran["func_return"] == "s1 3", ran
 
 
+@pytest.mark.slow
 async def test_a_tool_without_docstring_or_annotations_is_called_all_the_same(served: Served) -> None:
     tool = await served.create_tool("def add_two_numbers(a, b=2):\n    return a + b\n")
     assert tool["description"] == "Add two numbers"
@@ -372,6 +377,7 @@ async def test_source_is_run_and_its_output_captured(served: Served) -> None:
     assert answer["tool_returns"][0]["status"] == "success"
 
 
+@pytest.mark.slow
 async def test_a_tool_that_raises_is_an_answer(served: Served) -> None:
     body: dict[str, Any] = {"source_code": "def bad():\n    raise ValueError('oops')\n", "args": {}}
     answer = await served.ok("POST", "/v1/tools/run", body)
@@ -396,6 +402,7 @@ async def test_an_attached_tool_runs_with_the_secrets_of_its_agent(served: Serve
     assert "tell" in await served.refused(404, "POST", f"/v1/agents/{stranger['id']}/tools/tell/run", {"args": {}})
 
 
+@pytest.mark.slow
 async def test_a_tool_is_told_whose_it_is_when_an_agent_calls_it_and_when_it_is_run_by_hand(served: Served) -> None:
     body = '    """Tell."""\n    return f"{agent_state.name} {agent_state.id}"\n'
     tool = await served.create_tool(f"def who(agent_state) -> str:\n{body}")
@@ -406,6 +413,7 @@ async def test_a_tool_is_told_whose_it_is_when_an_agent_calls_it_and_when_it_is_
     assert (called["tool_return"], by_hand["func_return"]) == (f"Ada {agent['id']}",) * 2
 
 
+@pytest.mark.slow
 async def test_an_attached_tool_that_fails_says_so_in_stderr(served: Served) -> None:
     tool = await served.create_tool(
         'def bad() -> str:\n    """Fail."""\n    raise KeyError("k")\n', return_char_limit=5

@@ -18,7 +18,7 @@ from tests.serving import ServerProcess
 
 HERE = Path(__file__).parent
 MODEL = OFFLINE.model
-QUICK = ("test_acceptance_turns.py", "test_acceptance_approvals.py")
+QUICK = ("test_acceptance_turns.py",)
 MakeAgent = Callable[..., Awaitable[str]]
 
 

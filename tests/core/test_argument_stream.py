@@ -32,6 +32,7 @@ def said(pieces: list[Piece], name: str) -> str:
     return "".join(piece.text or "" for piece in pieces if piece.name == name)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(_TEXT, _VALUE, max_size=4), st.booleans(), st.sampled_from([None, 2]), st.data())
 def test_every_argument_is_told_whole_and_decoded_wherever_it_is_cut(
     arguments: dict[str, Any], ascii_only: bool, indent: int | None, data: st.DataObject

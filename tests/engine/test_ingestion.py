@@ -135,6 +135,7 @@ async def crashed(database: Database, write: int) -> bool:
     return fragile.dead
 
 
+@pytest.mark.slow
 async def test_a_crash_at_any_write_is_made_good_by_the_next_attempt(database: Database) -> None:
     file = await a_file(database)
     for write in range(1, 200):

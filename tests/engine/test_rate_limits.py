@@ -50,6 +50,7 @@ async def made(node: Node, count: int) -> list[float]:
     return sorted(await asyncio.gather(*(call() for _ in range(count))))
 
 
+@pytest.mark.slow
 async def test_calls_beyond_the_limit_wait_for_their_turn(world: World) -> None:
     node = limited(world, "holdfast=10/s")
     moments = await made(node, 14)
@@ -170,6 +171,7 @@ async def test_what_a_dead_process_had_taken_is_not_missed_for_long(world: World
         assert (await second.ask(HELLO, thread=await world.add_thread())).stop_reason == "end_turn"
 
 
+@pytest.mark.slow
 async def test_a_run_that_waits_while_the_database_is_away_goes_on_when_it_is_back(world: World) -> None:
     node = limited(world, "holdfast=100/s")
     node.database.lose_write(2, "before")  # the acceptance is the first

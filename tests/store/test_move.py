@@ -113,6 +113,7 @@ async def test_what_is_derived_is_made_anew_and_numbers_go_on(urls: tuple[str, s
         assert await _largest(database) == largest + 1
 
 
+@pytest.mark.slow
 async def test_a_move_that_was_killed_anywhere_is_finished_by_the_next_one(urls: tuple[str, str]) -> None:
     """At every boundary between batches, one after the other: each attempt gets one batch further, from what it reads
     in the databases. Every tenth opens them anew, too."""
