@@ -49,7 +49,7 @@ test: $(READY) ## Run every test that needs no network, PostgreSQL included (TES
 	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS)
 
 quick: $(READY) ## Run the tests that take a minute together: no PostgreSQL, no adapters again, nothing slow
-	$(BIN)/python -m pytest -n $(or $(WORKERS),logical) --dist worksteal -m "not postgres and not adapter and not slow" $(TESTS)
+	$(BIN)/python -m pytest -n $(or $(WORKERS),logical) --dist worksteal -p tests.quick -m "not postgres and not adapter and not slow" $(TESTS)
 
 faults: $(READY) ## Faults at random against real servers (MINUTES=5, FAULTS=number, SEED=number, ROUNDS=number, DATABASE=sqlite|postgresql|both, SERVERS=number)
 	$(BIN)/python -m tests.faults.loop --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS)) \

@@ -84,7 +84,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def _read_a_little(path: Path) -> None:
     """The first row of every table: a table that is missing or damaged at its root is found."""
     with closing(sqlite3.connect(path)) as connection:
-        for table in metadata.sorted_tables:
+        for table in metadata.tables.values():
             connection.execute(f'SELECT * FROM "{table.name}" LIMIT 1').fetchall()
 
 

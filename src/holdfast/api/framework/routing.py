@@ -68,22 +68,25 @@ def built(routes: Iterable[BaseRoute]) -> list[BaseRoute]:
 
 
 class _Node:
+    __slots__ = ("parameter", "routes", "words")
+
     def __init__(self) -> None:
         self.words: dict[str, _Node] = {}
         self.parameter: _Node | None = None
         self.routes: list[Route] = []
 
-    def add(self, segments: Sequence[str], route: Route) -> None:
-        if not segments:
-            self.routes.append(route)
-            return
-        head, *rest = segments
-        if not head.startswith("{"):
-            self.words.setdefault(head, _Node()).add(rest, route)
-            return
-        if self.parameter is None:
-            self.parameter = _Node()
-        self.parameter.add(rest, route)
+    def add(self, route: Route) -> None:
+        node = self
+        for segment in route.path.split("/"):
+            found = node.parameter if segment.startswith("{") else node.words.get(segment)
+            if found is None:
+                found = _Node()
+                if segment.startswith("{"):
+                    node.parameter = found
+                else:
+                    node.words[segment] = found
+            node = found
+        node.routes.append(route)
 
     def find(self, segments: Sequence[str], depth: int = 0) -> Iterator[Route]:
         if depth == len(segments):
@@ -103,7 +106,7 @@ class RouteIndex(BaseRoute):
         for route in routes:
             if ":path}" in route.path:
                 raise ValueError(f"{route.path} spans segments: add it to the application itself")
-            self._root.add(route.path.split("/"), route)
+            self._root.add(route)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["type"] != "http":
