@@ -27,6 +27,7 @@ from bench.postgres import new_database
 from holdfast.core.changes import Change
 from holdfast.core.messages import Message
 from holdfast.core.records import Run, Step
+from holdfast.errors import BugError, HoldfastError
 from holdfast.store import agents, journal, messages, runs, steps, threads
 from holdfast.store.database import open_database
 from holdfast.store.postgres import PostgresTransaction
@@ -77,6 +78,10 @@ class PsycopgTransaction:
     async def execute_many(self, statement: Statement, parameters: Sequence[Parameters]) -> None:
         for each in parameters:
             await self._run(statement, each)
+
+    async def execute_one(self, statement: Statement, parameters: Parameters, otherwise: HoldfastError) -> None:
+        if await self.execute(statement, parameters) != 1:
+            raise otherwise
 
     async def fetch_all(self, statement: Statement, parameters: Parameters | None = None) -> list[Row]:
         return await (await self._run(statement, parameters or {})).fetchall()
@@ -164,11 +169,11 @@ def read(turn: Turn) -> Job[Any]:
 
 
 def accept(turn: Turn, end: int) -> Job[Any]:
-    """As `actions/send_message.py` does: 6 statements, 2 of them with a result that is needed."""
+    """As `actions/messages/send.py` does: 6 statements, 2 of which must affect a row."""
 
     async def job(tx: Any) -> None:
-        assert await runs.insert(tx, turn.run, 15_000_000)
-        assert await threads.extend(tx, turn.run.thread_id, end, 1, NOW)
+        await runs.insert(tx, turn.run, 15_000_000)
+        await threads.extend(tx, turn.run.thread_id, end, 1, NOW, otherwise=BugError("the thread has moved"))
         await messages.insert_many(tx, turn.run.agent_id, [turn.asked])
         await threads.place(tx, turn.run.thread_id, [(end, turn.asked.id)])
         await journal.append_start(tx, turn.run.id, journal.START + "x" * 400, SPEC_HASH, NOW)

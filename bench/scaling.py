@@ -25,6 +25,7 @@ from tests.postgres import running_server
 from bench.client import Client
 from bench.postgres import Kind
 from bench.process import Server
+from bench.socket_client import async_lines
 from bench.stored_bytes import new_database, stored_bytes
 
 CLIENTS: Final = 32
@@ -93,14 +94,15 @@ async def accepting(setup: Setup, chosen: Chosen) -> list[Line]:
     """Background runs that are stored and then wait for a slot, so that the acceptance alone is measured."""
     async with serving(setup, chosen, HOLDFAST_MAX_RUNS="1") as server, Client(server.url) as client:
         agents = await _agents(client, round(chosen.seconds * MOST_ACCEPTED_PER_S))
+        async with async_lines(server.url, CLIENTS) as lines:
 
-        async def accept(_: int) -> None:
-            if not agents:
-                raise RuntimeError("there are too few agents for this pace: raise MOST_ACCEPTED_PER_S")
-            await client.call("POST", f"/agents/{agents.pop()}/messages/async", {"input": "[[stall]]"})
+            async def accept(number: int) -> None:
+                if not agents:
+                    raise RuntimeError("there are too few agents for this pace: raise MOST_ACCEPTED_PER_S")
+                await lines[number].ask("POST", f"/agents/{agents.pop()}/messages/async", {"input": "[[stall]]"})
 
-        before = server.family_cpu_s()
-        done, took_s = await _at_once(chosen.seconds, accept)
+            before = server.family_cpu_s()
+            done, took_s = await _at_once(chosen.seconds, accept)
         cpu_ms = (server.family_cpu_s() - before) / done * 1e3
     return [
         Line(f"background runs accepted, {CLIENTS} clients", setup, done / took_s, "/s", "≥ 1,000"),
