@@ -16,7 +16,7 @@ from typing import Self
 
 from letta_client import AsyncLetta, Letta
 
-from tests import watchdog
+from tests import forked, watchdog
 from tests.surroundings import calm
 
 START_S = 60.0
@@ -39,7 +39,7 @@ class ServerProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = data_dir / "server.log"
         self._environment = TOOLS_REACH_LOOPBACK | environment
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | forked.ForkedProcess | None = None
         self._log_begins = 0  # of the process that runs now
         self.may_be_dead = True  # by our hand, or because it is only just being started
 
@@ -74,13 +74,15 @@ class ServerProcess:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._log_begins = log.tell()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", *self._command],
-                env=self._surroundings(),
-                stdout=log,
-                stderr=log,
-            )
+            self._process = self._begin(log.fileno())
         watchdog.end_with_us(self._process.pid)
+
+    def _begin(self, output: int) -> subprocess.Popen[bytes] | forked.ForkedProcess:
+        environment = self._surroundings()
+        if "LD_PRELOAD" not in environment:  # which is read when a program is loaded
+            return forked.start(self._command, environment, output)
+        program = [sys.executable, "-m", "holdfast", *self._command]
+        return subprocess.Popen(program, env=environment, stdout=output, stderr=output)
 
     @property
     def _command(self) -> list[str]:

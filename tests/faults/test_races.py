@@ -202,6 +202,7 @@ async def test_a_summary_waits_for_a_message_that_is_being_accepted_and_gives_wa
         async def slow_write(job: Job[Any], performed: Any = None, settled: Any = None) -> Any:
             async def slow(tx: Transaction) -> Any:
                 done = await job(tx)
+                await tx.fetch_one(text("SELECT 1"))  # before which all that was put off is sent
                 written.set()
                 await go_on.wait()
                 return done
