@@ -30,7 +30,7 @@ from holdfast.core.records import Run, Step
 from holdfast.errors import BugError, HoldfastError
 from holdfast.store import agents, journal, messages, runs, steps, threads
 from holdfast.store.database import open_database
-from holdfast.store.postgres import PostgresTransaction
+from holdfast.store.postgres_transaction import PostgresTransaction
 from holdfast.store.statements import Compiler, Statement
 from holdfast.store.transaction import Dialect, Job, Parameters, Row
 

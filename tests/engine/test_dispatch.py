@@ -89,6 +89,7 @@ async def test_a_place_that_a_sweep_is_about_to_fill_is_not_given_to_a_new_run(
     monkeypatch.setattr(world.database, "read_one", slowly)
     sweep = asyncio.create_task(full.worker.recover())
     await looking.wait()
+    monkeypatch.undo()  # only the sweep is slow
     late = await full.send(HELLO, thread=await world.add_thread(), background=True)
     assert late.stream is None, "there is one place, and the sweep has found whose it is"
     go_on.set()

@@ -12,8 +12,9 @@ import pytest
 
 from holdfast.store import kv, tables
 from holdfast.store.database import DatabaseError, Transaction, open_database
-from holdfast.store.postgres import DRIVER_ERRORS, ConnectionLost, PostgresDatabase, PostgresTransaction
+from holdfast.store.postgres import DRIVER_ERRORS, ConnectionLost, PostgresDatabase
 from holdfast.store.postgres_start import explained
+from holdfast.store.postgres_transaction import PostgresTransaction
 from holdfast.store.statements import insert_into
 from tests.postgres import WAITING_FOR_LOCKS
 

@@ -11,9 +11,10 @@ import pytest
 from holdfast import ids
 from holdfast.core.records import Tool
 from holdfast.errors import NotFound
-from holdfast.store import tools
+from holdfast.store import threads, tools
 from holdfast.store.database import Database, IntegrityError
 from holdfast.store.paging import Page
+from holdfast.store.threads import ThreadHead
 from holdfast.store.tools import ToolFilter
 
 from .world import NOW, add_agent, call, look, walk
@@ -64,6 +65,36 @@ async def test_a_tool_comes_back_as_it_went_in(database: Database) -> None:
     assert await call(database, tools.find_named, "roll") == tool
     assert await look(database, tools.find_many, [tool.id]) == {tool.id: tool}
     assert await call(database, tools.find_many_named, ["roll", "none"]) == {"roll": tool}
+
+
+async def test_the_tools_of_an_agent_are_read_with_the_head_of_its_thread(database: Database) -> None:
+    agent_id = await add_agent(database)
+
+    async def read() -> tuple[ThreadHead, list[Tool]]:
+        return await database.read_one(lambda tx: threads.head_with_tools(tx, agent_id))
+
+    assert await read() == (await look(database, threads.head, agent_id), [])
+    odd = 'def roll():\n\t\'\\ " \u2028 é 😀 {"a": null}\''
+    young = await add(
+        database, "young", created_us=NOW + 1, source_code=odd, tags=("b", odd), metadata={"k": [odd, 1.5]}
+    )
+    old = await add(
+        database,
+        "old",
+        args_json_schema={"type": "object"},
+        return_char_limit=7,
+        pip_requirements=[{"name": "numpy", "version": None}],
+        npm_requirements=[],
+        default_requires_approval=False,
+        enable_parallel_execution=True,
+        project_id="p",
+        version=3,
+    )
+    await add(database, "another's")
+    await call(database, tools.attach_many, agent_id, [young.id, old.id])
+    assert (await read())[1] == [old, young] == await look(database, tools.of_agent, agent_id)
+    with pytest.raises(NotFound):
+        await database.read_one(lambda tx: threads.head_with_tools(tx, ids.new("conv")))
 
 
 async def test_an_unknown_tool_is_not_found(database: Database) -> None:

@@ -11,23 +11,18 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 from sqlalchemy import select, text
-from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
 from holdfast.core.changes import Change, tell_nobody
 from holdfast.errors import BugError, HoldfastError
 from holdfast.store import kv
 from holdfast.store.migrations import revision
-from holdfast.store.postgres_batch import Batch
-from holdfast.store.statements import Compiler, Statement, database_now_us
+from holdfast.store.postgres_transaction import JoinedRefused, OneStatement, PostgresTransaction
+from holdfast.store.statements import database_now_us
 from holdfast.store.timing import Connections, DatabaseUsage, Timing
 from holdfast.store.transaction import (
     DatabaseError,
-    Dialect,
     IntegrityError,
     Job,
-    Parameters,
-    Row,
     TookTooLong,
     Transaction,
     report_unseen,
@@ -35,7 +30,6 @@ from holdfast.store.transaction import (
 
 T = TypeVar("T")
 
-COMPILER: Final = Compiler(PGDialect_asyncpg(), insert)
 ATTEMPTS: Final = 5
 RECONNECT_S: Final = 5.0  # how long a job waits for a database that restarts
 CLOSE_S: Final = 1.0
@@ -74,82 +68,6 @@ _UNREACHABLE: Final = (
 _REFUSED: Final = (asyncpg.InsufficientResourcesError, asyncpg.ReadOnlySQLTransactionError)
 
 
-class PostgresTransaction:
-    dialect: Dialect = "postgresql"
-
-    def __init__(self, connection: Any, *, joins: bool = True) -> None:
-        """`joins`: what may be put off is, and joined into one statement."""
-        self._connection = connection
-        self._joins = joins
-        self._batch = Batch()
-        self._counts = False
-        self.changes: list[Change] = []
-
-    async def execute(self, statement: Statement, parameters: Parameters | None = None) -> int:
-        await self.flush()
-        given = parameters or {}
-        sql, values = COMPILER.prepare(statement, given).bind(given)
-        done: str = await self._connection.execute(sql, *values)
-        count = done.rpartition(" ")[2]
-        return int(count) if count.isdigit() else 0
-
-    async def execute_many(self, statement: Statement, parameters: Sequence[Parameters]) -> None:
-        if not parameters:
-            return
-        prepared = COMPILER.prepare(statement, parameters[0])
-        sql, _ = prepared.bind(parameters[0])
-        rows = [prepared.bind(each)[1] for each in parameters]
-        if self._joins and self._batch.add(sql, rows):
-            return
-        await self.flush()
-        await self._connection.executemany(sql, rows)
-
-    async def execute_one(self, statement: Statement, parameters: Parameters, otherwise: HoldfastError) -> None:
-        sql, values = COMPILER.prepare(statement, parameters).bind(parameters)
-        if self._joins and self._batch.add(sql, [values], counted=True):
-            self._counts = True
-        elif await self.execute(statement, parameters) != 1:
-            raise otherwise
-
-    async def flush(self) -> None:
-        """Sends what was put off. Whatever follows in the transaction sees it."""
-        if not self._batch:
-            return
-        sql, values = self._batch.take()
-        if not self._counts:
-            await self._connection.execute(sql, *values)
-            return
-        self._counts = False
-        try:
-            counts = await self._connection.fetchrow(sql, *values)
-        except asyncpg.IntegrityConstraintViolationError as error:
-            raise _JoinedRefused("a row was refused") from error
-        if any(count != 1 for count in counts):
-            raise _JoinedRefused("a statement that must affect one row affected none or several")
-
-    async def fetch_all(self, statement: Statement, parameters: Parameters | None = None) -> list[Row]:
-        await self.flush()
-        given = parameters or {}
-        sql, values = COMPILER.prepare(statement, given).bind(given)
-        return await self._connection.fetch(sql, *values)
-
-    async def fetch_one(self, statement: Statement, parameters: Parameters | None = None) -> Row | None:
-        rows = await self.fetch_all(statement, parameters)
-        return rows[0] if rows else None
-
-
-class _OneStatement(PostgresTransaction):
-    """Outside any transaction, where two statements would not see the same."""
-
-    _is_used = False
-
-    async def fetch_all(self, statement: Statement, parameters: Parameters | None = None) -> list[Row]:
-        if self._is_used:
-            raise BugError("this job was said to have one statement, and has more")
-        self._is_used = True
-        return await super().fetch_all(statement, parameters)
-
-
 def translate(error: Exception, *, connection_lost: bool = False) -> HoldfastError:
     """A lost connection is a DatabaseError whatever the driver calls it: one that finds its connection closed under it
     says InterfaceError, as it does when it is misused."""
@@ -162,11 +80,6 @@ def translate(error: Exception, *, connection_lost: bool = False) -> HoldfastErr
     if isinstance(error, _MISUSED):
         return BugError(f"PostgreSQL was used wrongly: {error}")
     return DatabaseError(f"PostgreSQL: {error or type(error).__name__}")
-
-
-class _JoinedRefused(HoldfastError):
-    """Of a joined statement only PostgreSQL knows which part failed first. The job is run again without joining, and
-    raises what it would have raised."""
 
 
 class ConnectionLost(DatabaseError):
@@ -272,7 +185,7 @@ class PostgresDatabase:
         while True:
             try:
                 return await self._transact(pool, job, begin, joins=joins)
-            except _JoinedRefused:
+            except JoinedRefused:
                 joins = False
                 continue
             except ConnectionLost:
@@ -303,7 +216,7 @@ class PostgresDatabase:
             # Cutting the connection ends nearly every wait. The driver's for room to send more it does not.
             async with asyncio.timeout(self._timeout_s + CUT_S):
                 if begin is None:
-                    return await job(_OneStatement(connection))
+                    return await job(OneStatement(connection))
                 await connection.execute(begin)
                 tx = PostgresTransaction(connection, joins=joins)
                 result = await job(tx)

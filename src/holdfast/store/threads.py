@@ -12,12 +12,12 @@ from itertools import islice
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, bindparam, delete, exists, func, select
+from sqlalchemy import BigInteger, ColumnElement, bindparam, delete, exists, func, literal_column, select
 from sqlalchemy import update as change
 
 from holdfast import ids
 from holdfast.core.messages import Message
-from holdfast.core.records import Agent, Thread
+from holdfast.core.records import Agent, Thread, Tool
 from holdfast.errors import BugError, HoldfastError, NotFound
 from holdfast.store.agents import COLUMNS as AGENT_COLUMNS
 from holdfast.store.agents import agent_of
@@ -27,18 +27,25 @@ from holdfast.store.messages import message_of
 from holdfast.store.paging import Ordering, Page, fetch_page
 from holdfast.store.run_filters import IS_ACTIVE
 from holdfast.store.statements import in_array, insert_into
-from holdfast.store.tables import agents, holds, messages, runs, thread_messages, threads
+from holdfast.store.tables import agent_tools, agents, holds, messages, runs, thread_messages, threads, tools
+from holdfast.store.tools import by_age, of_agent, record_of
 from holdfast.store.transaction import Row, Transaction, flag
 
 _encode = msgspec.json.Encoder().encode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_ids = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_rows = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 _SPECIAL = ("model_settings", "isolated_block_ids", "hidden")
 _PLAIN = tuple(name for name in Thread.__struct_fields__ if name not in _SPECIAL)
 _COLUMNS = [threads.columns[name] for name in Thread.__struct_fields__]
 _FIXED = ("id", "agent_id", "created_us")
 _CHANGED = tuple(name for name in Thread.__struct_fields__ if name not in _FIXED)
+
+
+def _named_in_json(column: ColumnElement[Any]) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
+    return literal_column(f"'{column.key}'"), column
+
 
 _this_thread = threads.c.id == bindparam("thread")
 _here = thread_messages.c.thread_id == bindparam("thread")
@@ -63,6 +70,15 @@ _HEAD = (
     .join_from(threads, agents, agents.c.id == threads.c.agent_id)
     .where(_this_thread, _live)
 )
+# With the tools of the agent, too, as text in JSON: one round trip less for PostgreSQL, where that counts.
+_TOOLS = (
+    select(func.json_agg(func.json_build_object(*(part for column in tools.c for part in _named_in_json(column)))))
+    .join_from(agent_tools, tools, tools.c.id == agent_tools.c.tool_id)
+    .where(agent_tools.c.agent_id == threads.c.agent_id)
+    .correlate(threads)
+    .scalar_subquery()
+)
+_HEAD_WITH_TOOLS = _HEAD.add_columns(_TOOLS.label("tools"))
 _UPDATE = (
     change(threads)
     .where(_this_thread, _live)
@@ -206,12 +222,26 @@ class ThreadHead(msgspec.Struct, frozen=True):
 
 
 async def head(tx: Transaction, thread_id: str) -> ThreadHead:
-    row = await tx.fetch_one(_HEAD, {"thread": thread_id})
+    return _head(await tx.fetch_one(_HEAD, {"thread": thread_id}), thread_id)
+
+
+async def head_with_tools(tx: Transaction, thread_id: str) -> tuple[ThreadHead, list[Tool]]:
+    """With those of its agent, oldest first. One statement on PostgreSQL."""
+    if tx.dialect == "sqlite":
+        found = await head(tx, thread_id)
+        return found, await of_agent(tx, found.agent.id)
+    row = await tx.fetch_one(_HEAD_WITH_TOOLS, {"thread": thread_id})
+    found = _head(row, thread_id)
+    assert row is not None
+    return found, [] if row["tools"] is None else by_age(record_of(each) for each in _decode_rows(row["tools"]))
+
+
+def _head(row: Row | None, thread_id: str) -> ThreadHead:
     if row is None:
         raise _unknown(thread_id)
     return ThreadHead(
         _thread(row),
-        agent_of(islice(row, len(_OF_HEAD), None)),
+        agent_of(islice(row, len(_OF_HEAD), len(_OF_HEAD) + len(AGENT_COLUMNS))),
         row["next_position"],
         row["system_digest"],
         bool(row["is_busy"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -76,13 +76,13 @@ async def get(tx: Transaction, tool_id: str, *, lock: bool = False) -> Tool:
     row = await tx.fetch_one(_ONE_LOCKED if lock else _ONE, {"id": tool_id})
     if row is None:
         raise NotFound(f"Tool {tool_id} not found")
-    return _record(row)
+    return record_of(row)
 
 
 async def find_named(tx: Transaction, name: str) -> Tool | None:
     """Locked until the transaction ends: whoever looks a tool up by its name is about to write it."""
     row = await tx.fetch_one(_NAMED_LOCKED, {"name": name})
-    return None if row is None else _record(row)
+    return None if row is None else record_of(row)
 
 
 async def find_many(tx: Transaction, tool_ids: Collection[str], *, keep: bool = False) -> dict[str, Tool]:
@@ -90,20 +90,19 @@ async def find_many(tx: Transaction, tool_ids: Collection[str], *, keep: bool = 
     if not tool_ids:
         return {}
     rows = await tx.fetch_all(_MANY_KEPT if keep else _MANY, {"ids": list(tool_ids)})
-    return {row["id"]: _record(row) for row in rows}
+    return {row["id"]: record_of(row) for row in rows}
 
 
 async def find_many_named(tx: Transaction, names: Collection[str]) -> dict[str, Tool]:
     """Kept from deletion until the transaction ends, because they are looked up to be attached."""
     if not names:
         return {}
-    return {row["name"]: _record(row) for row in await tx.fetch_all(_MANY_NAMED_KEPT, {"names": list(names)})}
+    return {row["name"]: record_of(row) for row in await tx.fetch_all(_MANY_NAMED_KEPT, {"names": list(names)})}
 
 
 async def of_agent(tx: Transaction, agent_id: str) -> list[Tool]:
     """Oldest first."""
-    found = [_record(row) for row in await tx.fetch_all(_OF_AGENT, {"agent_id": agent_id})]
-    return sorted(found, key=_age)
+    return by_age(record_of(row) for row in await tx.fetch_all(_OF_AGENT, {"agent_id": agent_id}))
 
 
 async def of_agents(tx: Transaction, agent_ids: Collection[str]) -> dict[str, list[Tool]]:
@@ -120,7 +119,7 @@ async def of_agents(tx: Transaction, agent_ids: Collection[str]) -> dict[str, li
 
 async def of_mcp_server(tx: Transaction, server_id: str) -> list[Tool]:
     """Oldest first, and locked: whoever asks is about to write them."""
-    found = [_record(row) for row in await tx.fetch_all(_OF_MCP_SERVER, {"server_id": server_id})]
+    found = [record_of(row) for row in await tx.fetch_all(_OF_MCP_SERVER, {"server_id": server_id})]
     return sorted(found, key=_age)
 
 
@@ -161,12 +160,17 @@ async def detach_all(tx: Transaction, agent_id: str) -> None:
 
 async def list_tools(tx: Transaction, filters: ToolFilter, page: Page) -> list[Tool]:
     query = select(tools).where(*_conditions(filters))
-    return [_record(row) for row in await fetch_page(tx, query, _BY_AGE, page)]
+    return [record_of(row) for row in await fetch_page(tx, query, _BY_AGE, page)]
 
 
 async def count_tools(tx: Transaction, filters: ToolFilter) -> int:
     row = await tx.fetch_one(select(func.count().label("found")).select_from(tools).where(*_conditions(filters)))
     return 0 if row is None else row["found"]
+
+
+def by_age(found: Iterable[Tool]) -> list[Tool]:
+    """Oldest first."""
+    return sorted(found, key=_age)
 
 
 def _age(tool: Tool) -> tuple[int, str]:
@@ -194,7 +198,7 @@ def _conditions(filters: ToolFilter) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def _record(row: Row) -> Tool:
+def record_of(row: Row | Mapping[str, Any]) -> Tool:
     return Tool(
         id=row["id"],
         name=row["name"],

@@ -173,6 +173,10 @@ class SendMessage:
     async def _load_context(self, sending: SendRequest) -> AcceptContext:
         """A long window that is not in memory is read where it holds up nobody."""
         windows, claims = self._worker.windows, self._worker.claims(background=sending.background)
+        if not claims and not sending.parsed.request_key and sending.parsed.decisions is None:
+            context = await self._database.read_one(lambda tx: _load_waiting(tx, sending))
+            if context is not None:
+                return context
         try:
             return await self._database.read(
                 lambda tx: load_accept_context(tx, sending, windows, longest=_LONGEST_WINDOW, claims=claims)
@@ -346,6 +350,29 @@ async def load_accept_context(
         secret_names=frozenset(await agents.secret_ids_of(tx, thread.agent_id))
         if parsed.decisions and hold is not None
         else frozenset(),
+    )
+
+
+async def _load_waiting(tx: Transaction, sending: SendRequest) -> AcceptContext | None:
+    """As `load_accept_context`, in one statement, for a new message that is to wait for a worker. None when more must
+    be read, because the thread is not free."""
+    standing, tools_of_agent = await threads.head_with_tools(tx, sending.thread_id)
+    if standing.is_busy or standing.is_held:
+        return None
+    return AcceptContext(
+        agent=standing.agent,
+        thread=standing.thread,
+        tools=tools_of_agent,
+        blocks=[],
+        window=[],
+        end=standing.end,
+        directories="",
+        system_digest=standing.system_digest,
+        active=None,
+        repeated=None,
+        hold=None,
+        answered=None,
+        claims=False,
     )
 
 
