@@ -16,6 +16,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
@@ -36,8 +38,10 @@ class ForkedProcess:
 
     def __init__(self, pid: int, told: int) -> None:
         self.pid = pid
+        weakref.finalize(self, os.close, told)
         self.returncode: int | None = None
         self._told = told
+        self._reading = threading.Lock()
 
     def poll(self) -> int | None:
         return self._look(0)
@@ -55,10 +59,11 @@ class ForkedProcess:
 
     def _look(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._told], [], [], timeout)[0]:
-            told = os.read(self._told, 100)
-            os.close(self._told)
-            assert told, "the process that forks has ended"
-            self.returncode = int(told)
+            with self._reading:
+                if self.returncode is None:
+                    told = os.read(self._told, 100)
+                    assert told, "the process that forks has ended"
+                    self.returncode = int(told)
         return self.returncode
 
 
@@ -67,15 +72,18 @@ class _Forking:
 
     def __init__(self) -> None:
         self._line: socket.socket | None = None
+        self._asking = threading.Lock()  # servers of a fleet are started side by side
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str], output: int) -> ForkedProcess:
-        if self._line is None:
-            self._line = self._begin()
         told, tells = os.pipe()
         message = json.dumps({"arguments": list(arguments), "environment": dict(environment)}).encode()
-        socket.send_fds(self._line, [message], [output, tells])
+        with self._asking:
+            if self._line is None:
+                self._line = self._begin()
+            socket.send_fds(self._line, [message], [output, tells])
+            pid = int(self._line.recv(_LONGEST))
         os.close(tells)
-        return ForkedProcess(int(self._line.recv(_LONGEST)), told)
+        return ForkedProcess(pid, told)
 
     def _begin(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
