@@ -18,12 +18,12 @@ pytestmark = pytest.mark.slow
 # Versions of Python and of libraries differ by less, a needless pass over a request's data by more.
 MARGIN: Final = 1.04
 BUDGETS: Final[dict[tuple[str, What], Cost]] = {
-    ("sqlite", "create an agent"): Cost(calls=628, statements=6),
-    ("sqlite", "no-tool turn"): Cost(calls=1885, statements=22),
-    ("sqlite", "one-tool turn"): Cost(calls=4829, statements=47),
-    ("postgres", "create an agent"): Cost(calls=820, statements=3),
-    ("postgres", "no-tool turn"): Cost(calls=2814, statements=14),
-    ("postgres", "one-tool turn"): Cost(calls=6674, statements=32),
+    ("sqlite", "create an agent"): Cost(calls=694, statements=6),
+    ("sqlite", "no-tool turn"): Cost(calls=2092, statements=22),
+    ("sqlite", "one-tool turn"): Cost(calls=5225, statements=47),
+    ("postgres", "create an agent"): Cost(calls=806, statements=3),
+    ("postgres", "no-tool turn"): Cost(calls=2901, statements=14),
+    ("postgres", "one-tool turn"): Cost(calls=6782, statements=32),
 }
 
 
