@@ -7,6 +7,7 @@ environment, with a descriptor for what it prints and one that it is told the ex
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -91,6 +92,7 @@ class _Forking:
         process = subprocess.Popen(program, pass_fds=[theirs.fileno()])
         process.returncode = 0  # it ends when this process does: nobody waits for it
         theirs.close()
+        atexit.register(ours.close)
         return ours
 
 

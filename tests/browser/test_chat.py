@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from letta_client import Letta
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.serving import ServerProcess
 
@@ -39,6 +39,29 @@ def test_a_message_is_answered_and_stays_after_a_reload(open_page: Open, server:
     page.reload()
     expect(page.locator(".message")).to_have_count(2)
     expect(page.locator(".message.user")).to_contain_text("Hello **there**")
+
+
+def test_a_message_that_is_sent_while_the_page_looks_for_a_run_is_followed_once(
+    open_page: Open, server: ServerProcess, client: Letta
+) -> None:
+    """Followed twice, its words were shown twice until the run had ended."""
+    agent = client.agents.create(name="hasty", include_base_tools=False)
+    page = open_page(server.url, chat_of(agent.id))
+    looks = re.compile(r"/v1/runs/\?.*active=true")
+    held: list[Route] = []
+    followed: list[str] = []
+    page.route(looks, lambda route: held.append(route))
+    page.on("request", lambda request: followed.append(request.url) if request.url.endswith("/stream") else None)
+    with page.expect_request(looks):
+        page.reload()
+    say(page, SILENT)
+    expect(page.locator(".message.assistant")).to_be_visible()
+    with page.expect_response(looks):
+        for route in held:
+            route.continue_()
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    assert len(followed) == 1
 
 
 def test_words_are_shown_while_they_come(open_page: Open, server: ServerProcess, client: Letta) -> None:

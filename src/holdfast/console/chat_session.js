@@ -103,12 +103,14 @@ class Session {
     this.draw();
   }
 
-  // Follows the run that is active in this thread, if there is one.
+  // Follows the run that is active in this thread, if there is one. A message that was sent from here meanwhile is
+  // followed already: its pieces would be shown twice.
   async join() {
     const runs = await get(`/runs/${query({ agent_id: this.agentId, active: true, limit: 20 })}`, this.abort.signal);
     const active = runs.find((run) => (run.conversation_id ?? null) === (this.conversation ?? null));
-    if (!active) return;
+    if (!active || this.sending) return;
     const said = (await get(`/runs/${active.id}/messages?limit=100&order=asc`, this.abort.signal)).filter(({ message_type }) => message_type === "user_message");
+    if (this.sending) return;
     this.transcript.settle(active.id, said);
     await this.attend({ runId: active.id });
   }
@@ -118,7 +120,9 @@ class Session {
     if (this.sending || !this.ready || document.hidden) return;
     const [newest] = await this.page(1);
     if (!newest || this.sending || this.transcript.hasMessage(newest.id)) return;
-    this.transcript.append(await this.page(PAGE));
+    const page = await this.page(PAGE);
+    if (this.sending) return;
+    this.transcript.append(page);
     this.draw();
     await this.join();
     await this.sendNext();
