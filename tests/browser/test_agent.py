@@ -28,8 +28,10 @@ def test_memory_and_approval_switches_are_written(open_page: Open, server: Serve
     agent = client.agents.create(name="memory", memory_blocks=[{"label": "human", "value": "Ada"}])
     page = open_page(server.url, f"#/agents/{agent.id}")
     page.get_by_role("textbox", name="human").fill("Ada likes tea.")
-    page.get_by_role("button", name="Save").first.click()
-    page.locator("[data-tool=memory_insert]").get_by_label("needs approval").check()
+    with page.expect_response("**/core-memory/blocks/human"):
+        page.get_by_role("button", name="Save").first.click()
+    with page.expect_response("**/tools/approval/memory_insert"):
+        page.locator("[data-tool=memory_insert]").get_by_label("needs approval").check()
     expect(page.locator("[data-tool=memory_insert]").get_by_label("needs approval")).to_be_checked()
     assert client.agents.blocks.retrieve("human", agent_id=agent.id).value == "Ada likes tea."
     rules = client.agents.retrieve(agent.id).tool_rules or []
