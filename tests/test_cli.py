@@ -165,7 +165,7 @@ def test_models_of_one_provider_are_asked_for_by_its_name(capsys: pytest.Capture
 
 @pytest.mark.parametrize(
     ("status", "body", "sentence"),
-    [(401, {"detail": "Unauthorized"}, "HOLDFAST_API_KEY"), (404, {"detail": "Run not found"}, "Run not found")],
+    [(401, {"detail": "Unauthorized"}, "HOLDFAST_API_KEY"), (503, {"detail": "The server stops"}, "The server stops")],
 )
 def test_a_refusal_is_one_sentence_and_exit_2(
     capsys: pytest.CaptureFixture[str], status: int, body: object, sentence: str
@@ -176,6 +176,16 @@ def test_a_refusal_is_one_sentence_and_exit_2(
     assert sentence in shown.err
     assert shown.err.count("\n") == 1
     assert shown.out == ""
+
+
+@pytest.mark.parametrize("command", [["why"], ["runs", "show"], ["runs", "cancel"]])
+def test_a_run_that_is_not_there_is_named_with_what_lists_those_that_are(
+    capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    unknown = (404, {"detail": "Run not found"})
+    with answering({"/v1/runs/nonsense": unknown, "/v1/runs/nonsense/why": unknown}) as (url, _):
+        assert main([*command, "nonsense", "--url", url]) == 2
+    assert capsys.readouterr().err == "holdfast: Run not found: nonsense. Those that are there: holdfast runs\n"
 
 
 def test_a_server_that_is_not_there_is_one_sentence_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from holdfast.commands.printing import print_json, styled, text_table
@@ -16,7 +18,8 @@ Record = dict[str, Any]
 
 def why(arguments: argparse.Namespace) -> int:
     """Where a run stands, in words: what it does or waits for, or how it ended."""
-    answer: Record = ServerApi(arguments).get(f"/v1/runs/{quoted(arguments.run)}/why")
+    with _naming_the_run(arguments):
+        answer: Record = ServerApi(arguments).get(f"/v1/runs/{quoted(arguments.run)}/why")
     if arguments.json:
         print_json(answer)
         return 0
@@ -29,15 +32,28 @@ def runs(arguments: argparse.Namespace) -> int:
     """The latest runs, newest first, or one of them."""
     match arguments.action:
         case "show":
-            return _show(arguments, f"/v1/runs/{quoted(arguments.run)}")
+            with _naming_the_run(arguments):
+                return _show(arguments, f"/v1/runs/{quoted(arguments.run)}")
         case "why":
             return why(arguments)
         case "watch":
-            return _watch(arguments)
+            with _naming_the_run(arguments):
+                return _watch(arguments)
         case "cancel":
-            return _cancel(arguments)
+            with _naming_the_run(arguments):
+                return _cancel(arguments)
         case _:
             return _list_runs(arguments)
+
+
+@contextmanager
+def _naming_the_run(arguments: argparse.Namespace) -> Generator[None]:
+    """The server says only that it is not found."""
+    try:
+        yield
+    except NotFound as error:
+        sentence = f"{error.message}: {arguments.run}. Those that are there: holdfast runs"
+        raise NotFound(sentence) from error
 
 
 def _list_runs(arguments: argparse.Namespace) -> int:
