@@ -1,8 +1,8 @@
 """Commands of ours in processes that are forked from one that has imported everything. Importing is nine tenths of what
 starting a server takes, and suites start hundreds of them. `tests/test_starting.py` starts the command line itself.
 
-One such process per test process. It is asked over a socket pair, one message for each command: its arguments and its
-environment, with a descriptor for what it prints and one that it is told the exit code by.
+There is one such parent for each test process, which asks it over a socket pair. A message has the arguments and the
+environment of a command, and two descriptors: what the command prints goes to one, its exit code to the other.
 """
 
 from __future__ import annotations
