@@ -115,6 +115,10 @@ async def application(directory: Path, database_url: str | None) -> AsyncGenerat
 
 
 async def ask(app: Any, method: str, path: str, body: Any) -> Any:
+    return msgspec.json.decode(await ask_bytes(app, method, path, body))
+
+
+async def ask_bytes(app: Any, method: str, path: str, body: Any) -> bytes:
     """Straight to the application: neither a socket nor a client is measured with it."""
     encoded = msgspec.json.encode(body)
     asked = [{"type": "http.request", "body": encoded, "more_body": False}]
@@ -147,7 +151,7 @@ async def ask(app: Any, method: str, path: str, body: Any) -> Any:
         "state": {},
     }
     await app(scope, receive, send)
-    answer = msgspec.json.decode(b"".join(message.get("body", b"") for message in told))
+    answer = b"".join(message.get("body", b"") for message in told)
     assert told[0]["status"] == 200, answer
     return answer
 
