@@ -25,6 +25,8 @@ ALLOWED_INSIDE = {
     ("llm/catalog/adapters.py", "holdfast.llm.bridge"): "optional and slow",
     ("llm/catalog/adapters.py", "holdfast.llm.chat"): "aiohttp is slow to import",
     ("engine/mcp_servers.py", "holdfast.tools.mcp"): "the MCP SDK, optional and slow",
+    ("tools/sandbox/egress_filter.py", "holdfast.tools.sandbox"): "the guard's asyncio would be in every call",
+    ("tools/sandbox/reaper.py", "shutil"): "its libraries for archives would be in every call",
     ("secretbox.py", "holdfast.secret_ciphers"): "cryptography takes six megabytes, which most servers never need",
     ("llm/bridge/adapter.py", "holdfast.llm.bridge"): "pydantic-ai and the SDKs, optional and slow",
     ("telemetry.py", "opentelemetry.exporter.otlp.proto.http.trace_exporter"): "optional and slow",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools.sandbox import cgroups, launch, linux
+from holdfast.tools.sandbox import cgroup_setup, cgroups, launch, linux
 from holdfast.tools.sandbox.contract import CallsCgroup, EgressConfig, EndReason, IsolationLayers, Limits
 
 MOUNT = "35 25 0:30 {root} {point} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
@@ -41,7 +41,7 @@ def imitate(base: Path, *, controllers: str = "cpu memory pids", procs: str = ""
 )
 def test_our_own_cgroup_is_found_below_its_mount(membership: str, root: str, point: str, expected: str) -> None:
     mounts = OTHERS + MOUNT.format(root=root, point=point)
-    assert cgroups.own_directory(membership, mounts) == Path(expected)
+    assert cgroup_setup.own_directory(membership, mounts) == Path(expected)
 
 
 @pytest.mark.parametrize(
@@ -55,40 +55,40 @@ def test_our_own_cgroup_is_found_below_its_mount(membership: str, root: str, poi
 )
 def test_where_our_cgroup_cannot_be_seen_there_is_none(membership: str, mounts: str) -> None:
     with pytest.raises(FileNotFoundError):
-        cgroups.own_directory(membership, mounts)
+        cgroup_setup.own_directory(membership, mounts)
 
 
 def test_a_cgroup_with_nobody_but_us_is_ours(tmp_path: Path) -> None:
     own = imitate(tmp_path / "unit", procs=f"{os.getpid()}\n")
-    assert cgroups.delegated(own) == own
+    assert cgroup_setup.delegated(own) == own
 
 
 def test_from_the_leaf_that_we_made_for_ourselves_the_cgroup_around_it_is_ours(tmp_path: Path) -> None:
     own = imitate(tmp_path / "unit")
-    assert cgroups.delegated(own / cgroups.LEAF) == own
+    assert cgroup_setup.delegated(own / cgroup_setup.LEAF) == own
 
 
 def test_a_cgroup_with_other_processes_is_left_alone(tmp_path: Path) -> None:
     own = imitate(tmp_path / "session", procs=f"{os.getpid()}\n{os.getppid()}\n")
     with pytest.raises(PermissionError, match="other processes"):
-        cgroups.delegated(own)
+        cgroup_setup.delegated(own)
     assert not [entry for entry in own.iterdir() if entry.is_dir()]
 
 
 def test_a_process_that_our_namespace_does_not_see_is_another(tmp_path: Path) -> None:
     with pytest.raises(PermissionError, match="other processes"):
-        cgroups.delegated(imitate(tmp_path / "session", procs=f"{os.getpid()}\n0\n"))
+        cgroup_setup.delegated(imitate(tmp_path / "session", procs=f"{os.getpid()}\n0\n"))
 
 
 def test_the_root_of_the_hierarchy_may_have_other_processes(tmp_path: Path) -> None:
     own = imitate(tmp_path / "root", procs=f"{os.getpid()}\n{os.getppid()}\n", is_root=True)
-    assert cgroups.delegated(own) == own
+    assert cgroup_setup.delegated(own) == own
 
 
 @pytest.mark.parametrize("controllers", ["", "cpu memory", "pids"])
 def test_without_both_controllers_there_is_nothing_to_use(tmp_path: Path, controllers: str) -> None:
     with pytest.raises(PermissionError, match="no controllers for"):
-        cgroups.delegated(imitate(tmp_path / "unit", controllers=controllers))
+        cgroup_setup.delegated(imitate(tmp_path / "unit", controllers=controllers))
 
 
 @pytest.mark.parametrize(

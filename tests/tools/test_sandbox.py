@@ -173,6 +173,24 @@ async def test_async_tools_are_awaited(sandbox: ForkServerSandbox) -> None:
     assert (await sandbox.run(job(source))).content == "awaited"
 
 
+async def test_what_a_tool_mentions_is_imported_before_its_process_is_forked(sandbox: ForkServerSandbox) -> None:
+    """Not for the first calls, whose processes were there already."""
+    source = "def probe():\n    # pydantic\n    import sys\n    return 'pydantic.main' in sys.modules\n"
+    seen = [(await sandbox.run(job(source))).content for _ in range(20)]
+    assert seen[-1] == "True", seen
+
+
+async def test_each_call_has_random_numbers_of_its_own(sandbox: ForkServerSandbox) -> None:
+    source = "import random\ndef roll():\n    return random.random()\n"
+    rolled = [(await sandbox.run(job(source))).content for _ in range(12)]
+    assert len(set(rolled)) == 12
+
+
+async def test_names_of_typing_need_no_import(sandbox: ForkServerSandbox) -> None:
+    source = "def total(numbers: 'List[int]', more: Optional[int] = None) -> 'Any':\n    return sum(numbers)\n"
+    assert (await sandbox.run(job(source, numbers=["1", "2"]))).content == "3"
+
+
 async def test_agent_state_agent_id_and_environment_reach_the_tool(sandbox: ForkServerSandbox) -> None:
     source = """
 import os

@@ -13,7 +13,7 @@ from holdfast.core.dates import EPOCH
 from holdfast.core.envelopes import zone
 from holdfast.core.records import LONGEST_NAME, MOST_TAGS, Passage
 from holdfast.errors import ToolFailed
-from holdfast.tools.base import moment_us
+from holdfast.tools.history import moment_us
 
 INSERT: Final = "archival_memory_insert"
 SEARCH: Final = "archival_memory_search"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from ast import literal_eval
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from holdfast.core.dates import moments
 from holdfast.core.egress_policy import Egress
 from holdfast.core.messages import Content, Status, Text
-from holdfast.errors import ToolFailed
 
 _FAILURE_CHARS: Final = 1_000
-_DAY_OR_MOMENT: Final = "Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,17 +77,6 @@ def _cut(text: str, limit: int) -> str:
         return text
     note = f"function output was truncated since it exceeded the character limit ({len(text)} > {limit})"
     return f"{text[:limit]}... [NOTE: {note}]"
-
-
-def moment_us(name: str, text: str | None, timezone: str, end: Literal["first", "last"]) -> int | None:
-    """The first or the last moment that an argument means: a day has both. None when nothing was said."""
-    if not text:
-        return None
-    try:
-        first, last = moments(text, timezone)
-    except ValueError as error:
-        raise ToolFailed(f"Invalid {name} format: {text}. {_DAY_OR_MOMENT}") from error
-    return first if end == "first" else last
 
 
 def parse_literal(text: str) -> Any:

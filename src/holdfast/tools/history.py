@@ -8,13 +8,13 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
+from holdfast.core.dates import moments
 from holdfast.core.envelopes import zone
 from holdfast.core.heartbeats import only_confirms_speech, spoken_text
 from holdfast.core.messages import Message, Thoughts, content_text, text_of
 from holdfast.core.spec import Speaking
 from holdfast.errors import ToolFailed
 from holdfast.tools import voice
-from holdfast.tools.base import moment_us
 
 _SPEAKING: Final = Speaking()
 NAME: Final = "conversation_search"
@@ -23,6 +23,7 @@ _STORED: Final = {"assistant": ("assistant", "approval"), "user": ("user",), "to
 SPOKEN: Final = (*_STORED["assistant"], *_STORED["user"])
 _SEARCHES: Final = frozenset({NAME, voice.SEARCH})  # their rows are not searched
 _MOST: Final = 100
+_DAY_OR_MOMENT: Final = "Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
 _LONGEST: Final = 5_000  # of a text to search for: SQLite takes patterns of 50,000 bytes, and escapes count
 
 
@@ -147,3 +148,14 @@ def _time_ago(elapsed_us: int) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit} ago"
     return f"{seconds}s ago"
+
+
+def moment_us(name: str, text: str | None, timezone: str, end: Literal["first", "last"]) -> int | None:
+    """The first or the last moment that an argument means: a day has both. None when nothing was said."""
+    if not text:
+        return None
+    try:
+        first, last = moments(text, timezone)
+    except ValueError as error:
+        raise ToolFailed(f"Invalid {name} format: {text}. {_DAY_OR_MOMENT}") from error
+    return first if end == "first" else last

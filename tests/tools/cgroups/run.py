@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from holdfast.tools.sandbox import cgroups
+from holdfast.tools.sandbox import cgroup_setup
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[2]
@@ -45,8 +45,10 @@ def main() -> int:
 
 def is_delegated() -> bool:
     try:
-        own = cgroups.own_directory(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
-        cgroups.delegated(own)
+        own = cgroup_setup.own_directory(
+            Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text()
+        )
+        cgroup_setup.delegated(own)
     except OSError:
         return False
     return True

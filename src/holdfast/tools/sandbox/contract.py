@@ -18,6 +18,15 @@ CALL: Final = "call"  # the directory in the scratch directory over which each c
 IDLE_MARK: Final = b"\n"  # after the answer of a child that does no more, and has left no process that could
 MOST_EGRESS_ENTRIES: Final = 200  # of a tool's own policy: the guard looks up every name that is listed
 _LENGTH: Final = struct.Struct("!I")
+# Modules that many tools import and most do not. Every page that the fork server has makes every fork and every exit
+# dearer, so it imports one of these only after a job has mentioned it.
+_IMPORTED_ON_DEMAND: Final = {
+    b"async": ("asyncio",),  # also what `async def` needs
+    b"random": ("random",),
+    b"urllib": ("urllib.request",),
+    b"pydantic": ("pydantic.main", "pydantic.fields"),
+    b"$defs": ("pydantic.main", "pydantic.fields"),  # models that the source does not define
+}
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +93,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
     number: int
     timeout_s: float
     job: bytes  # a tools.base.Job as JSON, opened only by the child that runs it
+    modules: tuple[str, ...] = ()  # that jobs like this one use
 
 
 class Kill(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
@@ -113,6 +123,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 ToForkServer = Run | Kill
 ToServer = Ready | Ended
+
+
+def modules_for(job: bytes) -> tuple[str, ...]:
+    return tuple(name for word, names in _IMPORTED_ON_DEMAND.items() if word in job for name in names)
 
 
 def pack(message: ToForkServer | ToServer) -> bytes:

@@ -12,13 +12,13 @@ import errno
 import gc
 import os
 import socket
-import threading
+from _thread import allocate_lock, start_new_thread
 from typing import Final, Literal, NoReturn
 
 import msgspec
 
 from holdfast.core.egress_policy import Egress
-from holdfast.tools.sandbox import bpf, egress_guard, guarded_send, landlock, linux, other_process, seccomp
+from holdfast.tools.sandbox import bpf, landlock, linux, other_process, seccomp
 from holdfast.tools.sandbox.bpf import (
     ALLOW,
     AND,
@@ -87,7 +87,7 @@ def _filter_detours() -> None:
         steps += [
             (JUMP_EQUAL, 0, 4, number),
             (LOAD, 0, 0, ARGUMENTS_AT + flags * 8),
-            (JUMP_ANY_BIT, 0, 1, guarded_send.FASTOPEN),
+            (JUMP_ANY_BIT, 0, 1, socket.MSG_FASTOPEN),
             (RETURN, 0, 0, FAIL | errno.EOPNOTSUPP),
             (RETURN, 0, 0, ALLOW),
         ]
@@ -129,30 +129,37 @@ def _become_guard(sock: socket.socket, pid: int, config: EgressConfig, scratch: 
     try:
         with sock:
             _, handles, _, _ = socket.recv_fds(sock, 1, 1)
+        # Only this process needs asyncio: what is loaded before the fork makes every call dearer.
+        from holdfast.tools.sandbox import egress_guard  # noqa: PLC0415
+
         code = egress_guard.watch(handles[0], pid, config, scratch) if handles else other_process.exit_code(pid)
     finally:
         os._exit(code)
 
 
 def _install_with_listener(sock: socket.socket) -> None:
-    """The thread is not under the filter, shares our files, and so can hand over the listener."""
+    """The thread is not under the filter, shares our files, and so can hand over the listener.
+
+    Not by `threading`: what that does after a fork would be done in every call.
+    """
     known = bpf.require_machine()
-    installed = threading.Event()
+    installed = allocate_lock()
+    installed.acquire()
     handle: list[int] = []
 
     def hand_over() -> None:
-        installed.wait()
+        installed.acquire()
         if handle:
             socket.send_fds(sock, [b"!"], handle)
 
-    messenger = threading.Thread(target=hand_over)
-    messenger.start()
+    start_new_thread(hand_over, ())
     try:
         linux.forbid_new_privileges()
         handle.append(_listen(known))
     finally:
-        installed.set()
-        messenger.join()
+        installed.release()
+        while len(os.listdir("/proc/self/task")) > 1:  # with a second thread there would be no new user namespace
+            os.sched_yield()
     os.close(handle[0])
 
 
@@ -185,7 +192,7 @@ def _guarded(known: bpf.Machine) -> list[Step]:
         (LOAD, 0, 0, address_at + 4),
         (JUMP_EQUAL, 0, 2, 0),
         (LOAD, 0, 0, flags_at),
-        (JUMP_ANY_BIT, 0, 1, guarded_send.FASTOPEN),
+        (JUMP_ANY_BIT, 0, 1, socket.MSG_FASTOPEN),
         notify,
         (RETURN, 0, 0, ALLOW),
     ]

@@ -212,7 +212,7 @@ class _Guard:
         return 0
 
     async def _send(self, notice: Notice, sock: socket.socket, message: guarded_send.Message, flags: int) -> int:
-        if flags & guarded_send.FASTOPEN:
+        if flags & socket.MSG_FASTOPEN:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         unix = sock.family == socket.AF_UNIX
         if message.ancillary and not unix:

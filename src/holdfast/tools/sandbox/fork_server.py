@@ -16,7 +16,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NoReturn
 
 import msgspec
@@ -52,10 +52,7 @@ from holdfast.tools.sandbox.contract import (
 from holdfast.tools.sandbox.isolation import ActiveIsolation
 from holdfast.tools.sandbox.sandbox_child import CallPlace
 
-_PRELOADED: Final = """
-    asyncio collections dataclasses datetime enum functools itertools json math random re typing urllib.request uuid
-    pydantic.main pydantic.fields
-"""
+_PRELOADED: Final = "collections dataclasses datetime enum functools itertools json math re typing uuid"
 # The kernel takes milliseconds to build the namespaces of a call and to remove them, and cannot be interrupted. Both
 # are put off until the loop was idle this long, so that no caller waits for them. With no call and no spare, a spare is
 # made at once.
@@ -81,6 +78,8 @@ class ForkServer:
         self._slots: set[int] = set()
         self._last_scratch = 0
         self._may_spare = True
+        self._imported: set[str] = set()  # on demand
+        self._to_import: set[str] = set()  # before the next spare is forked
         self._children_exited = False
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY) if active.namespaces else -1
 
@@ -161,6 +160,7 @@ class ForkServer:
         os.kill(call.pid, signal.SIGKILL if self._active.namespaces else signal.SIGTERM)
 
     def _start(self, run: Run) -> None:
+        self._to_import |= {*run.modules} - self._imported
         try:
             child = self._spares.pop(next(iter(self._spares))) if self._spares else self._fork_child()
         except OSError as problem:
@@ -173,6 +173,10 @@ class ForkServer:
 
     def _make_spare(self) -> None:
         """While nothing else is to be done, so that the next call finds its sandbox built."""
+        if self._to_import:
+            _import(self._to_import)
+            self._imported |= self._to_import
+            self._to_import = set()
         try:
             child = self._fork_child()
         except OSError:
@@ -367,8 +371,9 @@ def main(config_text: str) -> NoReturn:
     control = socket.socket(fileno=0)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for pipes of calls and for rules; calls get their own
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # children inherit it
     linux.die_with_parent()
-    _preload()
+    _import(_PRELOADED.split())
     egress_layer = egress_filter.enclose(config)
     linux.adopt_orphans()
     namespaces = config.layers.namespaces and linux.works(lambda: _try_namespaces(config))
@@ -377,14 +382,15 @@ def main(config_text: str) -> NoReturn:
         linux.create_namespaces()
         linux.stay_open_to_ancestors()
         is_read_only = _restrict_files(config)
+    sandbox_child.prepare_environment(config)
     ForkServer(isolation.detect(config, namespaces, is_read_only, egress_layer), control).serve()
 
 
-def _preload() -> None:
-    """Before the first fork: the guard, and the process outside our namespaces, then share these pages with us instead
-    of having copies. A collection would write to all of them, so nothing that is loaded by now is collected again."""
+def _import(names: Iterable[str]) -> None:
+    """Children share the pages of what is loaded before they are forked, and so do the guard and the process outside
+    our namespaces. A collection would write to all of them, so nothing that is loaded by now is collected again."""
     gc.disable()
-    for name in _PRELOADED.split():
+    for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.collect()

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.errors import SandboxLost
 from holdfast.tools.base import Job, Outcome, SandboxStatus, cut_to_limit, failure_text
-from holdfast.tools.sandbox import call_limits, cgroups, launch
+from holdfast.tools.sandbox import call_limits, cgroup_setup, launch
 from holdfast.tools.sandbox.contract import (
     CALL,
     Answer,
@@ -33,6 +33,7 @@ from holdfast.tools.sandbox.contract import (
     Run,
     ToServer,
     Unpacker,
+    modules_for,
     pack,
 )
 from holdfast.tools.sandbox.egress_report import egress_words, require_egress, warn_of_egress
@@ -89,7 +90,8 @@ class Connection(asyncio.Protocol):
         number = self._last_number
         ended = self._loop.create_future()
         self._calls[number] = ended
-        self._transport.write(pack(Run(number, job.timeout_s, msgspec.json.encode(job))))
+        encoded = msgspec.json.encode(job)
+        self._transport.write(pack(Run(number, job.timeout_s, encoded, modules_for(encoded))))
         return number, ended
 
     def kill(self, number: int) -> None:
@@ -161,7 +163,7 @@ class ForkServerSandbox:
         self._missing = ""  # why bubblewrap is not in use
         self._starting: asyncio.Task[Connection] | None = None
         self._scratch: Path | None = None
-        self._cgroup: cgroups.AllCalls | None = None
+        self._cgroup: cgroup_setup.AllCalls | None = None
         self._warned = False
         self._closed = False
 
@@ -255,7 +257,7 @@ class ForkServerSandbox:
 
     async def _prepare_cgroup(self) -> CallsCgroup | None:
         if self._cgroup is None:
-            self._cgroup = await asyncio.to_thread(cgroups.prepare, self._limits)
+            self._cgroup = await asyncio.to_thread(cgroup_setup.prepare, self._limits)
         else:
             await asyncio.to_thread(self._cgroup.sweep)
         return self._cgroup.config if self._cgroup is not None else None

@@ -19,7 +19,6 @@ from holdfast.tools.sandbox.destinations import Destination, parse
 _STREAM_BYTES: Final = 64 << 10  # a stream takes the rest with its next call
 _DATAGRAM_BYTES: Final = 256 << 10  # a datagram is sent whole or not at all
 MOST_MESSAGES: Final = 64  # of one sendmmsg; its caller sends the rest again
-FASTOPEN: Final = 0x2000_0000  # data in the first packet of a connection, without a connect before
 MOST_ADDRESS_BYTES: Final = 128
 MULTIPLE_BYTES, SIZE_AT = 64, 56  # of a struct mmsghdr, and where its msg_len is
 _HEADER: Final = struct.Struct("=QI4xQQQQi4x")

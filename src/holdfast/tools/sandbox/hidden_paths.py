@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 MOST_BESIDE: Final = 500  # each takes a mount
 
 
-def resolve(hidden: Iterable[Path], shown: Iterable[str]) -> tuple[str, ...]:
+def resolve(hidden: Iterable[os.PathLike[str]], shown: Iterable[str]) -> tuple[str, ...]:
     """Real paths, each once. A directory that holds something that must be shown is left out.
 
     Nothing is lost by that if it only holds something shown, because the rest of it is not shown. If it is itself
@@ -74,7 +73,7 @@ def too_full(hidden: Iterable[str]) -> str:
 
 
 def lies_in(path: str, directory: str) -> bool:
-    return Path(path).is_relative_to(directory)
+    return f"{path}/".startswith(f"{directory.rstrip('/')}/")
 
 
 def _around(path: str, hidden: tuple[str, ...]) -> list[str]:

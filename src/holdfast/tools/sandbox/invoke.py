@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-import asyncio
+import builtins
+import importlib
 import inspect
 import json
 import linecache
@@ -11,7 +12,7 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, Final, cast
 
@@ -24,7 +25,9 @@ from holdfast.tools.sandbox.models import ArgumentModels
 
 _PLAIN: Final = (str, int, float, bool, list, dict)
 _MODULE: Final = "tool"
-_TYPING: Final[dict[str, Any]] = {name: getattr(typing, name) for name in cast("Any", typing).__all__}
+# What a source finds without an import. Made once: a copy for each call would touch every object in it.
+_TYPING_NAMES: Final[list[str]] = cast("Any", typing).__all__
+_BUILTINS: Final[dict[str, Any]] = {name: getattr(typing, name) for name in _TYPING_NAMES} | vars(builtins)
 _WARM_UP_JOB: Final = msgspec.json.encode(
     Job(
         call_id="",
@@ -59,7 +62,9 @@ def call(job: Job) -> Any:
     models = ArgumentModels(job.args_schema or {})
     function = load(job, models)
     result = function(**fit(function, job, models))
-    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+    if not inspect.isawaitable(result):
+        return result
+    return importlib.import_module("asyncio").run(_awaited(result))  # few tools need it, and it is large
 
 
 def plain(result: Any) -> Any:
@@ -74,7 +79,7 @@ def load(job: Job, models: ArgumentModels) -> Callable[..., Any]:
     linecache.cache[filename] = (len(job.source_code), None, job.source_code.splitlines(keepends=True), filename)
     module = types.ModuleType(_MODULE)
     sys.modules[_MODULE] = module  # dataclasses and pydantic look annotations up through it
-    module.__dict__.update(_TYPING | {"client": None} | models.named())
+    module.__dict__.update({"__builtins__": _BUILTINS, "client": None} | models.named())
     exec(compile(job.source_code, filename, "exec", dont_inherit=True), module.__dict__)
     named = job.tool_name if job.tool_name in module.__dict__ else _last_function(job.source_code)
     function = module.__dict__.get(named)
@@ -88,22 +93,55 @@ def _last_function(source: str) -> str:
     return names[-1] if names else ""
 
 
+class Keywords(msgspec.Struct, frozen=True):
+    """The keyword arguments that a function takes."""
+
+    names: Sequence[str]
+    required: Sequence[str]
+    takes_others: bool
+
+
+def keywords_of(function: Callable[..., Any]) -> Keywords:
+    if type(function) is not types.FunctionType or function.__dict__:  # decorated, or another kind of callable
+        return _keywords_by_inspection(function)
+    code = function.__code__  # as `inspect` reads it; that would be a tenth of the pages that a call has copied
+    positional = code.co_varnames[: code.co_argcount]
+    without_default = positional[: len(positional) - len(function.__defaults__ or ())]
+    by_name = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    defaults = function.__kwdefaults__ or {}
+    return Keywords(
+        names=(*positional[code.co_posonlyargcount :], *by_name),
+        required=(*without_default[code.co_posonlyargcount :], *(name for name in by_name if name not in defaults)),
+        takes_others=bool(code.co_flags & inspect.CO_VARKEYWORDS),
+    )
+
+
+def _keywords_by_inspection(function: Callable[..., Any]) -> Keywords:
+    parameters = inspect.signature(function).parameters.values()
+    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    return Keywords(
+        names=[one.name for one in named],
+        required=[one.name for one in named if one.default is one.empty],
+        takes_others=any(one.kind is one.VAR_KEYWORD for one in parameters),
+    )
+
+
 def fit(function: Callable[..., Any], job: Job, models: ArgumentModels) -> dict[str, Any]:
     """The keyword arguments of the call, or a TypeError that names what is missing or unknown."""
-    parameters = inspect.signature(function).parameters
+    keywords = keywords_of(function)
     given = dict(job.arguments)
-    if "agent_state" in parameters:
+    if "agent_state" in keywords.names:
         given["agent_state"] = types.SimpleNamespace(id=job.agent_id, name=job.agent_name)
-    if "agent_id" in parameters:
+    if "agent_id" in keywords.names:
         given["agent_id"] = job.agent_id
-    if "self" in parameters:  # of a method that was sent as a function
+    if "self" in keywords.names:  # of a method that was sent as a function
         given["self"] = None
     hints = models.of_parameters() | _hints(function)
-    for name, parameter in parameters.items():
+    for name in keywords.required:
         # To the model such a parameter is optional, whether or not its author wrote `= None`.
-        if name not in given and parameter.default is parameter.empty and _allows_none(hints.get(name)):
+        if name not in given and _allows_none(hints.get(name)):
             given[name] = None
-    _check_names(job.tool_name, parameters, given)
+    _check_names(job.tool_name, keywords, given)
     return {name: coerce(value, hints[name]) if name in hints else value for name, value in given.items()}
 
 
@@ -158,15 +196,9 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
-def _check_names(tool: str, parameters: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> None:
-    kinds = {parameter.kind for parameter in parameters.values()}
-    named = {
-        name: parameter
-        for name, parameter in parameters.items()
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    }
-    unknown = [] if inspect.Parameter.VAR_KEYWORD in kinds else [name for name in given if name not in named]
-    missing = [name for name, parameter in named.items() if parameter.default is parameter.empty and name not in given]
+def _check_names(tool: str, keywords: Keywords, given: Mapping[str, Any]) -> None:
+    unknown = [] if keywords.takes_others else [name for name in given if name not in keywords.names]
+    missing = [name for name in keywords.required if name not in given]
     problems = [f"missing arguments: {', '.join(missing)}"] if missing else []
     problems += [f"unknown arguments: {', '.join(unknown)}"] if unknown else []
     if problems:
@@ -178,6 +210,9 @@ def _allows_none(annotation: Any) -> bool:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    annotations: dict[str, Any] = getattr(function, "__annotations__", {})
+    if all(annotation in _PLAIN for annotation in annotations.values()):
+        return annotations
     try:
         return typing.get_type_hints(function)
     except (NameError, TypeError, AttributeError, SyntaxError):

@@ -45,6 +45,7 @@ class ActiveIsolation(msgspec.Struct, frozen=True, kw_only=True):
     readable: tuple[int, ...]
     writable: tuple[int, ...]
     egress: egress_filter.EgressLayer
+    shared_rules: int | None = None  # of landlock, where no call needs rules of its own
     calls: cgroups.Calls | None = None  # the cgroup of all calls
 
     @property
@@ -102,6 +103,9 @@ def detect(
         writable=tuple(landlock.open_paths(writable)),
         egress=egress_layer,
     )
+    if active.landlock_abi and active.namespaces and not _proc_paths(active):
+        rules = landlock.ruleset(active.landlock_abi, active.readable, active.writable)
+        active = msgspec.structs.replace(active, shared_rules=rules)
     calls = _working_cgroup(active, config.cgroup) if config.cgroup is not None else None
     return msgspec.structs.replace(active, calls=calls)
 
@@ -194,14 +198,17 @@ def _try_to_see(active: ActiveIsolation, path: str) -> None:
 def apply(active: ActiveIsolation, scratch: str, user: int | None) -> None:
     """Puts this process, and all that it starts, behind every active layer. Cannot be undone."""
     # Opened before the user changes: the new user may not be able to open them by name.
-    proc = landlock.open_paths(_proc_paths(active)) if active.landlock_abi else []
-    writable = landlock.open_paths((scratch,)) if active.landlock_abi and not active.namespaces else []
+    own_rules = bool(active.landlock_abi) and active.shared_rules is None
+    proc = landlock.open_paths(_proc_paths(active)) if own_rules else []
+    writable = landlock.open_paths((scratch,)) if own_rules and not active.namespaces else []
     if user is not None:
         linux.become_user(user)
     linux.drop_capabilities()
     linux.die_with_parent()
     linux.forbid_new_privileges()
-    if active.landlock_abi:
+    if active.shared_rules is not None:
+        landlock.enforce(active.shared_rules)
+    elif active.landlock_abi:
         landlock.restrict(active.landlock_abi, (*active.readable, *proc), (*active.writable, *writable))
     linux.close_from(JOB_FD + 1)
     if active.seccomp_program:

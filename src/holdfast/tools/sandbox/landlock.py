@@ -54,51 +54,63 @@ def open_paths(paths: Iterable[str]) -> list[int]:
 
 def restrict(abi: int, readable: Iterable[int], writable: Iterable[int]) -> None:
     """Applies to this process and all that it starts, and cannot be undone. Needs no_new_privs."""
+    rules = ruleset(abi, readable, writable)
+    enforce(rules)
+    os.close(rules)
+
+
+def ruleset(abi: int, readable: Iterable[int], writable: Iterable[int]) -> int:
+    """A handle, which any number of processes may enforce on themselves."""
     handled = _handled(abi)
     # The kernel takes a prefix of the structure: file rights, network rights (left alone), scopes.
     scopes = (_SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS) if abi >= SCOPES_SINCE else 0
     attributes = (ctypes.c_uint64 * 3)(handled, 0, scopes)
     size = 24 if abi >= SCOPES_SINCE else 16 if abi >= 4 else 8
-    ruleset = linux.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
+    rules = linux.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
         for handle in readable:
-            _allow(ruleset, handle, _READ & handled)
+            _allow(rules, handle, _READ & handled)
         for handle in writable:
-            _allow(ruleset, handle, handled)
-        linux.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
-    finally:
-        os.close(ruleset)
+            _allow(rules, handle, handled)
+    except OSError:
+        os.close(rules)
+        raise
+    return rules
+
+
+def enforce(rules: int) -> None:
+    linux.syscall(_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint32(0))
 
 
 def confine_signals() -> None:
     """From here on this process and all it starts can send signals only to each other. Since Linux 6.12."""
     attributes = (ctypes.c_uint64 * 3)(0, 0, _SCOPE_SIGNALS)
-    ruleset = linux.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(24), ctypes.c_uint32(0))
+    rules = linux.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(24), ctypes.c_uint32(0))
     try:
-        linux.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+        enforce(rules)
     finally:
-        os.close(ruleset)
+        os.close(rules)
 
 
 def forbid_port(forbidden: int) -> None:
     """No TCP connection to this port of any machine, and no listener on it. There are only rules that allow, so this
     takes one for every other port: some 100 ms, once for all calls. Needs no_new_privs."""
     attributes = (ctypes.c_uint64 * 2)(0, _BIND_TCP | _CONNECT_TCP)
-    ruleset = linux.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(16), ctypes.c_uint32(0))
+    rules = linux.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(16), ctypes.c_uint32(0))
     try:
         for port in range(65_536):
             if port != forbidden:
                 rule = _NetPort(_BIND_TCP | _CONNECT_TCP, port)
                 linux.syscall(
                     _ADD_RULE,
-                    ctypes.c_int(ruleset),
+                    ctypes.c_int(rules),
                     ctypes.c_int(_RULE_NET_PORT),
                     ctypes.byref(rule),
                     ctypes.c_uint32(0),
                 )
-        linux.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+        enforce(rules)
     finally:
-        os.close(ruleset)
+        os.close(rules)
 
 
 def _handled(abi: int) -> int:
@@ -106,10 +118,10 @@ def _handled(abi: int) -> int:
     return (1 << bits) - 1
 
 
-def _allow(ruleset: int, handle: int, rights: int) -> None:
+def _allow(rules: int, handle: int, rights: int) -> None:
     if not stat.S_ISDIR(os.fstat(handle).st_mode):
         rights &= _ON_FILES
     rule = _PathBeneath(rights, handle)
     linux.syscall(
-        _ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_RULE_PATH_BENEATH), ctypes.byref(rule), ctypes.c_uint32(0)
+        _ADD_RULE, ctypes.c_int(rules), ctypes.c_int(_RULE_PATH_BENEATH), ctypes.byref(rule), ctypes.c_uint32(0)
     )

@@ -7,7 +7,6 @@ So it can kill all that a call has started. It also checks the size of the call'
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import stat
 import time
@@ -59,6 +58,7 @@ def run_call(config: ReaperConfig, work: Callable[[], None]) -> int:
     if tool == 0:
         try:
             os.setsid()
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
             work()
         finally:
             os._exit(1)
@@ -114,6 +114,8 @@ def remove_directory(directory: str) -> None:
                 os.chmod(path, 0o700)
         except OSError:
             return
+
+    import shutil  # noqa: PLC0415 - brings four libraries for archives into every call
 
     for _ in range(8):
         shutil.rmtree(directory, onerror=reopen)

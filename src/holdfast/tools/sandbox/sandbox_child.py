@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import signal
 import time
 from typing import Final
 
@@ -17,7 +16,7 @@ import msgspec
 
 from holdfast.tools.base import Job
 from holdfast.tools.sandbox import cgroups, egress_filter, isolation, linux
-from holdfast.tools.sandbox.contract import ForkServerConfig, Limits
+from holdfast.tools.sandbox.contract import CALL, ForkServerConfig, Limits
 from holdfast.tools.sandbox.isolation import ANSWER_FD, JOB_FD, START_FD, ActiveIsolation
 
 _SHARED_MEMORY: Final = "/dev/shm"
@@ -60,9 +59,19 @@ def enter(active: ActiveIsolation, pipes: Pipes, place: CallPlace) -> None:
     _limit_tasks(active)
     isolation.apply(active, place.scratch, place.user)
     _lower(resource.RLIMIT_NOFILE, active.config.limits.open_files)  # now: rules may have taken more
+    if os.environ["HOME"] != place.scratch:
+        set_home(place.scratch)
+
+
+def prepare_environment(config: ForkServerConfig) -> None:
+    """Once, in the fork server, for all calls."""
     os.environ.clear()
-    os.environ.update(active.config.environment)
-    os.environ.update({"HOME": place.scratch, "TMPDIR": place.scratch, **_FIXED})
+    os.environ.update(config.environment | _FIXED)
+    set_home(os.path.join(config.scratch, CALL))
+
+
+def set_home(scratch: str) -> None:
+    os.environ["HOME"] = os.environ["TMPDIR"] = scratch
 
 
 def wait_for_job() -> bytes:
@@ -82,25 +91,15 @@ def apply_job(job: Job, active: ActiveIsolation) -> None:
     if job.egress is not None:
         egress_filter.narrow(job.egress, active.egress)
     _lower(resource.RLIMIT_CPU, int(job.timeout_s) + _CPU_GRACE_S)
-    os.environ.update(job.environment)
-    os.environ.update(
-        {
-            "HOLDFAST_CALL_ID": job.call_id,
-            "LETTA_AGENT_ID": job.agent_id or "",
-            "LETTA_TOOL_ID": job.tool_id or "",
-            **_FIXED,
-        }
-    )
+    own = {"HOLDFAST_CALL_ID": job.call_id, "LETTA_AGENT_ID": job.agent_id or "", "LETTA_TOOL_ID": job.tool_id or ""}
+    os.environ.update({**job.environment, **own, **_FIXED} if job.environment else own)
     if "TZ" in job.environment:
         time.tzset()
 
 
 def _set_file_descriptors(pipes: Pipes) -> None:
     """Only stdin (empty), stdout, stderr and the answer stay open: no other call's pipes, no control socket."""
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    linux.reset_signals()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for have, want in ((nothing, 0), (pipes.stdout, 1), (pipes.stderr, 2)):
         os.dup2(have, want)
@@ -123,8 +122,8 @@ def _limit_pids(processes: int) -> None:
     """Kernels before 6.14 have one pid_max for the machine, which root would lower for everybody."""
     if linux.release() < _OWN_PID_MAX_SINCE:
         return  # there RLIMIT_NPROC has to do
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/pid_max", "w") as setting:
-        setting.write(str(max(processes, _PIDS_FLOOR)))
+    with contextlib.suppress(OSError):
+        linux.write_file("/proc/sys/kernel/pid_max", str(max(processes, _PIDS_FLOOR)))
 
 
 def _limit(limits: Limits) -> None:
@@ -132,8 +131,7 @@ def _limit(limits: Limits) -> None:
     _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_MSGQUEUE, 0)  # queues outlive the call
-    with open("/proc/self/oom_score_adj", "w") as setting:
-        setting.write(_OOM_SCORE)
+    linux.write_file("/proc/self/oom_score_adj", _OOM_SCORE)
 
 
 def _limit_tasks(active: ActiveIsolation) -> None:
