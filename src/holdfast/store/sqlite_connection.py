@@ -36,8 +36,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         # Moving them into the file costs the commit that has to do it two syncs.
         f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
         "foreign_keys = ON",
-        "cache_size = -32000",
-        "mmap_size = 268435456",
+        "cache_size = -8000",
         "temp_store = MEMORY",
         f"query_only = {'ON' if read_only else 'OFF'}",
     ):
