@@ -10,9 +10,7 @@ from starlette.responses import Response
 
 from holdfast.actions.assembled import Holdfast
 from holdfast.actions.messages.send import Accepted, SendRequest
-from holdfast.api.errors import HANDED_OVER, failed_run_answer
-from holdfast.api.event_stream import EventStream
-from holdfast.api.json import json_response
+from holdfast.api.answers import HANDED_OVER, EventStream, failed_run_answer, json_response
 from holdfast.core.frames import CompactionFrame, ErrorFrame, MessageFrame, StopFrame, UsageFrame
 from holdfast.core.messages import Image, Message, image_of
 from holdfast.core.records import Run, StopReason

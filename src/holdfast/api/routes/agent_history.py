@@ -11,10 +11,9 @@ from holdfast.actions.messages.send import SendRequest
 from holdfast.actions.threads import context
 from holdfast.actions.threads.compact import compact_thread
 from holdfast.actions.threads.find import DEFAULT, thread_of
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import AgentId
+from holdfast.api.params import AgentId, Deps
 from holdfast.api.sending import parse, request_config
 from holdfast.wire.agents import AgentState
 from holdfast.wire.context import ContextOverview

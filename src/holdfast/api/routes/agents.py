@@ -13,10 +13,9 @@ from holdfast.actions.agents.create import create_agent
 from holdfast.actions.agents.generate import generate
 from holdfast.actions.agents.update import delete_agent, update_agent
 from holdfast.actions.queries import AgentFilter, Page
-from holdfast.api.deps import Asking, Deps, Opener, defaults_of
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, AgentId, Before, Limit, Order, SearchQuery
+from holdfast.api.params import After, AgentId, Asking, Before, Deps, Limit, Opener, Order, SearchQuery, defaults_of
 from holdfast.core.records import StopReason
 from holdfast.wire.agent_requests import CreateAgentRequest, Include, UpdateAgent
 from holdfast.wire.agents import AgentState, MemoryView, shown_to

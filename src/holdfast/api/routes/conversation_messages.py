@@ -15,10 +15,9 @@ from holdfast.actions.runs.records import find_streamed_run
 from holdfast.actions.threads import context
 from holdfast.actions.threads.compact import compact_thread
 from holdfast.actions.threads.find import is_default, thread_of
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, ConversationId, Limit, Order, OrderBy, SpeakingTool
+from holdfast.api.params import After, Before, ConversationId, Deps, Limit, Order, OrderBy, SpeakingTool
 from holdfast.api.sending import parse, request_config, resumed_stream, send_and_answer
 from holdfast.wire.conversations import CompactionView, compaction_view
 from holdfast.wire.message_shapes import MessageType

@@ -11,10 +11,9 @@ from holdfast.actions.messages.capture import capture_turn
 from holdfast.actions.messages.read import list_messages_of_agent
 from holdfast.actions.messages.send import SendRequest
 from holdfast.actions.queries import Page
-from holdfast.api.deps import Asking, Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, AgentId, Before, Limit, Order, SpeakingTool
+from holdfast.api.params import After, AgentId, Asking, Before, Deps, Limit, Order, SpeakingTool
 from holdfast.api.sending import NO_STREAM_HERE, parse, request_config, require_callable, send_and_answer
 from holdfast.errors import Unprocessable
 from holdfast.wire.capture import CaptureAnswer, CaptureRequest, capture_view

@@ -11,10 +11,9 @@ from starlette.responses import Response
 from holdfast.actions import steps as actions
 from holdfast.actions.messages.read import list_messages_of_step
 from holdfast.actions.queries import Page, StepFilter
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy, StepId
+from holdfast.api.params import After, Before, Deps, Limit, Order, OrderBy, StepId
 from holdfast.core.spec import Speaking
 from holdfast.wire.messages import messages_view
 from holdfast.wire.requests import StepFeedback
