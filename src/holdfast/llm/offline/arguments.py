@@ -139,12 +139,7 @@ def _take_numbers(
         kind = kind_of(schema, root)
         if kind in ("integer", "number") and (number := next(numbers, None)) is not None:
             values[name] = int(number) if kind == "integer" or number.is_integer() else number
-        elif (
-            kind == "array"
-            and name not in values
-            and _numeric(schema.get("items"), root)
-            and (rest := list(numbers))
-        ):
+        elif kind == "array" and name not in values and _numeric(schema.get("items"), root) and (rest := list(numbers)):
             values[name] = [int(number) if number.is_integer() else number for number in rest]
 
 
