@@ -60,8 +60,9 @@ from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.ssrf_guard import METADATA, Guard
 from holdfast.store import move_record
-from holdfast.store.database import only_server, open_database, sqlite_path
+from holdfast.store.database import open_database, sqlite_path
 from holdfast.store.signals import open_signals
+from holdfast.store.sqlite import only_server
 from holdfast.store.transaction import Database
 from holdfast.tools import agents as talk
 from holdfast.tools.base import Sandbox

@@ -14,7 +14,7 @@ from .sources import ROOT, functions, modules, nodes
 
 # Optional or slow to import; each in the adapter that owns it. Nothing else may be imported inside a function.
 ALLOWED_INSIDE = {
-    ("store/database.py", "holdfast.store.postgres_start"): "asyncpg, for those who use PostgreSQL",
+    ("store/database.py", "holdfast.store.postgres"): "asyncpg, for those who use PostgreSQL",
     ("store/signals.py", "holdfast.store.postgres_signals"): "asyncpg, for those who use PostgreSQL",
     ("store/sqlite.py", "holdfast.store.migrations"): "Alembic is slow to import",
     ("store/postgres.py", "holdfast.store.migrations"): "Alembic is slow to import",

@@ -21,11 +21,12 @@ from holdfast.errors import ConfigError
 from holdfast.private_files import KEY_FILE
 from holdfast.settings import Settings
 from holdfast.store import move_record, move_rows
-from holdfast.store.database import Transaction, open_database, sqlite_path
+from holdfast.store.database import open_database, sqlite_path
 from holdfast.store.move_record import MoveRecord
 from holdfast.store.move_rows import Values
-from holdfast.store.sqlite_start import only_server
+from holdfast.store.sqlite import only_server
 from holdfast.store.tables import tombstones
+from holdfast.store.transaction import Transaction
 from holdfast.wiring import build
 from tests.served import served
 from tests.store.filled import fill

@@ -13,10 +13,9 @@ from holdfast.actions.metrics import Metrics
 from holdfast.core.frames import StopFrame
 from holdfast.engine.counts import Histogram
 from holdfast.engine.worker import WorkerSettings
-from holdfast.store import queue
-from holdfast.store.database import Database, Job
+from holdfast.store import runs
 from holdfast.store.tables import runs as run_rows
-from holdfast.store.transaction import DatabaseError, Transaction
+from holdfast.store.transaction import Database, DatabaseError, Job, Transaction
 
 from ..exposition import parsed
 from ..scenario import Node, World, eventually
@@ -143,9 +142,9 @@ async def test_a_run_that_waits_is_shown_with_its_age(world: World) -> None:
 
 
 def test_quantiles_are_of_the_sorted_ages() -> None:
-    found = queue.Queue(driven=0, held=0, waiting=20, ages_s=list(map(float, range(1, 21))))
+    found = runs.Queue(driven=0, held=0, waiting=20, ages_s=list(map(float, range(1, 21))))
     assert [found.age_s(quantile) for quantile in (0.5, 0.95, 1.0)] == [11, 20, 20]
-    assert queue.Queue(driven=0, held=0, waiting=0, ages_s=[]).age_s(0.5) == 0
+    assert runs.Queue(driven=0, held=0, waiting=0, ages_s=[]).age_s(0.5) == 0
 
 
 def test_a_value_is_counted_in_the_first_bucket_that_holds_it() -> None:

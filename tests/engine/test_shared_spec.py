@@ -24,13 +24,13 @@ from holdfast.engine.run_loading import load_state
 from holdfast.engine.shared_spec import SHARED, SharedParts, own_part, shared_part
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents, journal, messages, move_rows, runs, specs, threads, tools
-from holdfast.store.database import Database, open_database, sqlite_path
+from holdfast.store.database import open_database, sqlite_path
 from holdfast.store.migrations import revision, upgrade
 from holdfast.store.sqlite import SQLiteDatabase
 from holdfast.store.statements import insert_into
 from holdfast.store.tables import run_events
 from holdfast.store.tables import specs as specs_table
-from holdfast.store.transaction import Transaction
+from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.requests import LettaRequest
 
 from .. import postgres

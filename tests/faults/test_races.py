@@ -19,7 +19,7 @@ from holdfast.core.records import Run
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.streams import Numbered
 from holdfast.errors import Conflict, NothingToCancel
-from holdfast.store.database import Job, Transaction
+from holdfast.store.transaction import Job, Transaction
 from holdfast.wire.requests import CompactionSettingsInput
 from tests.invariants import assert_invariants, stream_violations
 from tests.postgres import WAITING_FOR_LOCKS

@@ -17,10 +17,9 @@ from holdfast.engine.admission import REASONS, Admission
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.streams import Streams
 from holdfast.engine.worker import Worker
-from holdfast.store import queue
-from holdfast.store.queue import Queue
-from holdfast.store.timing import DatabaseUsage
-from holdfast.store.transaction import Database, DatabaseError
+from holdfast.store import runs
+from holdfast.store.runs import Queue
+from holdfast.store.transaction import Database, DatabaseError, DatabaseUsage
 from holdfast.version import VERSION
 from holdfast.wire.exposition import Family, Sample, histogram, render
 
@@ -76,7 +75,7 @@ class Metrics:
         try:
             async with asyncio.timeout(ANSWER_S):
                 now_us = await self._database.now_us()
-                self._queue = await self._database.read_long(lambda tx: queue.read(tx, now_us))
+                self._queue = await self._database.read_long(lambda tx: runs.read_queue(tx, now_us))
         except (TimeoutError, DatabaseError) as error:
             self._queue = None
             _log.warning("metrics lack the figures of the database: %s", str(error) or f"no answer in {ANSWER_S:g} s")
