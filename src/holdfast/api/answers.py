@@ -33,7 +33,7 @@ from holdfast.errors import (
     Unprocessable,
 )
 from holdfast.wire.chat_completions import ChatChunks
-from holdfast.wire.sse import DONE, FrameEncoder
+from holdfast.wire.responses import DONE, FrameEncoder
 
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

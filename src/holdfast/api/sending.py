@@ -20,8 +20,7 @@ from holdfast.errors import Invalid
 from holdfast.ssrf_guard import Unresolved, check_url
 from holdfast.wire.inputs import ParsedInput, input_of, resolve_images
 from holdfast.wire.requests import LettaRequest, LettaStreamingRequest, RetrieveStreamRequest
-from holdfast.wire.responses import letta_response
-from holdfast.wire.sse import FrameEncoder
+from holdfast.wire.responses import FrameEncoder, letta_response
 
 _CONFIGURED = (
     "use_assistant_message",

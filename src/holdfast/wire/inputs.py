@@ -26,25 +26,23 @@ from holdfast.core.messages import (
     readable_image,
 )
 from holdfast.errors import Invalid
-from holdfast.wire.content import (
+from holdfast.wire.requests import (
     AnyContent,
+    ApprovalCreate,
+    ApprovalReturn,
     Base64Image,
     ImageContent,
     LettaImage,
+    LettaRequest,
+    MessageCreate,
     OmittedReasoningContent,
     ReasoningContent,
     RedactedReasoningContent,
     ReturnContent,
     TextContent,
-    UrlImage,
-)
-from holdfast.wire.requests import (
-    ApprovalCreate,
-    ApprovalReturn,
-    LettaRequest,
-    MessageCreate,
     ToolReturn,
     ToolReturnCreate,
+    UrlImage,
 )
 
 PartT = TypeVar("PartT", bound=AnyPart)

@@ -41,13 +41,12 @@ from holdfast.store import agents as agent_rows
 from holdfast.store import blocks as block_rows
 from holdfast.store.transaction import Database, Transaction
 from holdfast.tools.files import NAMES
-from holdfast.wire.agent_files import AgentFile, ImportOptions
+from holdfast.wire.agent_files import LEGACY_GROUPS, AgentFile, ImportOptions
 from holdfast.wire.blocks import new_block
-from holdfast.wire.legacy_agent_files import GROUPS
 
 # What is not imported, and what that means for the agents.
 _LEFT_OUT: Final = {
-    GROUPS: "the older format names the agents of a group by ids that mean nothing here",
+    LEGACY_GROUPS: "the older format names the agents of a group by ids that mean nothing here",
     "skills": "skills are kept by the program that uses them, not by this server",
 }
 

@@ -43,8 +43,16 @@ from holdfast.store import threads as thread_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.identities import AGENTS
 from holdfast.store.transaction import Database, Transaction
-from holdfast.wire.agent_requests import AgentFields, CompactionRequestSettings, CreateAgentRequest
-from holdfast.wire.agents import MASKED, AgentState, Relations, Secret, agent_state
+from holdfast.wire.agents import (
+    MASKED,
+    AgentFields,
+    AgentState,
+    CompactionRequestSettings,
+    CreateAgentRequest,
+    Relations,
+    Secret,
+    agent_state,
+)
 from holdfast.wire.blocks import CreateBlock, new_block, unique_tags
 from holdfast.wire.folders import FileBlockView
 from holdfast.wire.model_settings import ModelViews, sent_settings

@@ -12,7 +12,7 @@ from holdfast.core import envelopes, system_prompt
 from holdfast.core.messages import Message, Text, Thoughts, ToolCall, ToolReturn
 from holdfast.core.records import Agent, Block
 from holdfast.errors import Invalid
-from holdfast.wire.agent_requests import InitialMessage
+from holdfast.wire.agents import InitialMessage
 
 _GREETING: Final = "Hello! I am ready. What would you like to do first?"
 _THOUGHT: Final = "I have just been created. I should say hello."

@@ -22,9 +22,15 @@ from holdfast.engine.run_loading import load_state
 from holdfast.errors import Conflict, IllegalEvent, Invalid, NotFound
 from holdfast.store import agents, holds, journal, rate_limits, runs, steps, tools, traces
 from holdfast.store.transaction import Database, Transaction
-from holdfast.wire.approvals import WaitingApproval, approval_view
 from holdfast.wire.run_explanation import RunDetails
-from holdfast.wire.runs import RunMetricsView, RunUsageView, run_metrics_view, run_usage_view
+from holdfast.wire.runs import (
+    RunMetricsView,
+    RunUsageView,
+    WaitingApproval,
+    approval_view,
+    run_metrics_view,
+    run_usage_view,
+)
 
 # A client may ask for the stream of a message whose request is still on its way here.
 _OTID_WAITS_S: Final = (0.25, 0.5, 1.0)

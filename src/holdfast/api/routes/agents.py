@@ -17,8 +17,7 @@ from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import After, AgentId, Asking, Before, Deps, Limit, Opener, Order, SearchQuery, defaults_of
 from holdfast.core.records import StopReason
-from holdfast.wire.agent_requests import CreateAgentRequest, Include, UpdateAgent
-from holdfast.wire.agents import AgentState, MemoryView, shown_to
+from holdfast.wire.agents import AgentState, CreateAgentRequest, Include, MemoryView, UpdateAgent, shown_to
 from holdfast.wire.generate import GenerateRequest, GenerateResponse
 
 router = LazyRouter(prefix="/v1/agents", tags=["agents"])

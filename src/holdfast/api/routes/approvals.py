@@ -9,7 +9,7 @@ from holdfast.actions.runs import records
 from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import After, Before, Deps, Limit, Order
-from holdfast.wire.approvals import WaitingApproval
+from holdfast.wire.runs import WaitingApproval
 
 router = LazyRouter(prefix="/v1/approvals", tags=["approvals"])
 

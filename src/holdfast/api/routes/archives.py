@@ -13,8 +13,7 @@ from holdfast.actions.queries import Page
 from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import After, ArchiveId, Before, Deps, Limit, Opener, Order, OrderBy, PassageId
-from holdfast.wire.agent_requests import Include
-from holdfast.wire.agents import AgentState, included
+from holdfast.wire.agents import AgentState, Include, included
 from holdfast.wire.archives import (
     ArchiveCreate,
     ArchiveUpdate,

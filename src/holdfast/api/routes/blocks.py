@@ -13,8 +13,7 @@ from holdfast.actions.queries import BlockFilter, Page
 from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import After, Before, BlockId, Deps, Int64, Limit, Opener, Order, OrderBy, SearchQuery
-from holdfast.wire.agent_requests import Include
-from holdfast.wire.agents import AgentState, included
+from holdfast.wire.agents import AgentState, Include, included
 from holdfast.wire.blocks import BlockResponse, BlockUpdate, CreateBlock, block_view
 
 router = LazyRouter(prefix="/v1/blocks", tags=["blocks"])

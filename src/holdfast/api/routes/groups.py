@@ -37,8 +37,7 @@ from holdfast.wire.groups import GroupCreate, GroupType, GroupUpdate, GroupView,
 from holdfast.wire.message_shapes import MessageType
 from holdfast.wire.messages import messages_view
 from holdfast.wire.requests import LettaMessageRequest, LettaRequest, LettaStreamingRequest
-from holdfast.wire.responses import live_messages, stop_reason_view, usage_statistics
-from holdfast.wire.sse import FrameEncoder
+from holdfast.wire.responses import FrameEncoder, live_messages, stop_reason_view, usage_statistics
 
 router = LazyRouter(prefix="/v1/groups", tags=["groups"])
 agent_router = LazyRouter(prefix="/v1/agents/{agent_id}/groups", tags=["agents"])

@@ -19,12 +19,7 @@ from holdfast.errors import Unprocessable
 from holdfast.wire.capture import CaptureAnswer, CaptureRequest, capture_view
 from holdfast.wire.message_shapes import MessageType
 from holdfast.wire.messages import messages_view
-from holdfast.wire.requests import (
-    CancelAgentRunRequest,
-    LettaAsyncRequest,
-    LettaMessageRequest,
-    LettaStreamingRequest,
-)
+from holdfast.wire.requests import CancelAgentRunRequest, LettaAsyncRequest, LettaMessageRequest, LettaStreamingRequest
 from holdfast.wire.runs import run_view
 
 router = LazyRouter(prefix="/v1/agents/{agent_id}/messages", tags=["messages"])

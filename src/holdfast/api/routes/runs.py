@@ -21,14 +21,12 @@ from holdfast.api.params import After, Before, Count, Deps, JobId, Limit, Order,
 from holdfast.api.sending import resumed_stream
 from holdfast.core.heartbeats import speaking_in
 from holdfast.core.records import StopReason
-from holdfast.wire.jobs import JobView, job_view
 from holdfast.wire.messages import WireMessage, filter_types, to_wire
 from holdfast.wire.requests import RetrieveStreamRequest
 from holdfast.wire.run_explanation import Why, why_view
-from holdfast.wire.runs import RunMetricsView, RunUsageView, RunView, run_view
-from holdfast.wire.steps import StepView, step_view
+from holdfast.wire.runs import JobView, RunMetricsView, RunUsageView, RunView, job_view, run_view
+from holdfast.wire.steps import ProviderTraceView, StepView, provider_trace_view, step_view
 from holdfast.wire.times import optional_microseconds
-from holdfast.wire.traces import ProviderTraceView, provider_trace_view
 
 router = LazyRouter(prefix="/v1/runs", tags=["runs"])
 jobs_router = LazyRouter(prefix="/v1/jobs", tags=["jobs"])

@@ -17,9 +17,15 @@ from holdfast.api.params import After, Before, Deps, Limit, Order, OrderBy, Step
 from holdfast.core.spec import Speaking
 from holdfast.wire.messages import messages_view
 from holdfast.wire.requests import StepFeedback
-from holdfast.wire.steps import StepMetricsView, StepView, step_metrics_view, step_view
+from holdfast.wire.steps import (
+    ProviderTraceView,
+    StepMetricsView,
+    StepView,
+    provider_trace_view,
+    step_metrics_view,
+    step_view,
+)
 from holdfast.wire.times import optional_microseconds
-from holdfast.wire.traces import ProviderTraceView, provider_trace_view
 
 router = LazyRouter(prefix="/v1/steps", tags=["steps"])
 telemetry_router = LazyRouter(prefix="/v1/telemetry", tags=["telemetry"])
