@@ -19,7 +19,7 @@ ALLOWED_INSIDE = {
     ("store/sqlite.py", "holdfast.store.migrations"): "Alembic is slow to import",
     ("store/postgres.py", "holdfast.store.migrations"): "Alembic is slow to import",
     ("actions/runs/callbacks.py", "holdfast"): "outgoing, because aiohttp is slow to import",
-    ("api/sending.py", "holdfast"): "outgoing, because aiohttp is slow to import",
+    ("api/routes/messages.py", "holdfast"): "outgoing, because aiohttp is slow to import",
     ("llm/catalog/adapters.py", "holdfast.llm"): "http, because aiohttp is slow to import",
     ("llm/catalog/adapters.py", "holdfast.llm.anthropic"): "aiohttp is slow to import",
     ("llm/catalog/adapters.py", "holdfast.llm.bridge"): "optional and slow",

@@ -7,8 +7,11 @@ to the order asked for.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal
 
+import msgspec
 from fastapi import Depends, Path, Query, Request
 from pydantic import AfterValidator
 from starlette.types import Scope
@@ -21,12 +24,14 @@ from holdfast.errors import Invalid
 from holdfast.ids import UUID4_PATTERN
 from holdfast.secretbox import SecretBox
 from holdfast.wire.bounds import MAX_QUERY
-from holdfast.wire.clients import Client, client_of
 
 MAX_LIMIT: Final = 1000
 INT64_MAX: Final = 2**63 - 1
 READS_SECRETS: Final = "holdfast.reads_secrets"  # in the scope of a request that may
 _EXAMPLE_UUID: Final = "123e4567-e89b-42d3-8456-426614174000"
+_STAINLESS: Final = b"x-stainless-package-version"
+_USER_AGENT: Final = b"user-agent"
+_SDK_1: Final = re.compile(rb"(@letta-ai/)?letta-client/1\.[^/]*")
 
 
 def id_pattern(prefix: str) -> str:
@@ -108,6 +113,31 @@ SpeakingTool = Annotated[Speaking | None, Depends(_speaking)]
 # Databases keep 64 bits; larger numbers are refused at the door.
 Int64 = Annotated[int, Query(ge=-INT64_MAX - 1, le=INT64_MAX)]
 Count = Annotated[int, Query(ge=0, le=INT64_MAX)]
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """Two generations of clients send the same requests and expect different answers. Only `client_of` tells them
+    apart: routes ask for what a client expects, never for its version."""
+
+    whole_agents: bool  # agents that are read come with all relations, unless the request names some
+    agent_after_change: bool  # a changed tool list is answered with the agent, otherwise with null
+    streams_by_option: bool  # `streaming: true` makes the main message route stream
+
+
+CLIENT_0X: Final = Client(whole_agents=True, agent_after_change=True, streams_by_option=False)
+CLIENT_1X: Final = Client(whole_agents=False, agent_after_change=False, streams_by_option=True)
+
+
+def client_of(headers: Iterable[tuple[bytes, bytes]]) -> Client:
+    """SDKs of 1.x send a Stainless header, whose version is not looked at. Whoever names itself otherwise, as curl and
+    every HTTP library do, is served as 0.x; whoever does not name itself is served as 1.x."""
+    user_agent = b""
+    for name, value in headers:
+        if name == _STAINLESS and value:
+            return CLIENT_1X
+        if name == _USER_AGENT:
+            user_agent = value
+    return CLIENT_1X if not user_agent or _SDK_1.fullmatch(user_agent) else CLIENT_0X
 
 
 # These are `async` because FastAPI runs plain functions in a thread, which costs more than they do.

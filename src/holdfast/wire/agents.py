@@ -22,7 +22,6 @@ from holdfast.core.records import Agent, Block, CompactionSettings, Folder, Grou
 from holdfast.wire import messages, times
 from holdfast.wire.blocks import BlockResponse, CreateBlock, Tag, block_view
 from holdfast.wire.bounds import MAX_ITEMS, MAX_LINES, MAX_NAME, MAX_NAME_BYTES, Handle, Id, JsonObject, Many, Name
-from holdfast.wire.clients import Client
 from holdfast.wire.folders import FileBlockView, SourceView, source_view
 from holdfast.wire.groups import GroupView, group_view
 from holdfast.wire.identities import IdentityView, identity_view
@@ -169,9 +168,11 @@ class AgentState(TypedDict):
     last_updated_by_id: str
 
 
-def shown_to(client: Client, include: Collection[str], include_relationships: Iterable[str] | None) -> frozenset[str]:
-    """The relations that this client is shown. Whoever names some, under either parameter, gets only those."""
-    if client.whole_agents and not include and include_relationships is None:
+def shown_relations(
+    include: Collection[str], include_relationships: Iterable[str] | None, *, whole: bool
+) -> frozenset[str]:
+    """Whoever names some, under either parameter, gets only those. `whole`: whoever names none gets all."""
+    if whole and not include and include_relationships is None:
         return ALL_RELATIONS
     return included(include, include_relationships)
 

@@ -14,7 +14,7 @@ from holdfast.actions.threads.find import DEFAULT, thread_of
 from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import AgentId, Deps
-from holdfast.api.sending import parse, request_config
+from holdfast.api.routes.messages import parse, request_config
 from holdfast.wire.agents import AgentState
 from holdfast.wire.context import ContextOverview
 from holdfast.wire.conversations import CompactionView, compaction_view

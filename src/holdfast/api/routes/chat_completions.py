@@ -10,7 +10,7 @@ from holdfast.actions.messages.send import SendRequest
 from holdfast.api.answers import EventStream, json_response
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import Deps
-from holdfast.api.sending import ended, frames_of, parse, request_config
+from holdfast.api.routes.messages import ended, frames_of, parse, request_config
 from holdfast.engine.streams import PACKET_GAP_S
 from holdfast.wire.chat_completions import (
     ChatChunks,

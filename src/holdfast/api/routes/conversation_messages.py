@@ -18,7 +18,7 @@ from holdfast.actions.threads.find import is_default, thread_of
 from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import After, Before, ConversationId, Deps, Limit, Order, OrderBy, SpeakingTool
-from holdfast.api.sending import parse, request_config, resumed_stream, send_and_answer
+from holdfast.api.routes.messages import parse, request_config, resumed_stream, send_and_answer
 from holdfast.wire.conversations import CompactionView, compaction_view
 from holdfast.wire.message_shapes import MessageType
 from holdfast.wire.messages import messages_view

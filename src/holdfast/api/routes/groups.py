@@ -17,7 +17,7 @@ from holdfast.actions.queries import GroupFilter, Page
 from holdfast.api.answers import HANDED_OVER, EventStream, failed_run_answer, json_response
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import After, AgentId, Asking, Before, Deps, GroupId, Limit, Order, OrderBy, SpeakingTool
-from holdfast.api.sending import NO_STREAM_HERE
+from holdfast.api.routes.messages import NO_STREAM_HERE
 from holdfast.core.frames import (
     TERMINAL,
     CompactionFrame,

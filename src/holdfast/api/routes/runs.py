@@ -18,7 +18,7 @@ from holdfast.actions.threads.find import thread_of
 from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import After, Before, Count, Deps, JobId, Limit, Order, OrderBy, RunId
-from holdfast.api.sending import resumed_stream
+from holdfast.api.routes.messages import resumed_stream
 from holdfast.core.heartbeats import speaking_in
 from holdfast.core.records import StopReason
 from holdfast.wire.messages import WireMessage, filter_types, to_wire
