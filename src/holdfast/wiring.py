@@ -16,7 +16,7 @@ from holdfast.actions.groups.discuss import Discuss
 from holdfast.actions.messages.ask_agents import AskAgents
 from holdfast.actions.messages.send import SendMessage
 from holdfast.actions.messages.sleeptime import ShowTurns
-from holdfast.actions.metrics import Metrics
+from holdfast.actions.monitoring import Metrics
 from holdfast.actions.providers import load_endpoints
 from holdfast.actions.runs.callbacks import Callbacks
 from holdfast.actions.runs.cancel import CancelRuns

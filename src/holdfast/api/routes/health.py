@@ -11,7 +11,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from holdfast.actions.health import check_database
+from holdfast.actions.monitoring import check_database
 from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import Deps

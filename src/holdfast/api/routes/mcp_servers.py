@@ -16,7 +16,7 @@ from fastapi import Path, Query
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from holdfast.actions.assembled import Holdfast
-from holdfast.actions.mcp import by_name, run, servers, sync
+from holdfast.actions.mcp import run, servers, sync
 from holdfast.actions.mcp.connect import connect_to, finish_login
 from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
@@ -110,48 +110,48 @@ async def run_mcp_tool(
 
 @named_router.get("/servers", responses={200: {"model": dict[str, NamedServerView]}}, response_model=None)
 async def list_named_servers(deps: Deps) -> Response:
-    return json_response({view["server_name"]: view for view in await by_name.list_named(_around(deps))})
+    return json_response({view["server_name"]: view for view in await servers.list_named(_around(deps))})
 
 
 @named_router.put("/servers", responses={200: {"model": list[NamedServerView]}}, response_model=None)
 async def add_named_server(deps: Deps, request: NamedServer) -> Response:
-    return json_response(await by_name.add_named(_around(deps), request, deps.clock.now_us()))
+    return json_response(await servers.add_named(_around(deps), request, deps.clock.now_us()))
 
 
 @named_router.post("/servers/test", response_model=None)
 async def test_named_server(deps: Deps, request: NamedServer) -> Response:
     """Connects and lists, and stores nothing."""
-    found = await by_name.try_out(_around(deps), request, deps.clock.now_us())
+    found = await servers.try_out(_around(deps), request, deps.clock.now_us())
     return json_response({"status": "success", "tools": found})
 
 
 @named_router.post("/servers/connect", response_model=None)
 async def connect_named_server(deps: Deps, request: NamedServer) -> Response:
     """The events of `GET /v1/mcp-servers/connect/{mcp_server_id}`, for a server that need not be stored."""
-    events = await by_name.connect_described(_around(deps), request, deps.clock.now_us())
+    events = await servers.connect_described(_around(deps), request, deps.clock.now_us())
     return _ConnectionEvents(events, keepalive_s=deps.settings.keepalive_s)
 
 
 @named_router.patch("/servers/{mcp_server_name}", responses={200: {"model": NamedServerView}}, response_model=None)
 async def update_named_server(deps: Deps, mcp_server_name: str, request: NamedServerUpdate) -> Response:
-    return json_response(await by_name.update_named(_around(deps), mcp_server_name, request, deps.clock.now_us()))
+    return json_response(await servers.update_named(_around(deps), mcp_server_name, request, deps.clock.now_us()))
 
 
 @named_router.delete(
     "/servers/{mcp_server_name}", responses={200: {"model": list[NamedServerView]}}, response_model=None
 )
 async def delete_named_server(deps: Deps, mcp_server_name: str) -> Response:
-    return json_response(await by_name.delete_named(_around(deps), mcp_server_name))
+    return json_response(await servers.delete_named(_around(deps), mcp_server_name))
 
 
 @named_router.get("/servers/{mcp_server_name}/tools", responses={200: {"model": list[LiveTool]}}, response_model=None)
 async def list_live_tools(deps: Deps, mcp_server_name: str) -> Response:
-    return json_response(await by_name.live_tools(_around(deps), mcp_server_name))
+    return json_response(await servers.live_tools(_around(deps), mcp_server_name))
 
 
 @named_router.post("/servers/{mcp_server_name}/resync", responses={200: {"model": Changed}}, response_model=None)
 async def resync_named_server(deps: Deps, mcp_server_name: str, agent_id: ForAgent = None) -> Response:
-    changed = await by_name.resync_named(_around(deps), mcp_server_name, agent_id, deps.clock.now_us())
+    changed = await servers.resync_named(_around(deps), mcp_server_name, agent_id, deps.clock.now_us())
     return json_response(changed)
 
 
@@ -159,7 +159,7 @@ async def resync_named_server(deps: Deps, mcp_server_name: str, agent_id: ForAge
 async def execute_live_tool(
     deps: Deps, mcp_server_name: str, tool_name: str, request: McpToolRun | None = None
 ) -> Response:
-    called = await by_name.execute(_around(deps), mcp_server_name, tool_name, request.args if request else {})
+    called = await servers.call_live_tool(_around(deps), mcp_server_name, tool_name, request.args if request else {})
     return json_response({"result": content_view(called.content), "success": called.status == "success"})
 
 
@@ -168,7 +168,7 @@ async def execute_live_tool(
 )
 async def add_live_tool(deps: Deps, mcp_server_name: str, mcp_tool_name: str) -> Response:
     """Stores this one of the server's tools, so that it can be attached."""
-    tool = await by_name.add_tool(_around(deps), mcp_server_name, mcp_tool_name, deps.clock.now_us())
+    tool = await servers.store_live_tool(_around(deps), mcp_server_name, mcp_tool_name, deps.clock.now_us())
     return json_response(tool_view(tool))
 
 

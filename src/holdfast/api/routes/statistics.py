@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Query
 from starlette.responses import Response
 
-from holdfast.actions.statistics import read_statistics
+from holdfast.actions.monitoring import read_statistics
 from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import Deps
