@@ -51,8 +51,7 @@ from holdfast.store.holds import HoldRow
 from holdfast.store.signals import Signals
 from holdfast.store.tables import agents as agent_rows
 from holdfast.store.transaction import Database, DatabaseError, Job, TookTooLong, Transaction
-from holdfast.wire.inputs import NewMessage, ParsedInput
-from holdfast.wire.requests import LettaRequest
+from holdfast.wire.requests import LettaRequest, NewMessage, ParsedInput
 from tests.wrapping import WrappedDatabase
 
 T = TypeVar("T")

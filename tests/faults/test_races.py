@@ -20,7 +20,7 @@ from holdfast.engine.compacting import Compactor
 from holdfast.engine.streams import Numbered
 from holdfast.errors import Conflict, NothingToCancel
 from holdfast.store.transaction import Job, Transaction
-from holdfast.wire.requests import CompactionSettingsInput
+from holdfast.wire.conversations import CompactionSettingsInput
 from tests.invariants import assert_invariants, stream_violations
 from tests.postgres import WAITING_FOR_LOCKS
 from tests.scenario import Node, World

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import os
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from collections.abc import Set as AbstractSet
+from itertools import count
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -33,10 +35,16 @@ OPEN_PATHS: Final = frozenset(
 )
 _CONSOLE: Final = "/console/"  # files of the web console, which hold no data
 _PREFIXES: Final = {b"authorization": b"Bearer ", b"x-bare-password": b"password "}
+_REQUEST_ID: Final = b"x-request-id"
+_TRACE_ID: Final = b"x-trace-id"  # counts if there is no other
+_SENSIBLE: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")  # a log and a header can carry it as it is
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # methods that change nothing, and have no body
 _log = logging.getLogger(__name__)
 _propagator = TraceContextTextMapPropagator()
 _TRACE_HEADERS: Final = frozenset({b"traceparent", b"tracestate"})
+# Cheaper than chance for every request. The prefix is of this process alone.
+_prefix = os.urandom(10).hex()
+_numbers = count()
 _CUT_OFF: Final = (
     "The server stops, and could not finish this in time. Check what became of it before you send it again."
 )
@@ -62,8 +70,8 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = logs.request_id(scope["headers"])
-        header = (logs.REQUEST_ID, request_id.encode("ascii"))
+        request_id = _request_id(scope["headers"])
+        header = (_REQUEST_ID, request_id.encode("ascii"))
 
         def send_with_id(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
@@ -75,6 +83,17 @@ class RequestIds:
             await self._app(scope, receive, send_with_id)
         finally:
             logs.current_request.reset(token)
+
+
+def _request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """What the caller names the request, or a new id."""
+    given = b""
+    for name, value in headers:
+        if name == _REQUEST_ID or (name == _TRACE_ID and not given):
+            given = value
+    if given and _SENSIBLE.fullmatch(given):
+        return given.decode("ascii")
+    return f"{_prefix}{next(_numbers):012x}"
 
 
 class LocalPagesOnly:

@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from holdfast import ids
 from holdfast.core.messages import Message
 from holdfast.core.records import ProviderTrace, Step, StepStatus, StopReason
+from holdfast.wire.bounds import Many
 from holdfast.wire.messages import stored_view
+from holdfast.wire.requests import Key
 from holdfast.wire.runs import CompletionTokensDetails, PromptTokensDetails, completion_details, prompt_details
 from holdfast.wire.times import timestamp
+
+
+class StepFeedback(BaseModel):
+    """`tags` that were not sent stay."""
+
+    feedback: Literal["positive", "negative"] | None = None
+    tags: Many[Key] | None = None
 
 
 class StepView(TypedDict):

@@ -23,8 +23,7 @@ from holdfast.api.params import (
     SearchQuery,
     id_pattern,
 )
-from holdfast.wire.conversations import ConversationView
-from holdfast.wire.requests import CreateConversation, ForkConversation, UpdateConversation
+from holdfast.wire.conversations import ConversationView, CreateConversation, ForkConversation, UpdateConversation
 
 router = LazyRouter(prefix="/v1/conversations", tags=["conversations"])
 

@@ -29,7 +29,6 @@ from holdfast.engine.streams import PACKET_GAP_S, Numbered
 from holdfast.errors import Invalid, Unprocessable
 from holdfast.ssrf_guard import Unresolved, check_url
 from holdfast.wire.capture import CaptureAnswer, CaptureRequest, capture_view
-from holdfast.wire.inputs import ParsedInput, input_of, resolve_images
 from holdfast.wire.message_shapes import MessageType
 from holdfast.wire.messages import messages_view
 from holdfast.wire.requests import (
@@ -38,19 +37,15 @@ from holdfast.wire.requests import (
     LettaMessageRequest,
     LettaRequest,
     LettaStreamingRequest,
+    ParsedInput,
     RetrieveStreamRequest,
+    input_of,
+    resolve_images,
 )
 from holdfast.wire.responses import FrameEncoder, letta_response
 from holdfast.wire.runs import run_view
 
 router = LazyRouter(prefix="/v1/agents/{agent_id}/messages", tags=["messages"])
-_CONFIGURED = (
-    "use_assistant_message",
-    "assistant_message_tool_name",
-    "assistant_message_tool_kwarg",
-    "include_return_message_types",
-)
-
 NO_STREAM_HERE: Final = (
     "streaming=true is answered only to SDKs from 1.0 on, and this request comes from an older one or from none. "
     "POST the same body to …/messages/stream instead."
@@ -79,7 +74,7 @@ async def create_message_async(agent_id: AgentId, request: LettaAsyncRequest, de
             parsed=await parse(deps, request),
             request=request,
             run_type="send_message_async",
-            request_config=request_config(request),
+            request_config=request.request_config(),
             background=True,
             callback_url=request.callback_url,
         )
@@ -144,10 +139,6 @@ async def require_callable(deps: Holdfast, callback_url: str) -> None:
         raise Invalid(f"callback_url cannot be called: {error.message}") from error
 
 
-def request_config(request: LettaRequest) -> dict[str, Any]:
-    return {name: getattr(request, name) for name in _CONFIGURED}
-
-
 async def send_and_answer(
     deps: Holdfast,
     thread_id: str,
@@ -166,7 +157,7 @@ async def send_and_answer(
             parsed=parsed,
             request=request,
             run_type=run_type,
-            request_config=request_config(request),
+            request_config=request.request_config(),
             stream_tokens=streaming and request.stream_tokens,
             background=streaming and request.background,
             # An answer to a hold does not stand in line: whoever holds the thread has answered it already.

@@ -16,9 +16,9 @@ from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import After, Before, Deps, Limit, Order, OrderBy, StepId
 from holdfast.core.spec import Speaking
 from holdfast.wire.messages import messages_view
-from holdfast.wire.requests import StepFeedback
 from holdfast.wire.steps import (
     ProviderTraceView,
+    StepFeedback,
     StepMetricsView,
     StepView,
     provider_trace_view,
