@@ -142,6 +142,29 @@ class Metrics:
         ]
 
 
+async def check_database(database: Database, clock: Clock) -> float | None:
+    """How far our clock is off the database's, in seconds, if it is far off. Raises DatabaseError when the database
+    cannot be read or written now."""
+    return skew_of(clock, await database.check())
+
+
+async def read_statistics(
+    database: Database, worker: Worker, *, since_us: int | None, until_us: int | None, bucket_s: int | None
+) -> Statistics:
+    """Times that are not given are counted back from now, by the database's clock."""
+    now_us = await database.now_us()
+    span: Span = span_of(since_us, until_us, bucket_s, now_us)
+
+    async def read(tx: Transaction) -> Statistics:
+        return await statistics.read(tx, span, now_us)
+
+    found = await database.read_long(read)
+    if any(known.id == worker.owner for known in found.workers):
+        return found
+    own = WorkerFigures(worker.owner, 0)  # a worker without a run leaves no trace in the database
+    return msgspec.structs.replace(found, workers=[*found.workers, own])
+
+
 def _of_database(usage: DatabaseUsage) -> list[Family]:
     kinds = {"read": usage.reads, "write": usage.writes}
 
@@ -183,26 +206,3 @@ def _gauge(name: str, meaning: str, samples: Sequence[Sample]) -> Family:
 
 def _counter(name: str, meaning: str, samples: Sequence[Sample]) -> Family:
     return Family(name, "counter", meaning, samples)
-
-
-async def check_database(database: Database, clock: Clock) -> float | None:
-    """How far our clock is off the database's, in seconds, if it is far off. Raises DatabaseError when the database
-    cannot be read or written now."""
-    return skew_of(clock, await database.check())
-
-
-async def read_statistics(
-    database: Database, worker: Worker, *, since_us: int | None, until_us: int | None, bucket_s: int | None
-) -> Statistics:
-    """Times that are not given are counted back from now, by the database's clock."""
-    now_us = await database.now_us()
-    span: Span = span_of(since_us, until_us, bucket_s, now_us)
-
-    async def read(tx: Transaction) -> Statistics:
-        return await statistics.read(tx, span, now_us)
-
-    found = await database.read_long(read)
-    if any(known.id == worker.owner for known in found.workers):
-        return found
-    own = WorkerFigures(worker.owner, 0)  # a worker without a run leaves no trace in the database
-    return msgspec.structs.replace(found, workers=[*found.workers, own])

@@ -35,6 +35,25 @@ from holdfast.errors import (
 from holdfast.wire.chat_completions import ChatChunks
 from holdfast.wire.responses import DONE, FrameEncoder
 
+_MAX_PROBLEMS_SHOWN: Final = 10
+# letta-client repeats every 408, 409, 429 and 5xx by itself unless told not to. A repeated POST of a message that was
+# already stored would put it into the history twice.
+NO_RETRY: Final = {"x-should-retry": "false"}
+# What a client is told whose run goes on without it, in an answer or at the end of a stream.
+HANDED_OVER: Final[dict[str, Any]] = {
+    "error_type": "internal_error",
+    "message": "The run was interrupted and will be carried on. It can be read with GET /v1/runs/{run_id}.",
+    "detail": "The server had to let go of the run, because it stops or cannot write now. The run will be carried on.",
+    "http_status": 503,
+    "http_type": None,
+}
+EVENT_STREAM_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_log = logging.getLogger(__name__)
+
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """`value`: dicts, lists, msgspec structs, datetimes and pydantic models, nested in any way."""
@@ -50,23 +69,83 @@ def _encode_foreign(value: object) -> Any:
 _encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
 
 
-_MAX_PROBLEMS_SHOWN: Final = 10
+class EventStream(Response):
+    """Follows a run. The reader may come and go: it never slows or stops the run.
 
-# letta-client repeats every 408, 409, 429 and 5xx by itself unless told not to. A repeated POST of a message that was
-# already stored would put it into the history twice.
-NO_RETRY: Final = {"x-should-retry": "false"}
+    Three children: one writes what the run produces, one pings while nothing comes, one listens for the reader to
+    leave. Whichever of the first and the last ends first ends the response.
+    """
 
-# What a client is told whose run goes on without it, in an answer or at the end of a stream.
-HANDED_OVER: Final[dict[str, Any]] = {
-    "error_type": "internal_error",
-    "message": "The run was interrupted and will be carried on. It can be read with GET /v1/runs/{run_id}.",
-    "detail": "The server had to let go of the run, because it stops or cannot write now. The run will be carried on.",
-    "http_status": 503,
-    "http_type": None,
-}
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        batches: AsyncGenerator[Sequence[Numbered]],
+        encoder: FrameEncoder | ChatChunks,
+        *,
+        keepalive_s: float,
+        include_pings: bool,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.body = b""
+        self._batches = batches
+        self._encoder = encoder
+        self._keepalive_s = keepalive_s
+        self._include_pings = include_pings
+        self._last_seq = 0
+        self._sent_at = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": EVENT_STREAM_HEADERS})
+        children = [asyncio.create_task(self._write(send)), asyncio.create_task(reader_left(receive))]
+        if self._include_pings:
+            await self._send(send, self._encoder.ping())
+            pinging = asyncio.create_task(self._ping(send))
+        else:
+            pinging = None
+        try:
+            done, _ = await asyncio.wait(children, return_when=asyncio.FIRST_COMPLETED)
+            for child in done:
+                child.result()
+        finally:
+            everyone = [*children, *([pinging] if pinging else [])]
+            for child in everyone:
+                child.cancel()
+            await asyncio.wait(everyone)
+
+    async def _write(self, send: Send) -> None:
+        try:
+            async for batch in self._batches:
+                self._last_seq = batch[-1][0]
+                shown = self._encoder.encode_all(batch)
+                if shown:
+                    await self._send(send, shown)
+        except (HandedOver, DatabaseError) as error:
+            # Half an answer must not look like a whole one. It takes no number: the run's own frames go on after it.
+            _log.warning("a stream ends before its run: %s", error)
+            await self._send(send, self._encoder.encode_all([(self._last_seq, ErrorFrame(HANDED_OVER))]))
+        finally:
+            await self._batches.aclose()
+        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+
+    async def _ping(self, send: Send) -> None:
+        while True:
+            quiet_s = asyncio.get_running_loop().time() - self._sent_at
+            if quiet_s < self._keepalive_s:
+                await asyncio.sleep(self._keepalive_s - quiet_s)
+            else:
+                await self._send(send, self._encoder.ping(self._last_seq))
+
+    async def _send(self, send: Send, body: bytes) -> None:
+        self._sent_at = asyncio.get_running_loop().time()
+        await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-_log = logging.getLogger(__name__)
+async def reader_left(receive: Receive) -> None:
+    message: Any = await receive()
+    while message["type"] != "http.disconnect":
+        message = await receive()
 
 
 def request_error_answer(error: RequestError) -> Response:
@@ -162,91 +241,3 @@ def _examples(problem: Mapping[str, Any]) -> list[str]:
     if tuple(problem.get("loc", ()))[:1] != ("path",):
         return []
     return examples_for(problem.get("ctx", {}).get("pattern", ""))
-
-
-_log = logging.getLogger(__name__)
-HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
-
-
-class EventStream(Response):
-    """Follows a run. The reader may come and go: it never slows or stops the run.
-
-    Three children: one writes what the run produces, one pings while nothing comes, one listens for the reader to
-    leave.
-    Whichever of the first and the last ends first ends the response.
-    """
-
-    media_type = "text/event-stream"
-
-    def __init__(
-        self,
-        batches: AsyncGenerator[Sequence[Numbered]],
-        encoder: FrameEncoder | ChatChunks,
-        *,
-        keepalive_s: float,
-        include_pings: bool,
-    ) -> None:
-        self.status_code = 200
-        self.background = None
-        self.body = b""
-        self._batches = batches
-        self._encoder = encoder
-        self._keepalive_s = keepalive_s
-        self._include_pings = include_pings
-        self._last_seq = 0
-        self._sent_at = 0.0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": HEADERS})
-        children = [asyncio.create_task(self._write(send)), asyncio.create_task(reader_left(receive))]
-        if self._include_pings:
-            await self._send(send, self._encoder.ping())
-            pinging = asyncio.create_task(self._ping(send))
-        else:
-            pinging = None
-        try:
-            done, _ = await asyncio.wait(children, return_when=asyncio.FIRST_COMPLETED)
-            for child in done:
-                child.result()
-        finally:
-            everyone = [*children, *([pinging] if pinging else [])]
-            for child in everyone:
-                child.cancel()
-            await asyncio.wait(everyone)
-
-    async def _write(self, send: Send) -> None:
-        try:
-            async for batch in self._batches:
-                self._last_seq = batch[-1][0]
-                shown = self._encoder.encode_all(batch)
-                if shown:
-                    await self._send(send, shown)
-        except (HandedOver, DatabaseError) as error:
-            # Half an answer must not look like a whole one. It takes no number: the run's own frames go on after it.
-            _log.warning("a stream ends before its run: %s", error)
-            await self._send(send, self._encoder.encode_all([(self._last_seq, ErrorFrame(HANDED_OVER))]))
-        finally:
-            await self._batches.aclose()
-        await send({"type": "http.response.body", "body": DONE, "more_body": False})
-
-    async def _ping(self, send: Send) -> None:
-        while True:
-            quiet_s = asyncio.get_running_loop().time() - self._sent_at
-            if quiet_s < self._keepalive_s:
-                await asyncio.sleep(self._keepalive_s - quiet_s)
-            else:
-                await self._send(send, self._encoder.ping(self._last_seq))
-
-    async def _send(self, send: Send, body: bytes) -> None:
-        self._sent_at = asyncio.get_running_loop().time()
-        await send({"type": "http.response.body", "body": body, "more_body": True})
-
-
-async def reader_left(receive: Receive) -> None:
-    message: Any = await receive()
-    while message["type"] != "http.disconnect":
-        message = await receive()

@@ -32,6 +32,15 @@ from starlette.types import Message, Receive, Scope, Send
 from holdfast.api.params import Asking, Deps, Opener, client_for, holdfast_for, is_json_type, opener_for
 
 _CHOSEN: Final = "holdfast.route"
+Endpoint = Callable[..., Awaitable[Response]]
+# Gives None when it has answered, and otherwise what the framework is to read instead of what is used up.
+Direct = Callable[[Scope, Receive, Send], Awaitable[Receive | None]]
+_PLAIN: tuple[object, ...] = (str, int, bool, float, type(None))
+_FROM_SCOPE: tuple[tuple[object, Callable[[Scope], Any]], ...] = (
+    (Deps, holdfast_for),
+    (Opener, opener_for),
+    (Asking, client_for),
+)
 
 
 class LazyRoute(Route):
@@ -136,17 +145,6 @@ class RouteIndex(BaseRoute):
         if not isinstance(chosen, Route):
             raise HTTPException(405, headers={"allow": ", ".join(chosen)})
         await chosen.handle(scope, receive, send)
-
-
-Endpoint = Callable[..., Awaitable[Response]]
-# Gives None when it has answered, and otherwise what the framework is to read instead of what is used up.
-Direct = Callable[[Scope, Receive, Send], Awaitable[Receive | None]]
-_PLAIN: tuple[object, ...] = (str, int, bool, float, type(None))
-_FROM_SCOPE: tuple[tuple[object, Callable[[Scope], Any]], ...] = (
-    (Deps, holdfast_for),
-    (Opener, opener_for),
-    (Asking, client_for),
-)
 
 
 def direct_way(endpoint: Callable[..., Any]) -> Direct | None:

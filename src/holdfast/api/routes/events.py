@@ -13,7 +13,7 @@ from fastapi import Query
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from holdfast.api.answers import HEADERS, reader_left
+from holdfast.api.answers import EVENT_STREAM_HEADERS, reader_left
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import Deps
 from holdfast.core.changes import ChangeType
@@ -71,7 +71,7 @@ class FeedStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._feed.reading() as reader:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": HEADERS})
+            await send({"type": "http.response.start", "status": self.status_code, "headers": EVENT_STREAM_HEADERS})
             children = [asyncio.create_task(self._write(reader, send)), asyncio.create_task(reader_left(receive))]
             try:
                 done, _ = await asyncio.wait(children, return_when=asyncio.FIRST_COMPLETED)

@@ -41,6 +41,7 @@ from holdfast.wire.folders import (
 
 router = LazyRouter(prefix="/v1/folders", tags=["folders"])
 sources_router = LazyRouter(prefix="/v1/sources", tags=["sources"])
+_LONGEST_HEADERS: Final = 16 * 1024  # of one part, in bytes
 _FORM: Final[dict[str, Any]] = {
     "requestBody": {
         "required": True,
@@ -192,9 +193,6 @@ async def list_agents_of_folder(
 @sources_router.get("/{folder_id}/agents", responses={200: {"model": list[str]}}, response_model=None)
 async def list_agents_of_source(deps: Deps, folder_id: FolderId, limit: Limit = MAX_LIMIT) -> Response:
     return json_response(await records.list_agents(deps.database, folder_id, Page(limit=limit)))
-
-
-_LONGEST_HEADERS: Final = 16 * 1024  # of one part, in bytes
 
 
 class FormFile(msgspec.Struct, frozen=True):

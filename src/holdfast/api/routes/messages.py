@@ -164,32 +164,10 @@ async def send_and_answer(
             wait_s=deps.settings.queue_wait_s if plain_blocking and stand_in_line else 0.0,
         )
     )
-    if streaming:
-        return follow_accepted(deps, accepted, request)
-    return await collected(deps, accepted, request)
-
-
-def follow_accepted(deps: Holdfast, accepted: Accepted, request: LettaStreamingRequest) -> EventStream:
+    if not streaming:
+        return _answer(accepted.run.id, await frames_of(deps, accepted), request)
     batches = accepted.stream.follow_to_end(PACKET_GAP_S) if accepted.stream else deps.reader.follow(accepted.run)
-    return event_stream(deps, accepted.run, batches, request, include_pings=request.include_pings)
-
-
-def event_stream(
-    deps: Holdfast,
-    run: Run,
-    batches: AsyncGenerator[Sequence[Numbered]],
-    request: LettaRequest | None,
-    *,
-    include_pings: bool,
-) -> EventStream:
-    shown = request.include_return_message_types if request else run.request_config.get("include_return_message_types")
-    encoder = FrameEncoder(
-        run.id,
-        background=run.background,
-        include_types=shown,
-        include_compaction=request.include_compaction_messages if request else True,
-    )
-    return EventStream(batches, encoder, keepalive_s=deps.settings.keepalive_s, include_pings=include_pings)
+    return _event_stream(deps, accepted.run, batches, request, include_pings=request.include_pings)
 
 
 async def resumed_stream(deps: Holdfast, run: Run, request: RetrieveStreamRequest) -> EventStream:
@@ -197,11 +175,7 @@ async def resumed_stream(deps: Holdfast, run: Run, request: RetrieveStreamReques
     if deps.settings.frame_retention_bytes:
         await deps.reader.require_stored(run, deps.clock.now_us())
     batches = deps.reader.resume(run, request.starting_after)
-    return event_stream(deps, run, batches, None, include_pings=request.include_pings is not False)
-
-
-async def collected(deps: Holdfast, accepted: Accepted, request: LettaRequest) -> Response:
-    return _answer(accepted.run.id, await frames_of(deps, accepted), request)
+    return _event_stream(deps, run, batches, None, include_pings=request.include_pings is not False)
 
 
 async def frames_of(deps: Holdfast, accepted: Accepted) -> Sequence[Any]:
@@ -227,6 +201,24 @@ def ended(frames: Sequence[Any]) -> Ended | Response:
     if stop is None or not isinstance(last, UsageFrame):
         return failed_run_answer(HANDED_OVER)
     return Ended(stop.stop_reason, last)
+
+
+def _event_stream(
+    deps: Holdfast,
+    run: Run,
+    batches: AsyncGenerator[Sequence[Numbered]],
+    request: LettaRequest | None,
+    *,
+    include_pings: bool,
+) -> EventStream:
+    shown = request.include_return_message_types if request else run.request_config.get("include_return_message_types")
+    encoder = FrameEncoder(
+        run.id,
+        background=run.background,
+        include_types=shown,
+        include_compaction=request.include_compaction_messages if request else True,
+    )
+    return EventStream(batches, encoder, keepalive_s=deps.settings.keepalive_s, include_pings=include_pings)
 
 
 def _answer(run_id: str, frames: Sequence[Any], request: LettaRequest) -> Response:

@@ -88,6 +88,11 @@ async def check(source: JsonSource, endpoint: Endpoint) -> None:
         await list_models(source, endpoint)
 
 
+def named_model(endpoint: Endpoint, name: str, window: int | None = None) -> ModelInfo:
+    """A model of which nothing but its name is known."""
+    return _model(endpoint, name, window=window)
+
+
 async def _openai(source: JsonSource, endpoint: Endpoint) -> Listing:
     return _listing(endpoint, await _get(source, endpoint, "/models"))
 
@@ -250,11 +255,6 @@ class Entry(msgspec.Struct, frozen=True):
     def does(self, method: str) -> bool:
         """Gemini's word for what a model is for."""
         return method in (self.words("supportedGenerationMethods") or ())
-
-
-def named_model(endpoint: Endpoint, name: str, window: int | None = None) -> ModelInfo:
-    """A model of which nothing but its name is known."""
-    return _model(endpoint, name, window=window)
 
 
 def _chat_model(endpoint: Endpoint, entry: Entry) -> ModelInfo | None:
