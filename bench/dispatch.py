@@ -42,8 +42,7 @@ from holdfast.store import agents, messages, threads
 from holdfast.store.database import open_database
 from holdfast.store.postgres_signals import GATHER_S
 from holdfast.store.transaction import Transaction
-from holdfast.wire.inputs import NewMessage, ParsedInput
-from holdfast.wire.requests import LettaRequest
+from holdfast.wire.requests import LettaRequest, NewMessage, ParsedInput
 from holdfast.wiring import assemble, new_sandbox
 
 Way = Literal["signal", "jobs"]

@@ -26,7 +26,7 @@ from bench.sections import Row, at_most
 from bench.socket_client import Line
 from holdfast import ids
 from holdfast.store.database import open_database
-from holdfast.store.identity_tables import identities, identity_agents
+from holdfast.store.group_tables import identities, identity_agents
 from holdfast.store.statements import insert_into
 from holdfast.store.tables import agent_tags, agents
 from holdfast.store.transaction import Transaction

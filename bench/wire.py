@@ -11,7 +11,7 @@ from holdfast import ids
 from holdfast.core.frames import CallFrame, Frame, MessageFrame, ReasoningFrame, TextFrame
 from holdfast.core.messages import Message, Reasoning, Text, ToolCall, ToolReturn
 from holdfast.wire.messages import to_wire
-from holdfast.wire.sse import FrameEncoder
+from holdfast.wire.responses import FrameEncoder
 
 RUN, STEP, MESSAGE = ids.new("run"), ids.new("step"), ids.new("message")
 START_US = 1_772_357_400_000_000

@@ -17,7 +17,8 @@ from holdfast.api.framework.routing import built
 from holdfast.api.not_implemented import REFUSED, UNBUILT, Family
 from holdfast.api.server import ROUTERS
 from holdfast.core.run import TRANSITIONS, Phase
-from holdfast.settings import ENABLING_VARIABLES, PROVIDER_VARIABLES, VARIABLES, Settings
+from holdfast.settings import ENABLING_VARIABLES, PROVIDER_VARIABLES, Settings
+from holdfast.variables import VARIABLES
 
 Kind = TypeVar("Kind", bound=errors.HoldfastError)
 ROOT: Final = Path(__file__).resolve().parent.parent

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.api.errors import HANDED_OVER
+from holdfast.api.answers import HANDED_OVER
 from holdfast.core.messages import Approve, Message, Text
 from holdfast.core.records import STATUS_OF_STOP, Run
 

@@ -38,7 +38,7 @@ from holdfast.errors import HoldfastError
 from holdfast.store import frames, holds, journal, messages, runs, steps
 from holdfast.store.holds import HoldRow
 from holdfast.store.paging import Page
-from holdfast.store.run_filters import RunFilter
+from holdfast.store.runs import RunFilter
 from holdfast.store.steps import StepFilter
 from holdfast.store.tables import thread_messages, threads
 from holdfast.store.transaction import Database, Transaction

@@ -46,13 +46,12 @@ from holdfast.engine.worker import Worker, WorkerSettings
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents, blocks, groups, holds, messages, runs, threads, tools
-from holdfast.store.database import Database, DatabaseError, Job, Transaction, open_database
+from holdfast.store.database import open_database
 from holdfast.store.holds import HoldRow
 from holdfast.store.signals import Signals
 from holdfast.store.tables import agents as agent_rows
-from holdfast.store.transaction import TookTooLong
-from holdfast.wire.inputs import NewMessage, ParsedInput
-from holdfast.wire.requests import LettaRequest
+from holdfast.store.transaction import Database, DatabaseError, Job, TookTooLong, Transaction
+from holdfast.wire.requests import LettaRequest, NewMessage, ParsedInput
 from tests.wrapping import WrappedDatabase
 
 T = TypeVar("T")

@@ -6,7 +6,8 @@ import pytest
 
 from holdfast.core.usage import Price
 from holdfast.errors import ConfigError
-from holdfast.settings import PROVIDER_VARIABLES, VARIABLES, DeclaredModel, Settings
+from holdfast.settings import PROVIDER_VARIABLES, DeclaredModel, Settings
+from holdfast.variables import VARIABLES
 
 
 def read(**environment: str) -> Settings:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from holdfast.core.changes import Change
-from holdfast.store.database import Database, Job
-from holdfast.store.timing import DatabaseUsage
+from holdfast.store.transaction import Database, DatabaseUsage, Job
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.in_process import embedded as embedded
+    from holdfast.in_process import embedded
 
 __all__ = ["embedded"]
 

@@ -8,26 +8,15 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import re
-from collections.abc import Iterable
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from itertools import count
 from typing import Any, Final
 
 from holdfast.core.records import Run
 from holdfast.settings import Settings
 
-REQUEST_ID: Final = b"x-request-id"
-TRACE_ID: Final = b"x-trace-id"  # counts if there is no other
-_SENSIBLE: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")  # a log and a header can carry it as it is
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
-
-# Cheaper than chance for every request. The prefix is of this process alone.
-_prefix = os.urandom(10).hex()
-_numbers = count()
 
 current_request: ContextVar[str | None] = ContextVar("current_request", default=None)
 current_run: ContextVar[Run | None] = ContextVar("current_run", default=None)
@@ -38,17 +27,6 @@ def configure(settings: Settings) -> None:
     stream.setFormatter(JsonLines() if settings.log_format == "json" else logging.Formatter(_TEXT))
     logging.basicConfig(level=settings.log_level, handlers=[stream])
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it narrates its own loading
-
-
-def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """What the caller names the request, or a new id."""
-    given = b""
-    for name, value in headers:
-        if name == REQUEST_ID or (name == TRACE_ID and not given):
-            given = value
-    if given and _SENSIBLE.fullmatch(given):
-        return given.decode("ascii")
-    return f"{_prefix}{next(_numbers):012x}"
 
 
 class JsonLines(logging.Formatter):

@@ -1,4 +1,4 @@
-"""One frozen Settings, read once from the environment and passed in. `VARIABLES` is the whole list, for code and docs.
+"""One frozen Settings, read once from the environment and passed in. `variables.py` lists what is read.
 
 Where an old deployment has a name for the same thing, that name is honoured after ours.
 """
@@ -18,12 +18,10 @@ from holdfast.core import egress_policy
 from holdfast.core.rate_limits import Limit
 from holdfast.core.usage import Price
 from holdfast.errors import ConfigError
-from holdfast.mcp_variables import MCP_VARIABLES
 from holdfast.private_files import DATABASE_FILE, make_private
 from holdfast.setting_values import DeclaredModel
-from holdfast.variables import VARIABLES as SERVER_VARIABLES
+from holdfast.variables import VARIABLES
 
-VARIABLES: Final = (*SERVER_VARIABLES, *MCP_VARIABLES)
 OFFLINE_MODEL: Final = "holdfast/offline"
 _EVERYWHERE: Final = ("0.0.0.0/0", "::/0")
 

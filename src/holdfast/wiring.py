@@ -16,7 +16,7 @@ from holdfast.actions.groups.discuss import Discuss
 from holdfast.actions.messages.ask_agents import AskAgents
 from holdfast.actions.messages.send import SendMessage
 from holdfast.actions.messages.sleeptime import ShowTurns
-from holdfast.actions.metrics import Metrics
+from holdfast.actions.monitoring import Metrics
 from holdfast.actions.providers import load_endpoints
 from holdfast.actions.runs.callbacks import Callbacks
 from holdfast.actions.runs.cancel import CancelRuns
@@ -60,8 +60,9 @@ from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.ssrf_guard import METADATA, Guard
 from holdfast.store import move_record
-from holdfast.store.database import only_server, open_database, sqlite_path
+from holdfast.store.database import open_database, sqlite_path
 from holdfast.store.signals import open_signals
+from holdfast.store.sqlite import only_server
 from holdfast.store.transaction import Database
 from holdfast.tools import agents as talk
 from holdfast.tools.base import Sandbox

@@ -15,9 +15,8 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from holdfast.actions.assembled import Holdfast
-from holdfast.api.deps import Deps
-from holdfast.api.json import json_response
-from holdfast.api.params import After, AgentId, ConversationId, Int64, Limit, Order
+from holdfast.api.answers import json_response
+from holdfast.api.params import After, AgentId, ConversationId, Deps, Int64, Limit, Order
 from holdfast.api.server import ROUTERS, create_app
 from holdfast.engine.clock import SystemClock
 from holdfast.errors import HoldfastError

@@ -13,9 +13,9 @@ from holdfast import ids
 from holdfast.actions.agents.read import agent_states
 from holdfast.store import agents as agent_rows
 from holdfast.store.agents import AgentFilter
-from holdfast.store.database import Transaction
 from holdfast.store.paging import Page
 from holdfast.store.schema import metadata
+from holdfast.store.transaction import Transaction
 
 from .resources import Served
 

@@ -16,7 +16,7 @@ from holdfast.core.records import Run
 from holdfast.errors import ShuttingDown
 from holdfast.store import runs
 from holdfast.store.paging import Page
-from holdfast.store.run_filters import RunFilter
+from holdfast.store.runs import RunFilter
 from tests.scenario import eventually
 
 from ..served import ServedClient, served

@@ -16,7 +16,7 @@ from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.usage import Usage
 from holdfast.engine.compacting import Compaction, CompactionJob, Compactor
 from holdfast.errors import Conflict
-from holdfast.wire.requests import CompactionSettingsInput
+from holdfast.wire.conversations import CompactionSettingsInput
 
 from ..served import ServedClient, run_of, served
 from .resources import Served

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.routes.root import prefers_html
+from holdfast.api.routes.console import prefers_html
 
 from .application import client_of
 

@@ -14,7 +14,7 @@ from holdfast.core.records import Run
 from holdfast.core.sleeptime import RUN_TYPE
 from holdfast.store import groups, runs
 from holdfast.store.paging import Page
-from holdfast.store.run_filters import RunFilter
+from holdfast.store.runs import RunFilter
 from holdfast.store.tables import tasks
 from holdfast.store.transaction import Transaction
 from tests.served import ServedClient, served

@@ -14,7 +14,8 @@ import yaml
 from holdfast.api.framework.routing import built
 from holdfast.api.routes import health
 from holdfast.cli import build_parser
-from holdfast.settings import VARIABLES, Settings
+from holdfast.settings import Settings
+from holdfast.variables import VARIABLES
 
 from .sources import ROOT
 

@@ -12,7 +12,8 @@ from holdfast import errors
 from holdfast.api.framework.routing import built
 from holdfast.api.not_implemented import REFUSED, UNBUILT
 from holdfast.api.server import ROUTERS
-from holdfast.settings import PROVIDER_VARIABLES, VARIABLES, Settings
+from holdfast.settings import PROVIDER_VARIABLES, Settings
+from holdfast.variables import VARIABLES
 
 from .sources import ROOT, tracked_files
 

@@ -20,12 +20,13 @@ from holdfast.commands.move import Meter, move_database
 from holdfast.errors import ConfigError
 from holdfast.private_files import KEY_FILE
 from holdfast.settings import Settings
-from holdfast.store import move_record, move_rows
-from holdfast.store.database import Transaction, open_database, sqlite_path
+from holdfast.store import move, move_record
+from holdfast.store.database import open_database, sqlite_path
+from holdfast.store.move import Values
 from holdfast.store.move_record import MoveRecord
-from holdfast.store.move_rows import Values
-from holdfast.store.sqlite_start import only_server
+from holdfast.store.sqlite import only_server
 from holdfast.store.tables import tombstones
+from holdfast.store.transaction import Transaction
 from holdfast.wiring import build
 from tests.served import served
 from tests.store.filled import fill
@@ -79,7 +80,7 @@ def test_it_says_what_was_copied_and_that_the_key_goes_along(
     shown = capsys.readouterr()
     assert "verified" in shown.out
     assert "secret.key" in shown.out
-    assert f"copying: {ROWS * len(move_rows.TABLES)} rows" in shown.err
+    assert f"copying: {ROWS * len(move.TABLES)} rows" in shown.err
     assert "\x1b" not in shown.err, "stderr is no terminal here"
 
 
@@ -107,12 +108,12 @@ def test_a_difference_is_exit_code_one(
 ) -> None:
     """As if a row had been lost on the way."""
     target = f"sqlite:///{tmp_path}/target.db"
-    write = move_rows.write
+    write = move.write_rows
 
     async def lose(tx: Transaction, table: Table, rows: Sequence[Values]) -> None:
         await write(tx, table, rows[1:] if table is tombstones else rows)
 
-    monkeypatch.setattr(move_rows, "write", lose)
+    monkeypatch.setattr(move, "write_rows", lose)
     assert main(["move", source_url, target]) == 1
     out = capsys.readouterr().out
     (different,) = [line for line in out.splitlines() if "in the source" in line]
@@ -158,7 +159,7 @@ def test_a_move_that_was_killed_is_finished_by_the_same_command(tmp_path: Path, 
 
     asyncio.run(make())
     program = [sys.executable, "-c", _STEP_BY_STEP, sqlite_url, f"sqlite:///{tmp_path}/target.db"]
-    for batches in (1, 20, 2 * len(move_rows.TABLES) + 4):  # the last while it verifies
+    for batches in (1, 20, 2 * len(move.TABLES) + 4):  # the last while it verifies
         with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as moving:
             assert moving.stdin is not None
             assert moving.stdout is not None

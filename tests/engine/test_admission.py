@@ -11,7 +11,7 @@ from holdfast.engine.worker import WorkerSettings
 from holdfast.errors import Busy, TooManyRuns
 from holdfast.store import runs
 from holdfast.store.paging import Page
-from holdfast.store.run_filters import RunFilter
+from holdfast.store.runs import RunFilter
 
 from ..scenario import LONG, Node, World
 

@@ -8,15 +8,14 @@ from typing import TypeVar
 import pytest
 from sqlalchemy import update
 
-from holdfast.actions import metrics
-from holdfast.actions.metrics import Metrics
+from holdfast.actions import monitoring
+from holdfast.actions.monitoring import Metrics
 from holdfast.core.frames import StopFrame
 from holdfast.engine.counts import Histogram
 from holdfast.engine.worker import WorkerSettings
-from holdfast.store import queue
-from holdfast.store.database import Database, Job
+from holdfast.store import runs
 from holdfast.store.tables import runs as run_rows
-from holdfast.store.transaction import DatabaseError, Transaction
+from holdfast.store.transaction import Database, DatabaseError, Job, Transaction
 
 from ..exposition import parsed
 from ..scenario import Node, World, eventually
@@ -143,9 +142,9 @@ async def test_a_run_that_waits_is_shown_with_its_age(world: World) -> None:
 
 
 def test_quantiles_are_of_the_sorted_ages() -> None:
-    found = queue.Queue(driven=0, held=0, waiting=20, ages_s=list(map(float, range(1, 21))))
+    found = runs.Queue(driven=0, held=0, waiting=20, ages_s=list(map(float, range(1, 21))))
     assert [found.age_s(quantile) for quantile in (0.5, 0.95, 1.0)] == [11, 20, 20]
-    assert queue.Queue(driven=0, held=0, waiting=0, ages_s=[]).age_s(0.5) == 0
+    assert runs.Queue(driven=0, held=0, waiting=0, ages_s=[]).age_s(0.5) == 0
 
 
 def test_a_value_is_counted_in_the_first_bucket_that_holds_it() -> None:
@@ -186,7 +185,7 @@ async def test_however_many_scrape_the_database_is_asked_once_in_a_while(world: 
 async def test_without_the_database_the_figures_of_the_process_are_still_there(
     world: World, node: Node, hangs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "ANSWER_S", 0.01 if hangs else 60.0)
+    monkeypatch.setattr(monitoring, "ANSWER_S", 0.01 if hangs else 60.0)
     database = Watched(world.database)
     database.hangs, database.failure = hangs, None if hangs else DatabaseError("the disk is gone")
     figures = metrics_of(node, database)
@@ -194,6 +193,6 @@ async def test_without_the_database_the_figures_of_the_process_are_still_there(
     assert down['holdfast_database_up{process="0"}'] == 0
     assert down['holdfast_slots_used{process="0"}'] == 0
     assert not [name for name in down if name.startswith(("holdfast_runs{", "holdfast_queue_age"))]
-    monkeypatch.setattr(metrics, "ANSWER_S", 60.0)
+    monkeypatch.setattr(monitoring, "ANSWER_S", 60.0)
     database.hangs, database.failure, figures._ask_again_at = False, None, 0.0
     assert parsed(await figures.text())['holdfast_database_up{process="0"}'] == 1

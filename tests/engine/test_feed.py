@@ -14,8 +14,9 @@ from holdfast.engine import feed as feeds
 from holdfast.engine.bus import Bus
 from holdfast.engine.feed import Feed, FeedReader, Hello, News, Resync
 from holdfast.errors import ShuttingDown
-from holdfast.store.database import Database, open_database
+from holdfast.store.database import open_database
 from holdfast.store.postgres_signals import PostgresSignals
+from holdfast.store.transaction import Database
 
 from ..scenario import eventually
 from ..store.world import add_agent, add_conversation, add_run, end_run

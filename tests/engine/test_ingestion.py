@@ -19,8 +19,9 @@ from holdfast.engine.tasks import MOST_ATTEMPTS, TaskSettings, TaskWorker
 from holdfast.errors import ModelUnavailable
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import files, folders, passages, tasks
-from holdfast.store.database import Database, Transaction, open_database
+from holdfast.store.database import open_database
 from holdfast.store.paging import Page
+from holdfast.store.transaction import Database, Transaction
 from holdfast.tools.documents.child import ChildLimits
 
 from ..scenario import FragileDatabase, eventually

@@ -23,7 +23,7 @@ from holdfast.llm.base import ModelRequest
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.llm.offline.model import OfflineModel
 from holdfast.store import agents, blocks, messages, threads, tools
-from holdfast.store.database import Database, Job, Transaction
+from holdfast.store.transaction import Database, Job, Transaction
 
 from ..scenario import Node, World, sqlite_at, world_at
 from ..wrapping import WrappedDatabase

@@ -13,9 +13,9 @@ from holdfast.engine.clock import SystemClock
 from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.store import archives, frames, journal, passages, tombstones
 from holdfast.store import retention as stored
-from holdfast.store.database import Database, Transaction
 from holdfast.store.retention import Place, Remains, Sizes
 from holdfast.store.tables import tombstones as tombstone_table
+from holdfast.store.transaction import Database, Transaction
 
 from ..served import ServedClient, served
 

@@ -23,14 +23,14 @@ from holdfast.core.tool_rules import RequiresApproval
 from holdfast.engine.run_loading import load_state
 from holdfast.engine.shared_spec import SHARED, SharedParts, own_part, shared_part
 from holdfast.llm.catalog.catalog import ModelCatalog
-from holdfast.store import agents, journal, messages, move_rows, runs, specs, threads, tools
-from holdfast.store.database import Database, open_database, sqlite_path
+from holdfast.store import agents, journal, messages, move, runs, specs, threads, tools
+from holdfast.store.database import open_database, sqlite_path
 from holdfast.store.migrations import revision, upgrade
 from holdfast.store.sqlite import SQLiteDatabase
 from holdfast.store.statements import insert_into
 from holdfast.store.tables import run_events
 from holdfast.store.tables import specs as specs_table
-from holdfast.store.transaction import Transaction
+from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.requests import LettaRequest
 
 from .. import postgres
@@ -269,10 +269,10 @@ async def open_before_specs(url: str) -> Database:
 
 async def copy_rows(newest: Database, old: Database) -> None:
     """As the code of today writes them, without the tables and columns that came later."""
-    for table in move_rows.TABLES:
+    for table in move.TABLES:
         known = await old.write(partial(column_names, table.name))  # no read may ask SQLite for them
         kept = [column.name for column in table.columns if column.name in known]
-        rows = await newest.read(partial(move_rows.read, table=table, after=(), at_most=1_000))
+        rows = await newest.read(partial(move.rows_after, table=table, after=(), at_most=1_000))
         if not kept or not rows:
             continue
         names = [column.name for column in table.columns]

@@ -13,8 +13,9 @@ from holdfast.engine.bus import Bus
 from holdfast.engine.tasks import MOST_ATTEMPTS, HeldTask, TaskSettings, TaskWorker, TryAgain
 from holdfast.errors import Invalid, LeaseLost, ShuttingDown
 from holdfast.store import kv, tasks
-from holdfast.store.database import Database, Transaction, open_database
+from holdfast.store.database import open_database
 from holdfast.store.tables import tasks as table
+from holdfast.store.transaction import Database, Transaction
 
 from ..scenario import FragileDatabase
 from ..store.world import until_somebody_waits

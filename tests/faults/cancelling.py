@@ -24,7 +24,7 @@ from holdfast.engine.worker import Worker
 from holdfast.errors import NothingToCancel
 from holdfast.llm.base import Model, ModelInfo, ModelRequest
 from holdfast.llm.catalog.catalog import ModelCatalog
-from holdfast.store.database import Database, Job
+from holdfast.store.transaction import Database, Job
 from tests.scenario import LONG, Node, World, runner_of
 from tests.wrapping import WrappedDatabase
 

@@ -10,7 +10,7 @@ from holdfast.engine.bus import Bus
 from holdfast.engine.tasks import TaskSettings, TaskWorker
 from holdfast.store import messages, runs
 from holdfast.store.paging import Page
-from holdfast.store.run_filters import RunFilter
+from holdfast.store.runs import RunFilter
 from tests.scenario import Crash, Moment, Node, World
 
 _EVERY = Page(limit=None, order="asc")

@@ -19,9 +19,10 @@ from holdfast import ids
 from holdfast.actions.tools.base_tools import sync_base_tools
 from holdfast.core.records import Block
 from holdfast.store import blocks, tools
-from holdfast.store.database import Database, Transaction, open_database
+from holdfast.store.database import open_database
 from holdfast.store.schema import metadata
 from holdfast.store.statements import insert_into
+from holdfast.store.transaction import Database, Transaction
 from tests.scenario import HASTY, World, sqlite_at, world_at
 
 Rows = list[Mapping[str, Any]]

@@ -14,10 +14,10 @@ from sqlalchemy import update
 from holdfast.core.frames import ErrorFrame, StopFrame
 from holdfast.core.records import Run, Tool
 from holdfast.store import blocks, journal, runs, tools
-from holdfast.store.database import Transaction
 from holdfast.store.paging import Page
-from holdfast.store.run_filters import RunFilter
+from holdfast.store.runs import RunFilter
 from holdfast.store.tables import runs as run_rows
+from holdfast.store.transaction import Transaction
 from tests.invariants import assert_invariants
 from tests.scenario import World, eventually
 

@@ -13,7 +13,7 @@ from holdfast.core.records import Run
 from holdfast.store import runs
 from holdfast.store.database import open_database
 from holdfast.store.paging import Page
-from holdfast.store.run_filters import RunFilter
+from holdfast.store.runs import RunFilter
 from tests.serving import ServerProcess
 
 from . import fleet

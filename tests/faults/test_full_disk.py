@@ -14,9 +14,9 @@ from holdfast.core.deltas import Delta
 from holdfast.llm.base import ModelRequest
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.llm.offline.model import OfflineModel
-from holdfast.store.database import Transaction
 from holdfast.store.sqlite import SQLiteDatabase
 from holdfast.store.sqlite_connection import SQLiteTransaction
+from holdfast.store.transaction import Transaction
 from tests.invariants import assert_invariants
 from tests.scenario import eventually
 from tests.served import ServedClient, served

@@ -19,8 +19,8 @@ from holdfast.core.records import Run
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.streams import Numbered
 from holdfast.errors import Conflict, NothingToCancel
-from holdfast.store.database import Job, Transaction
-from holdfast.wire.requests import CompactionSettingsInput
+from holdfast.store.transaction import Job, Transaction
+from holdfast.wire.conversations import CompactionSettingsInput
 from tests.invariants import assert_invariants, stream_violations
 from tests.postgres import WAITING_FOR_LOCKS
 from tests.scenario import Node, World

@@ -14,7 +14,7 @@ from holdfast.core.messages import Approve, ClientReturn, Deny
 from holdfast.core.tool_rules import ExitLoop, RequiredBeforeExit
 from holdfast.store import journal, runs
 from holdfast.store.paging import Page
-from holdfast.store.run_filters import RunFilter
+from holdfast.store.runs import RunFilter
 from holdfast.store.transaction import Transaction
 
 from ..scenario import HASTY, RULES, Node, World, sqlite_at, world_at

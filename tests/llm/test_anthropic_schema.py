@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.llm.anthropic.schema import closed, enforceable
+from holdfast.llm.anthropic.payload import closed, enforceable
 
 
 def test_objects_are_closed_at_every_depth() -> None:

@@ -13,13 +13,10 @@ from holdfast.core.messages import AnyPart, Image, Reasoning, RedactedReasoning,
 from holdfast.core.usage import Usage
 from holdfast.errors import AuthRejected, BadReply, ModelError, ModelUnavailable, Overloaded, Refused
 from holdfast.llm.base import Abilities, ModelInfo, NamedTool
-from holdfast.llm.catalog.base_urls import OFFICIAL
 from holdfast.llm.chat.adapter import ChatModel
-from holdfast.llm.chat.calls import ChatCalls
-from holdfast.llm.chat.chunks import CallFragment, Function
 from holdfast.llm.chat.payload import IMAGE_OF, IMAGES_FOLLOW
-from holdfast.llm.chat.think_tags import ThinkTags
-from holdfast.llm.endpoint import DEFAULT_AZURE_VERSION, Endpoint
+from holdfast.llm.chat.reply import CallFragment, ChatCalls, Function, ThinkTags
+from holdfast.llm.endpoint import DEFAULT_AZURE_VERSION, OFFICIAL, Endpoint
 from holdfast.llm.http import Http
 from holdfast.llm.tool_calls import CallIds
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.llm.catalog.base_urls import OFFICIAL, base_url
 from holdfast.llm.catalog.environment import endpoints, vertex_endpoint
-from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.endpoint import OFFICIAL, Endpoint, base_url
 from holdfast.settings import ENABLING_VARIABLES, PROVIDER_VARIABLES
 
 EVERYTHING = {

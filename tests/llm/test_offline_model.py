@@ -23,7 +23,7 @@ from holdfast.core.messages import (
 from holdfast.core.records import CompactionSettings
 from holdfast.core.usage import Usage
 from holdfast.llm.base import NamedTool
-from holdfast.llm.offline import directives
+from holdfast.llm.offline import situation
 from holdfast.llm.offline.model import ERRORS, OfflineModel
 
 from .conversations import (
@@ -666,7 +666,7 @@ def test_the_payload_is_what_a_chat_vendor_would_get() -> None:
 
 def test_every_directive_and_error_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "offline-model.md").read_text()
-    assert [name for name in sorted(directives.NAMES) if f"`[[{name}" not in page] == []
+    assert [name for name in sorted(situation.DIRECTIVES) if f"`[[{name}" not in page] == []
     assert [kind for kind in ERRORS if f"| `{kind}` |" not in page] == []
 
 

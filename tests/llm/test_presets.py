@@ -9,10 +9,9 @@ import pytest
 
 from holdfast.core.records import ModelChoice
 from holdfast.llm.base import ModelInfo
-from holdfast.llm.catalog.base_urls import OFFICIAL
-from holdfast.llm.catalog.model_parsing import named_model
+from holdfast.llm.catalog.discovery import named_model
 from holdfast.llm.catalog.presets import fitted, preset
-from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.endpoint import OFFICIAL, Endpoint
 
 
 def known(handle: str, window: int | None = None) -> ModelInfo:

@@ -21,7 +21,7 @@ from holdfast.core.usage import Usage
 from holdfast.errors import AuthRejected, BadReply, ContextTooLong, ModelError, ModelUnavailable, Refused
 from holdfast.llm.base import CONTINUE
 from holdfast.llm.bridge.adapter import BridgedModel
-from holdfast.llm.bridge.bedrock_stream import FrameReader, SignedTap
+from holdfast.llm.bridge.bedrock import FrameReader, SignedTap
 from holdfast.llm.endpoint import Endpoint
 
 from .adapters import ADAPTERS, Adapter, bridge_to, info, opened

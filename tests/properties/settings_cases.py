@@ -7,9 +7,8 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from holdfast.llm.base import ModelInfo
-from holdfast.llm.catalog.base_urls import OFFICIAL
-from holdfast.llm.catalog.model_parsing import named_model
-from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.catalog.discovery import named_model
+from holdfast.llm.endpoint import OFFICIAL, Endpoint
 from holdfast.llm.offline.model import OFFLINE
 
 NAMES: Final[dict[str, tuple[str, ...]]] = {

@@ -18,7 +18,7 @@ from holdfast.llm.base import ModelInfo, ModelRequest, ToolSchema
 from holdfast.llm.catalog.presets import completed, fitted, preset
 from holdfast.llm.chat.dialects import dialect_of, reasons, refuses_parallel_flag, thinks_only_without_tools
 from holdfast.llm.chat.payload import chat_payload
-from holdfast.wire.agent_requests import CreateAgentRequest, UpdateAgent
+from holdfast.wire.agents import CreateAgentRequest, UpdateAgent
 from holdfast.wire.model_settings import LLMConfig, ModelSettings, llm_config_view, settings_view
 
 from ..effort import examples

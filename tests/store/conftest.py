@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.store.database import Database, open_database
+from holdfast.store.database import open_database
+from holdfast.store.transaction import Database
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 
 from sqlalchemy import ARRAY, Boolean, Column, Float, Integer, LargeBinary, Table
 
-from holdfast.store.database import Database, Transaction
 from holdfast.store.passages import vector_of
 from holdfast.store.schema import metadata
 from holdfast.store.statements import insert_into
+from holdfast.store.transaction import Database, Transaction
 from holdfast.store.vector_distance import normalised
 
 # Sorted one way by their bytes and another way by a language.

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from holdfast import ids
 from holdfast.core.records import Run
-from holdfast.store.database import Database, Transaction
 from holdfast.store.statements import insert_into
 from holdfast.store.tables import runs as run_rows
 from holdfast.store.tables import steps as step_rows
+from holdfast.store.transaction import Database, Transaction
 
 from .world import a_run, call
 

@@ -14,10 +14,10 @@ from holdfast.core.tool_rules import ChildArguments, Children, RequiresApproval,
 from holdfast.errors import NotFound
 from holdfast.store import agents, holds, threads
 from holdfast.store.agents import AgentFilter, PendingRequest, SealedSecret
-from holdfast.store.database import Database, Transaction
 from holdfast.store.paging import Page
 from holdfast.store.statements import insert_into
 from holdfast.store.tables import holds as hold_table
+from holdfast.store.transaction import Database, Transaction
 
 from .world import NOW, a_message, add_run, call, look, say, walk
 

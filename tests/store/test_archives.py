@@ -10,9 +10,10 @@ from holdfast import ids
 from holdfast.core.records import Archive, Passage
 from holdfast.errors import NotFound
 from holdfast.store import agents, archives, passage_search, passages
-from holdfast.store.database import Database, Transaction, open_database
+from holdfast.store.database import open_database
 from holdfast.store.paging import Page
 from holdfast.store.passage_search import PassageFilter
+from holdfast.store.transaction import Database, Transaction
 
 from .world import NOW, add_agent, call, look, until_somebody_waits
 

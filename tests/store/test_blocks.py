@@ -12,8 +12,8 @@ from holdfast.core.records import Block
 from holdfast.errors import Conflict, NotFound
 from holdfast.store import blocks
 from holdfast.store.blocks import BlockFilter
-from holdfast.store.database import Database, IntegrityError
 from holdfast.store.paging import Page
+from holdfast.store.transaction import Database, IntegrityError
 
 from .world import NOW, add_agent, call, look, walk
 

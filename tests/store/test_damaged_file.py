@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import select
 
 from holdfast.store import kv
-from holdfast.store.database import DatabaseError, Transaction, open_database
+from holdfast.store.database import open_database
 from holdfast.store.sqlite import SQLiteDatabase
 from holdfast.store.tables import facts as fact_rows
+from holdfast.store.transaction import DatabaseError, Transaction
 
 
 async def _fill(tx: Transaction) -> None:

@@ -18,11 +18,12 @@ from sqlalchemy import bindparam, func, select, text, update
 
 from holdfast.errors import BugError, Invalid, LeaseLost, NotFound
 from holdfast.store import kv
-from holdfast.store.database import Database, DatabaseError, IntegrityError, Transaction, open_database
+from holdfast.store.database import open_database
 from holdfast.store.sqlite import SQLiteDatabase
 from holdfast.store.sqlite_connection import translate
 from holdfast.store.statements import insert_into
 from holdfast.store.tables import agent_tags, facts
+from holdfast.store.transaction import Database, DatabaseError, IntegrityError, Transaction
 from tests.scenario import eventually
 
 _INSERT = insert_into(facts)

@@ -7,8 +7,8 @@ import pytest
 from holdfast import ids
 from holdfast.core.records import File, Folder
 from holdfast.store import files, folders
-from holdfast.store.database import Database, Transaction
 from holdfast.store.files import TextPart
+from holdfast.store.transaction import Database, Transaction
 
 TEXTS = {
     "short lines": "".join(f"line {number}\n" for number in range(1, 40)),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast.store import frames, retention
-from holdfast.store.database import Database
 from holdfast.store.retention import Place
+from holdfast.store.transaction import Database
 
 from .world import NOW, add_agent, add_run, call, end_run, look
 

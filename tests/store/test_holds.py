@@ -10,8 +10,8 @@ from holdfast.core.hold import HeldCall, Hold
 from holdfast.core.messages import ToolCall
 from holdfast.core.records import Run
 from holdfast.store import holds
-from holdfast.store.database import Database
 from holdfast.store.paging import Page
+from holdfast.store.transaction import Database
 
 from .world import NOW, add_agent, add_conversation, add_run, call, look
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.store import journal
-from holdfast.store.database import Database, IntegrityError
+from holdfast.store.transaction import Database, IntegrityError
 
 from .world import NOW, add_agent, add_run, call, look
 

@@ -9,7 +9,7 @@ import msgspec
 from holdfast import ids
 from holdfast.core.records import Run, Thread
 from holdfast.store import leases, runs, threads
-from holdfast.store.database import Database, Transaction
+from holdfast.store.transaction import Database, Transaction
 
 from .world import NOW, a_run, add_agent, add_conversation, add_run, call, end_run, look
 

@@ -12,9 +12,10 @@ from sqlalchemy import BigInteger, func, literal, select
 from holdfast.core.messages import Message
 from holdfast.errors import HoldfastError
 from holdfast.store import kv, messages
-from holdfast.store.database import Database, DatabaseError, Row, Transaction, open_database
+from holdfast.store.database import open_database
 from holdfast.store.sqlite import LONG_READERS, _LongRead
 from holdfast.store.sqlite_connection import SQLiteTransaction
+from holdfast.store.transaction import Database, DatabaseError, Row, Transaction
 
 from .world import a_message, add_agent, look, say
 

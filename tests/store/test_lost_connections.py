@@ -11,11 +11,11 @@ import asyncpg
 import pytest
 
 from holdfast.store import kv, tables
-from holdfast.store.database import DatabaseError, Transaction, open_database
-from holdfast.store.postgres import DRIVER_ERRORS, ConnectionLost, PostgresDatabase
-from holdfast.store.postgres_start import explained
+from holdfast.store.database import open_database
+from holdfast.store.postgres import DRIVER_ERRORS, ConnectionLost, PostgresDatabase, explained
 from holdfast.store.postgres_transaction import PostgresTransaction
 from holdfast.store.statements import insert_into
+from holdfast.store.transaction import DatabaseError, Transaction
 from tests.postgres import WAITING_FOR_LOCKS
 
 _driver: Any = asyncpg

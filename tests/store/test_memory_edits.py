@@ -12,7 +12,7 @@ from holdfast.core.memory import MemoryChange
 from holdfast.core.records import Block
 from holdfast.errors import HoldfastError
 from holdfast.store import blocks, memory_edits
-from holdfast.store.database import Database, Transaction
+from holdfast.store.transaction import Database, Transaction
 
 from .world import NOW, add_agent, call, look
 

@@ -25,8 +25,8 @@ from holdfast.core.messages import (
 )
 from holdfast.errors import NotFound
 from holdfast.store import messages
-from holdfast.store.database import Database, IntegrityError
 from holdfast.store.paging import Page
+from holdfast.store.transaction import Database, IntegrityError
 
 from .world import NOW, a_message, add_agent, add_conversation, call, look, say, walk
 

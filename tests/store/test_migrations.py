@@ -22,11 +22,12 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from holdfast.core.search_words import query_words
 from holdfast.store import passage_search, sqlite
-from holdfast.store.database import DatabaseError, open_database
+from holdfast.store.database import open_database
 from holdfast.store.migrations import revision, upgrade
 from holdfast.store.passage_search import PassageFilter
 from holdfast.store.schema import metadata
-from holdfast.store.sqlite_log import keep_a_log
+from holdfast.store.sqlite_connection import keep_a_log
+from holdfast.store.transaction import DatabaseError
 
 _driver: Any = asyncpg
 

@@ -14,14 +14,15 @@ from sqlalchemy import func, select, update
 from holdfast.core.search_words import query_words
 from holdfast.errors import ConfigError, Invalid
 from holdfast.store import move, move_record, passage_search
-from holdfast.store.database import Database, Transaction, open_database, sqlite_path
+from holdfast.store.database import open_database, sqlite_path
 from holdfast.store.migrations import revision
 from holdfast.store.move import Verified
 from holdfast.store.move_sides import open_source, open_target, place_of
 from holdfast.store.passage_search import PassageFilter
-from holdfast.store.sqlite_start import only_server
+from holdfast.store.sqlite import only_server
 from holdfast.store.statements import insert_into
 from holdfast.store.tables import blocks, facts, messages, runs
+from holdfast.store.transaction import Database, Transaction
 
 from .filled import fill
 from .world import a_message, add_agent, add_run, call, say

@@ -11,9 +11,9 @@ from holdfast import ids
 from holdfast.core.records import Thread
 from holdfast.errors import NotFound
 from holdfast.store import threads
-from holdfast.store.database import Database
 from holdfast.store.paging import Ordering, Page, fetch_page
 from holdfast.store.tables import threads as table
+from holdfast.store.transaction import Database
 
 from .world import NOW, add_agent, call, look, walk
 

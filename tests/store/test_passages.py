@@ -13,8 +13,9 @@ from holdfast.core.records import Archive, Passage
 from holdfast.core.search_words import query_words
 from holdfast.errors import Conflict, NotFound
 from holdfast.store import archives, passage_search, passages
-from holdfast.store.database import Database, Transaction, open_database
+from holdfast.store.database import open_database
 from holdfast.store.passage_search import PassageFilter
+from holdfast.store.transaction import Database, Transaction
 from holdfast.store.vector_distance import normalised
 from holdfast.store.vector_index import VectorIndex
 

@@ -28,9 +28,7 @@ from holdfast.store import (
     journal,
     leases,
     messages,
-    queue,
     rate_limits,
-    recent_runs,
     runs,
     statistics,
     steps,
@@ -38,19 +36,18 @@ from holdfast.store import (
     traces,
 )
 from holdfast.store.agents import AgentFilter
-from holdfast.store.database import Row
 from holdfast.store.paging import Page
-from holdfast.store.run_filters import RunFilter
+from holdfast.store.runs import RunFilter
 from holdfast.store.schema import metadata
 from holdfast.store.sqlite import migrate
 from holdfast.store.sqlite_connection import COMPILER, connect, drive
 from holdfast.store.statements import Statement
 from holdfast.store.steps import StepFilter
-from holdfast.store.transaction import Dialect
+from holdfast.store.transaction import Dialect, Row
 
 MODULES = (
-    *(runs, leases, queue, rate_limits, threads, messages, frames, holds, journal, steps, traces),
-    *(folders, files, agent_files, recent_runs, statistics),
+    *(runs, leases, rate_limits, threads, messages, frames, holds, journal, steps, traces),
+    *(folders, files, agent_files, statistics),
 )
 # Statements that are for a person or a sweep, and may read one table from end to end; and what others begin with.
 MAY_SCAN = {"_RECENTLY_DECIDED", "_ALL"}

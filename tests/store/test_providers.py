@@ -12,8 +12,8 @@ from holdfast import ids
 from holdfast.core.records import Provider
 from holdfast.errors import NotFound
 from holdfast.store import providers
-from holdfast.store.database import Database
 from holdfast.store.paging import Page
+from holdfast.store.transaction import Database
 
 from .world import NOW, call, look, walk
 

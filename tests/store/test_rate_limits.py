@@ -6,7 +6,7 @@ import asyncio
 
 from holdfast.core.rate_limits import Limit
 from holdfast.store import rate_limits
-from holdfast.store.database import Database
+from holdfast.store.transaction import Database
 
 from .world import NOW, add_agent, add_run, call, look
 

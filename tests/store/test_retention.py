@@ -10,8 +10,8 @@ import pytest
 from holdfast.core.hold import Hold
 from holdfast.core.records import Run
 from holdfast.store import frames, holds, journal, retention, runs, traces
-from holdfast.store.database import Database
 from holdfast.store.retention import Place, Swept
+from holdfast.store.transaction import Database
 
 from .test_traces import a_trace
 from .world import NOW, add_agent, add_conversation, add_run, add_step, call, end_run, look

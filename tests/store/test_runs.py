@@ -14,9 +14,9 @@ from holdfast.core.records import Run
 from holdfast.core.usage import Usage
 from holdfast.errors import Busy, NotFound
 from holdfast.store import frames, journal, leases, messages, runs
-from holdfast.store.database import Database
 from holdfast.store.paging import Page
-from holdfast.store.run_filters import RunFilter
+from holdfast.store.runs import RunFilter
+from holdfast.store.transaction import Database
 
 from .world import NOW, a_message, a_run, add_agent, add_conversation, add_run, add_step, call, end_run, look, say, walk
 

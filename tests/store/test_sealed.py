@@ -8,7 +8,7 @@ from holdfast.core.records import Provider
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents, providers, sealed
 from holdfast.store.agents import SealedSecret
-from holdfast.store.database import Database
+from holdfast.store.transaction import Database
 from tests.store.world import NOW, add_agent, call, look
 from tests.test_secretbox import SEALED_BEFORE
 

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import Select, bindparam, select
 
 from holdfast.errors import BugError
-from holdfast.store.database import Database, Transaction
 from holdfast.store.sqlite_connection import COMPILER
 from holdfast.store.statements import in_array, insert_into, insert_or_ignore, insert_or_update
 from holdfast.store.tables import facts, runs
+from holdfast.store.transaction import Database, Transaction
 
 _INSERT = insert_into(facts)
 

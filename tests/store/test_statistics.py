@@ -10,7 +10,7 @@ from holdfast.core.messages import Message, Text, ToolReturn
 from holdfast.core.statistics import Span, Statistics
 from holdfast.core.usage import Usage
 from holdfast.store import messages, statistics, steps
-from holdfast.store.database import Database
+from holdfast.store.transaction import Database
 
 from .many_runs import DAY, fill
 from .world import NOW, a_step, add_agent, add_run, call

@@ -11,9 +11,9 @@ from holdfast.core.records import Step
 from holdfast.core.usage import Usage
 from holdfast.errors import NotFound
 from holdfast.store import steps
-from holdfast.store.database import Database
 from holdfast.store.paging import Page
 from holdfast.store.steps import StepFilter
+from holdfast.store.transaction import Database
 
 from .world import NOW, a_step, add_agent, add_run, add_step, call, look, walk
 

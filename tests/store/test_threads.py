@@ -13,9 +13,10 @@ from holdfast.core.messages import Message, Text
 from holdfast.core.records import Thread
 from holdfast.errors import BugError, Busy, NotFound
 from holdfast.store import messages, threads
-from holdfast.store.database import Database, IntegrityError, Transaction, open_database
+from holdfast.store.database import open_database
 from holdfast.store.paging import Page
 from holdfast.store.threads import OrderBy, ThreadFilter
+from holdfast.store.transaction import Database, IntegrityError, Transaction
 
 from .world import NOW, a_message, add_agent, add_conversation, call, look, say, until_somebody_waits, walk
 

@@ -15,12 +15,12 @@ from holdfast.errors import NotFound
 from holdfast.store import agents, archives, blocks, holds, passages, providers, runs, threads, tombstones, tools
 from holdfast.store.agents import AgentFilter
 from holdfast.store.blocks import BlockFilter
-from holdfast.store.database import Database, Transaction
 from holdfast.store.paging import Page
-from holdfast.store.run_filters import RunFilter
+from holdfast.store.runs import RunFilter
 from holdfast.store.tables import tombstones as table
 from holdfast.store.threads import ThreadFilter
 from holdfast.store.tools import ToolFilter
+from holdfast.store.transaction import Database, Transaction
 
 from .test_agents import an_agent
 from .world import NOW, a_run, add_agent, add_conversation, call, look

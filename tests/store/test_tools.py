@@ -12,10 +12,10 @@ from holdfast import ids
 from holdfast.core.records import Tool
 from holdfast.errors import NotFound
 from holdfast.store import threads, tools
-from holdfast.store.database import Database, IntegrityError
 from holdfast.store.paging import Page
 from holdfast.store.threads import ThreadHead
 from holdfast.store.tools import ToolFilter
+from holdfast.store.transaction import Database, IntegrityError
 
 from .world import NOW, add_agent, call, look, walk
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.records import ProviderTrace, Step
 from holdfast.store import runs, traces
-from holdfast.store.database import Database, IntegrityError
+from holdfast.store.transaction import Database, IntegrityError
 
 from .world import NOW, a_step, add_agent, add_run, add_step, call, look
 

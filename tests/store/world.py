@@ -12,9 +12,9 @@ from holdfast import ids
 from holdfast.core.messages import Message, Role, Text
 from holdfast.core.records import Run, RunStatus, Step, Thread
 from holdfast.store import messages, runs, steps, threads
-from holdfast.store.database import Database, Transaction
 from holdfast.store.statements import insert_into
 from holdfast.store.tables import agents
+from holdfast.store.transaction import Database, Transaction
 
 _driver: Any = asyncpg
 NOW = 1_790_000_000_000_000

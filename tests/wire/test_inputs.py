@@ -19,8 +19,7 @@ from holdfast.core.messages import (
     Text,
 )
 from holdfast.errors import Invalid
-from holdfast.wire.inputs import NewMessage, ParsedInput, UnresolvedImage, input_of, resolve_images
-from holdfast.wire.requests import LettaRequest
+from holdfast.wire.requests import LettaRequest, NewMessage, ParsedInput, UnresolvedImage, input_of, resolve_images
 
 PICTURE = "https://example.org/cat.png"
 

@@ -5,26 +5,28 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from holdfast.wire.conversations import (
+    CompactionRequest,
+    ConversationCompactionRequest,
+    ConversationRecompileRequest,
+    CreateConversation,
+    ForkConversation,
+    ResetMessagesRequest,
+    UpdateConversation,
+)
 from holdfast.wire.requests import (
     ApprovalCreate,
     ApprovalReturn,
     CancelAgentRunRequest,
-    CompactionRequest,
-    ConversationCompactionRequest,
     ConversationMessageRequest,
-    ConversationRecompileRequest,
-    CreateConversation,
-    ForkConversation,
     LettaAsyncRequest,
     LettaMessageRequest,
     LettaRequest,
     LettaStreamingRequest,
     MessageCreate,
-    ResetMessagesRequest,
     RetrieveStreamRequest,
     ToolReturn,
     ToolReturnCreate,
-    UpdateConversation,
 )
 
 HELLO = {"role": "user", "content": "hello"}

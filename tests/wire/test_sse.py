@@ -28,7 +28,7 @@ from holdfast.core.frames import (
 from holdfast.core.messages import Reasoning, Summary, Text, ToolCall, ToolReturn
 from holdfast.core.usage import Usage
 from holdfast.wire.messages import to_wire
-from holdfast.wire.sse import DONE, FrameEncoder
+from holdfast.wire.responses import DONE, FrameEncoder
 
 from .examples import AGENT, AT_US, MESSAGE, RUN, STEP, as_event, check_shape, envelope, otid, row
 

@@ -7,7 +7,7 @@ import msgspec
 from holdfast.actions.folders.upload import UploadFile
 from holdfast.actions.groups.discuss import Discuss
 from holdfast.actions.messages.send import SendMessage
-from holdfast.actions.metrics import Metrics
+from holdfast.actions.monitoring import Metrics
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock

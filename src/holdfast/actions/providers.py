@@ -14,10 +14,9 @@ from holdfast.actions.queries import Page
 from holdfast.core.records import Provider
 from holdfast.errors import AddressRefused, Conflict, Invalid, ModelUnavailable, Rejected, Unsupported, WrongKey
 from holdfast.llm.base import Catalog
-from holdfast.llm.catalog.base_urls import base_url
 from holdfast.llm.catalog.discovery import can_list
 from holdfast.llm.catalog.environment import bedrock_endpoint, vertex_endpoint
-from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.endpoint import Endpoint, base_url
 from holdfast.secretbox import SecretBox
 from holdfast.settings import Settings
 from holdfast.ssrf_guard import check_url

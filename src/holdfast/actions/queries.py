@@ -13,7 +13,7 @@ from holdfast.store.blocks import BlockFilter
 from holdfast.store.groups import GroupFilter
 from holdfast.store.identities import IdentityFilter
 from holdfast.store.paging import Page
-from holdfast.store.run_filters import RunFilter
+from holdfast.store.runs import RunFilter
 from holdfast.store.steps import StepFilter
 from holdfast.store.threads import ThreadFilter
 from holdfast.store.tools import ToolFilter

@@ -13,10 +13,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 
 from holdfast.actions.assembled import Holdfast
-from holdfast.api import errors
+from holdfast.api import answers
 from holdfast.api.framework.routing import RouteIndex, built
-from holdfast.api.layers import OPEN_PATHS, Auth, CanonicalPaths, RequestIds, TraceContext
-from holdfast.api.limits import Limits
+from holdfast.api.layers import OPEN_PATHS, Auth, CanonicalPaths, Limits, RequestIds, TraceContext, UnhandledErrors
 from holdfast.api.not_implemented import unbuilt_routes
 from holdfast.api.routes import (
     admin,
@@ -41,29 +40,25 @@ from holdfast.api.routes import (
     groups,
     health,
     identities,
-    jobs,
-    mcp_by_name,
     mcp_servers,
     messages,
-    metrics,
     models,
     providers,
-    root,
     runs,
     statistics,
     steps,
     tags,
     tools,
 )
-from holdfast.api.routes.metrics import PATH as METRICS_PATH
+from holdfast.api.routes.health import METRICS_PATH
 from holdfast.settings import Settings
 from holdfast.version import VERSION
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
-    root.router,
+    console.root_router,
     console.router,
     health.router,
-    metrics.router,
+    health.metrics_router,
     docs.router,
     agents.router,
     agents.counting_router,
@@ -84,7 +79,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     identities.router,
     identities.attaching_router,
     mcp_servers.router,
-    mcp_by_name.router,
+    mcp_servers.named_router,
     models.router,
     providers.router,
     messages.router,
@@ -95,7 +90,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     conversation_messages.router,
     chat_completions.router,
     runs.router,
-    jobs.router,
+    runs.jobs_router,
     steps.router,
     tags.router,
     steps.telemetry_router,
@@ -105,7 +100,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     admin.router,
 )
 
-OBSERVING: Final[tuple[APIRouter, ...]] = (health.router, metrics.router)  # all that a worker serves
+OBSERVING: Final[tuple[APIRouter, ...]] = (health.router, health.metrics_router)  # all that a worker serves
 
 _LOCAL_ORIGIN: Final = r"https?://([a-z0-9-]+\.)?(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?"
 _PROBLEM_SCHEMA: Final = {
@@ -140,7 +135,7 @@ def create_app(deps: Holdfast, routers: Iterable[APIRouter] = ROUTERS, *, whole:
     app.state.holdfast = deps
     app.router.routes.append(RouteIndex(everything))
     app.openapi = _description_of(routes)
-    errors.install(app)
+    answers.translate_errors(app)
     return app
 
 
@@ -148,7 +143,7 @@ def _layers(settings: Settings, slashed: frozenset[str]) -> list[Middleware]:
     """Outermost first. CORS comes before auth because a browser's preflight carries no key."""
     return [
         Middleware(RequestIds),
-        Middleware(errors.UnhandledErrors),
+        Middleware(UnhandledErrors),
         Middleware(
             CORSMiddleware,
             allow_origins=list(settings.acceptable_origins),

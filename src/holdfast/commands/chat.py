@@ -1,10 +1,12 @@
 """`holdfast chat`: talk to an agent in a terminal. Words come as they are written; calls are approved or denied in
-place; Ctrl-C cancels the run, and a second one leaves."""
+place; Ctrl-C cancels the run, and a second one leaves.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import sys
 import threading
@@ -16,7 +18,6 @@ from types import FrameType
 from typing import Any, Final, cast
 
 from holdfast import ids
-from holdfast.commands.line_input import read_line
 from holdfast.commands.printing import is_terminal, printable, styled
 from holdfast.commands.remote import find_agent
 from holdfast.commands.server_api import ConnectionLost, Refusal, ServerApi, Unreachable
@@ -56,7 +57,7 @@ def _converse(chat: Chat, agent: Event) -> int:
     warned = False
     while True:
         try:
-            text = read_line(styled("> ", "cyan")).strip()
+            text = _read_line(styled("> ", "cyan")).strip()
         except EOFError:
             print()
             return 0
@@ -155,7 +156,7 @@ class Chat:
         decisions: list[Event] = []
         for call in calls:
             question = f"Run {call['name']} {printable(call['arguments'])}? [y/N, or why not] "
-            answer = read_line(styled(question, "yellow")).strip()
+            answer = _read_line(styled(question, "yellow")).strip()
             approve = answer.lower() in ("y", "yes")
             reason = None if approve or answer.lower() in ("", "n", "no") else answer
             decisions.append(
@@ -242,3 +243,25 @@ def _cancelling(cancel: Callable[[], None]) -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _read_line(prompt: str) -> str:
+    """Without its newline. KeyboardInterrupt after a Ctrl-C, EOFError after a Ctrl-D.
+
+    `input()` loses a Ctrl-C that comes between the prompt and the read: CPython notices a signal there only when it
+    interrupts the read. Here the signal itself ends the wait.
+    """
+    signalled, signal_writer = os.pipe()
+    os.set_blocking(signal_writer, False)
+    before = signal.set_wakeup_fd(signal_writer)
+    try:
+        print(prompt, end="", flush=True)
+        select.select([sys.stdin, signalled], [], [])
+        line = sys.stdin.readline()
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(signalled)
+        os.close(signal_writer)
+    if not line:
+        raise EOFError
+    return line.removesuffix("\n")

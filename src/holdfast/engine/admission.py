@@ -9,7 +9,7 @@ from typing import Final
 
 from holdfast.engine.worker import Worker
 from holdfast.errors import TooManyRuns
-from holdfast.store import queue
+from holdfast.store import runs
 from holdfast.store.transaction import Database
 
 COUNTED_S: Final = 1.0  # how long a count of the queue is good for
@@ -63,7 +63,7 @@ class Admission:
         now = asyncio.get_running_loop().time()
         if now >= self._count_again_at:
             self._count_again_at = now + COUNTED_S
-            self._waiting = await self._database.read(lambda tx: queue.count_waiting(tx, most))
+            self._waiting = await self._database.read(lambda tx: runs.count_waiting(tx, most))
         if self._waiting >= most:
             self.refused["queue"] += 1
             raise TooManyRuns(

@@ -20,7 +20,7 @@ import msgspec
 from holdfast.core.changes import Change
 from holdfast.engine.bus import Bus
 from holdfast.errors import ShuttingDown
-from holdfast.store import recent_runs
+from holdfast.store import runs
 from holdfast.store.transaction import Database, DatabaseError
 
 MOST_WAITING: Final = 1_000  # changes that a reader has not taken; then it has to read everything again
@@ -165,7 +165,7 @@ class Feed:
         missed. What the first look finds was there before the readers are greeted."""
         told, self._told = self._told, set()
         since_us = await self._database.now_us() - LOOK_BACK_US
-        found = await self._database.read(lambda tx: recent_runs.read(tx, since_us))
+        found = await self._database.read(lambda tx: runs.changed_since(tx, since_us))
         unknown = found - told - self._told if self._looked else set[tuple[str, str]]()
         if missed := unknown & self._suspects:
             _log.info("the feed missed changes of %d runs", len(missed))

@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, ColumnElement, bindparam, delete, func, selec
 
 from holdfast import ids
 from holdfast.core.records import AgentFile
-from holdfast.store.file_tables import agent_files, files, folders
+from holdfast.store.archive_tables import agent_files, files, folders
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_into, insert_or_ignore
 from holdfast.store.transaction import Row, Transaction

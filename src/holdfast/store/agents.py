@@ -15,11 +15,10 @@ from holdfast.core.records import Agent, CompactionSettings, ModelChoice, StopRe
 from holdfast.core.tool_rules import Rule
 from holdfast.errors import NotFound
 from holdfast.store import archives, messages
-from holdfast.store.archive_tables import agent_archives
+from holdfast.store.archive_tables import agent_archives, agent_folders
 from holdfast.store.blocks import contains_text, tagged
-from holdfast.store.file_tables import agent_folders
+from holdfast.store.group_tables import identity_agents
 from holdfast.store.identities import owned_by
-from holdfast.store.identity_tables import identity_agents
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_into
 from holdfast.store.tables import agent_blocks, agent_secrets, agent_tags, agents, holds

@@ -3,7 +3,7 @@
 A large archive takes long to delete. So a deletion only marks it: from then on nobody sees it or its passages. They go
 in parts afterwards, so that other writes get in between, and the archive with the last of them.
 
-A folder has a row here too, for its chunks (`file_tables`). Nothing here finds it.
+A folder has a row here too, for its chunks (`archive_tables`). Nothing here finds it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from sqlalchemy import BigInteger, and_, bindparam, delete, select, update
 
 from holdfast.core.records import Archive
 from holdfast.errors import Conflict, NotFound
-from holdfast.store.archive_tables import agent_archives, archives, passages
-from holdfast.store.file_tables import folders
+from holdfast.store.archive_tables import agent_archives, archives, folders, passages
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_into, insert_or_ignore
 from holdfast.store.transaction import Row, Transaction

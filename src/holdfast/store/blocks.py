@@ -11,8 +11,8 @@ from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, upda
 from holdfast.core.changes import Change
 from holdfast.core.records import Block
 from holdfast.errors import Conflict, NotFound
+from holdfast.store.group_tables import identity_blocks
 from holdfast.store.identities import owned_by
-from holdfast.store.identity_tables import identity_blocks
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_into, insert_or_ignore
 from holdfast.store.tables import agent_blocks, block_tags, blocks

@@ -6,29 +6,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import Invalid
-from holdfast.store.sqlite_start import only_server, open_sqlite
-from holdfast.store.transaction import (
-    Database,
-    DatabaseError,
-    IntegrityError,
-    Job,
-    Row,
-    Transaction,
-    flag,
-)
-
-__all__ = [
-    "Database",
-    "DatabaseError",
-    "IntegrityError",
-    "Job",
-    "Row",
-    "Transaction",
-    "flag",
-    "only_server",
-    "open_database",
-    "sqlite_path",
-]
+from holdfast.store.sqlite import open_sqlite
+from holdfast.store.transaction import Database
 
 POOL_SIZE = 20
 TIMEOUT_S = 10.0
@@ -44,7 +23,7 @@ async def open_database(url: str, *, pool_size: int = POOL_SIZE, timeout_s: floa
         return open_sqlite(sqlite_path(url))
     if scheme in ("postgresql", "postgres"):
         # asyncpg takes a noticeable part of the start-up budget, which SQLite users should not pay.
-        from holdfast.store.postgres_start import open_postgres  # noqa: PLC0415
+        from holdfast.store.postgres import open_postgres  # noqa: PLC0415
 
         dsn = "postgresql" + url[url.index(":") :]
         return await open_postgres(dsn, pool_size=pool_size, timeout_s=timeout_s)

@@ -15,8 +15,7 @@ from holdfast.core.changes import Change
 from holdfast.core.records import File
 from holdfast.errors import NotFound
 from holdfast.store import agent_files
-from holdfast.store.archive_tables import passages
-from holdfast.store.file_tables import file_bytes, file_texts, files, folders
+from holdfast.store.archive_tables import file_bytes, file_texts, files, folders, passages
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_into, insert_or_ignore
 from holdfast.store.transaction import Parameters, Row, Transaction

@@ -16,8 +16,7 @@ from holdfast.core.changes import Change
 from holdfast.core.records import Archive, Folder
 from holdfast.errors import Conflict, NotFound
 from holdfast.store import archives as archive_rows
-from holdfast.store.archive_tables import archives
-from holdfast.store.file_tables import agent_folders, files, folders
+from holdfast.store.archive_tables import agent_folders, archives, files, folders
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_into, insert_or_ignore
 from holdfast.store.transaction import Row, Transaction

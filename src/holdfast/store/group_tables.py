@@ -1,4 +1,8 @@
-"""The tables of groups: agents that work together, and what of their manager's turns a group has still to look at."""
+"""The tables of groups, agents that work together, and of identities, whom agents and blocks belong to.
+
+`identifier_key` is the key that a program outside has for the person or the organisation. It is taken once in a
+project; an identity without a project has the empty text there, because a database takes two nulls for different.
+"""
 
 from __future__ import annotations
 
@@ -96,4 +100,43 @@ group_turns = Table(
     Column("shown_by_run_id", Text),
     Index("group_turns_of_agent", "agent_id", "seq"),
     Index("group_turns_of_group", "group_id"),
+)
+
+
+def _identity_key() -> Column[str]:
+    return Column("identity_id", Text, ForeignKey("identities.id", ondelete="CASCADE"), nullable=False)
+
+
+identities = Table(
+    "identities",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("organization_id", Text, nullable=False),
+    Column("project_id", Text, nullable=False),
+    Column("identifier_key", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("identity_type", Text, nullable=False),
+    Column("properties", Text, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Column("updated_us", BigInteger, nullable=False),
+    Index("identities_by_age", "created_us", "id"),
+    Index("one_identity_per_key", "organization_id", "project_id", "identifier_key", unique=True),
+)
+
+identity_agents = Table(
+    "identity_agents",
+    metadata,
+    _identity_key(),
+    Column("agent_id", Text, ForeignKey("agents.id", ondelete="CASCADE"), nullable=False),
+    PrimaryKeyConstraint("identity_id", "agent_id"),
+    Index("identity_agents_by_agent", "agent_id"),
+)
+
+identity_blocks = Table(
+    "identity_blocks",
+    metadata,
+    _identity_key(),
+    Column("block_id", Text, ForeignKey("blocks.id", ondelete="CASCADE"), nullable=False),
+    PrimaryKeyConstraint("identity_id", "block_id"),
+    Index("identity_blocks_by_block", "block_id"),
 )

@@ -11,7 +11,7 @@ from sqlalchemy import Column, ColumnElement, Select, Table, bindparam, delete, 
 from holdfast import ids
 from holdfast.core.records import Identity
 from holdfast.errors import NotFound
-from holdfast.store.identity_tables import identities, identity_agents, identity_blocks
+from holdfast.store.group_tables import identities, identity_agents, identity_blocks
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_into, insert_or_ignore
 from holdfast.store.transaction import Row, Transaction

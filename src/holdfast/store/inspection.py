@@ -17,9 +17,8 @@ import msgspec
 
 from holdfast.store.database import POOL_SIZE
 from holdfast.store.migrations import revision
-from holdfast.store.postgres import LEASE_CONNECTIONS, read_revision
-from holdfast.store.postgres_start import explained
-from holdfast.store.sqlite_start import sentence
+from holdfast.store.postgres import LEASE_CONNECTIONS, explained, read_revision
+from holdfast.store.sqlite import sentence
 from holdfast.store.transaction import DatabaseError
 
 CONNECTIONS: Final = POOL_SIZE + LEASE_CONNECTIONS + 1  # of one process; the last is for signals

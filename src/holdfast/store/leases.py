@@ -12,8 +12,7 @@ from sqlalchemy import BigInteger, and_, bindparam, func, or_, select, update
 
 from holdfast.core.changes import Change
 from holdfast.core.records import Run
-from holdfast.store.run_filters import IS_ACTIVE
-from holdfast.store.runs import COLUMNS, THIS_LEASE, THIS_RUN, run_from
+from holdfast.store.runs import COLUMNS, IS_ACTIVE, THIS_LEASE, THIS_RUN, run_from
 from holdfast.store.statements import database_now_us, in_array
 from holdfast.store.tables import agents, runs
 from holdfast.store.transaction import Row, Transaction

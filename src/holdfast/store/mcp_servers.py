@@ -10,8 +10,8 @@ from sqlalchemy import bindparam, delete, select, update
 from holdfast import ids
 from holdfast.core.mcp import McpLogin, McpServer
 from holdfast.errors import NotFound
-from holdfast.store.mcp_tables import mcp_logins, mcp_servers
 from holdfast.store.statements import insert_into, insert_or_ignore
+from holdfast.store.tables import mcp_logins, mcp_servers
 from holdfast.store.transaction import Row, Transaction
 
 _INSERT = insert_or_ignore(mcp_servers)

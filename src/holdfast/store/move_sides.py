@@ -24,9 +24,9 @@ from holdfast.store import postgres
 from holdfast.store.database import sqlite_path
 from holdfast.store.migrations import revision
 from holdfast.store.move import Side
-from holdfast.store.postgres_start import explained, open_postgres
-from holdfast.store.run_filters import IS_ACTIVE
-from holdfast.store.sqlite_start import only_server, open_sqlite
+from holdfast.store.postgres import explained, open_postgres
+from holdfast.store.runs import IS_ACTIVE
+from holdfast.store.sqlite import only_server, open_sqlite
 from holdfast.store.statements import database_now_us
 from holdfast.store.tables import runs
 from holdfast.store.transaction import Database, Transaction

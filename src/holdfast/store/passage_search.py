@@ -18,9 +18,8 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from holdfast.core.records import Passage
 from holdfast.store import passages as passage_rows
-from holdfast.store.archive_tables import VECTOR, archives, passage_tags, passage_vectors, passages
+from holdfast.store.archive_tables import VECTOR, archives, folders, passage_tags, passage_vectors, passages
 from holdfast.store.blocks import contains_text, tagged
-from holdfast.store.file_tables import folders
 from holdfast.store.statements import in_array
 from holdfast.store.transaction import Transaction
 from holdfast.store.vector_distance import code_of, similarities

@@ -1,4 +1,7 @@
-"""PostgreSQL through asyncpg. Imported only when a PostgreSQL database is opened."""
+"""PostgreSQL through asyncpg. Imported only when a PostgreSQL database is opened.
+
+One that cannot be used is refused with a sentence; a password is never part of it.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,27 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import asyncpg
 from sqlalchemy import select, text
 
 from holdfast.core.changes import Change, tell_nobody
-from holdfast.errors import BugError, HoldfastError
+from holdfast.errors import BugError, ConfigError, HoldfastError
 from holdfast.store import kv
 from holdfast.store.migrations import revision
 from holdfast.store.postgres_transaction import JoinedRefused, OneStatement, PostgresTransaction
 from holdfast.store.statements import database_now_us
-from holdfast.store.timing import Connections, DatabaseUsage, Timing
 from holdfast.store.transaction import (
+    Connections,
     DatabaseError,
+    DatabaseUsage,
     IntegrityError,
     Job,
+    Timing,
     TookTooLong,
     Transaction,
     report_unseen,
@@ -427,3 +434,59 @@ async def read_revision(connection: Any) -> str | None:
     if await connection.fetchval("SELECT to_regclass('alembic_version')") is None:
         return None
     return await connection.fetchval(revision.READ)
+
+
+async def open_postgres(dsn: str, *, pool_size: int, timeout_s: float, name: str = SERVER_NAME) -> PostgresDatabase:
+    """Migrated to the newest schema. One that is needs no connection for that: looking takes one of the pool's."""
+    with explained(dsn):
+        database = await connect(dsn, pool_size=pool_size, timeout_s=timeout_s, name=name)
+        async with AsyncExitStack() as on_failure:
+            on_failure.push_async_callback(database.aclose)
+            if not await database.is_newest():
+                await migrate(dsn)
+            on_failure.pop_all()
+        return database
+
+
+@contextmanager
+def explained(dsn: str) -> Generator[None]:
+    """Whatever the driver raises becomes a sentence that says what to do."""
+    try:
+        yield
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise DatabaseError(
+            f"PostgreSQL at {_place(dsn)} refused to set the database up: {error}. Grant the user CREATE on the schema "
+            "public, or make it the owner of the database."
+        ) from error
+    except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
+        raise DatabaseError(
+            f"PostgreSQL at {_place(dsn)} refused the user: {error}. Check the user and the password in "
+            "HOLDFAST_DATABASE_URL."
+        ) from error
+    except asyncpg.InvalidCatalogNameError as error:
+        raise DatabaseError(
+            f"PostgreSQL at {_place(dsn)} has no such database: {error}. Create it with createdb, or name another in "
+            "HOLDFAST_DATABASE_URL."
+        ) from error
+    except (_driver.ClientConfigurationError, ValueError) as error:
+        raise ConfigError(
+            "HOLDFAST_DATABASE_URL is not an address of PostgreSQL: write it as "
+            f"postgresql://user:password@host:5432/database ({type(error).__name__})."
+        ) from error
+    except DRIVER_ERRORS as error:  # a TimeoutError is an OSError
+        raise DatabaseError(
+            f"PostgreSQL at {_place(dsn)} cannot be used: {_reason(error)}. Check that it runs, that this machine may "
+            "reach it, and what HOLDFAST_DATABASE_URL says."
+        ) from error
+
+
+def _place(dsn: str) -> str:
+    """Its host and port, or the directory of its socket."""
+    parts = urlsplit(dsn)
+    host = parts.netloc.rpartition("@")[2]
+    return host or parts.query or "the default address"
+
+
+def _reason(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return text.rstrip(".")

@@ -8,9 +8,9 @@ from sqlalchemy import BigInteger, bindparam, delete, select, update
 
 from holdfast.core import rate_limits
 from holdfast.core.rate_limits import Limit, Taken
-from holdfast.store.limit_tables import rate_limits as buckets
-from holdfast.store.limit_tables import rate_waits
 from holdfast.store.statements import database_now_us, insert_or_ignore, insert_or_update
+from holdfast.store.tables import rate_limits as buckets
+from holdfast.store.tables import rate_waits
 from holdfast.store.transaction import Transaction
 
 ROWS_AT_ONCE: Final = 1_000

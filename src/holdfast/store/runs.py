@@ -1,4 +1,5 @@
-"""Runs: admission, the conditional transitions of a run's row, and what is counted from its parts.
+"""Runs: admission, the conditional transitions of a run's row, what is counted from its parts, lists of runs, the
+queue.
 
 A run ends once (I1), and a cancel that is on record wins (I5). Every transition is one conditional update, so that the
 database orders a checkpoint, a cancel and a take-over, whichever process they come from. A write that
@@ -8,16 +9,20 @@ carries an older lease than the run's changes nothing (`leases.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Text,
     bindparam,
     case,
     cast,
+    false,
     func,
+    literal_column,
+    or_,
     select,
     update,
 )
@@ -29,9 +34,8 @@ from holdfast.core.records import PARENT, Run, RunStatus, StopReason
 from holdfast.core.usage import Usage
 from holdfast.errors import BugError, HoldfastError, NotFound
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
-from holdfast.store.run_filters import IS_ACTIVE, RunFilter, conditions
-from holdfast.store.statements import PerDialect, database_now_us, in_array, insert_or_ignore
-from holdfast.store.tables import messages, run_otids, runs, steps
+from holdfast.store.statements import PerDialect, Statement, database_now_us, in_array, insert_or_ignore
+from holdfast.store.tables import holds, messages, run_otids, runs, steps
 from holdfast.store.transaction import Row, Transaction
 
 _encode = msgspec.json.Encoder().encode
@@ -44,6 +48,8 @@ COLUMNS = [runs.columns[name] for name in Run.__struct_fields__]
 
 THIS_RUN = runs.c.id == bindparam("run", type_=Text())
 THIS_LEASE = runs.c.lease == bindparam("held_lease", type_=BigInteger())
+# Spelt out, not as a parameter: only so can either database see that the indexes of active runs apply.
+IS_ACTIVE = runs.c.status.in_([literal_column(f"'{status}'", Text()) for status in ("created", "running")])
 
 _INSERT = insert_or_ignore(runs)
 _INSERT_LEASED = PerDialect(
@@ -158,6 +164,66 @@ _CALLING = (
 _SET_METADATA = update(runs).where(THIS_RUN).values(metadata=bindparam("merged"))
 _BY_AGE = Ordering(sort=runs.c.created_us, id=runs.c.id, what="Run")
 _BY_DURATION = Ordering(sort=runs.c.total_duration_ns, id=runs.c.id, what="Run")
+MOST_CHANGED: Final = 500  # of either kind, the newest: whoever looks does so often
+_since = bindparam("since_us", type_=BigInteger())
+_ACCEPTED_SINCE = (
+    select(runs.c.id, runs.c.status)
+    .where(runs.c.created_us >= _since)
+    .order_by(runs.c.created_us.desc())
+    .limit(MOST_CHANGED)
+)
+_ENDED_SINCE = (
+    select(runs.c.id, runs.c.status)
+    .where(runs.c.completed_us >= _since, runs.c.completed_us.is_not(None))
+    .order_by(runs.c.completed_us.desc())
+    .limit(MOST_CHANGED)
+)
+MOST_AGES: Final = 10_000  # that are read: the oldest
+_DRIVEN = select(func.count().label("count")).where(IS_ACTIVE, runs.c.lease_expires_us > bindparam("now_us"))
+_is_waiting = or_(runs.c.lease_expires_us.is_(None), runs.c.lease_expires_us <= bindparam("now_us"))
+_WAITING = select(func.count().label("count")).where(IS_ACTIVE, _is_waiting)
+_SINCE = (
+    select(runs.c.created_us, runs.c.lease_expires_us)
+    .where(IS_ACTIVE, _is_waiting)
+    .order_by(runs.c.created_us)
+    .limit(MOST_AGES)
+)
+_waits_now = or_(runs.c.lease_expires_us.is_(None), runs.c.lease_expires_us <= database_now_us())
+_some_waiting = select(runs.c.id).where(IS_ACTIVE, _waits_now).limit(bindparam("at_most")).subquery()
+_WAITING_AT_MOST = select(func.count().label("count")).select_from(_some_waiting)
+_HELD = select(func.count().label("count")).select_from(holds).where(holds.c.decided_us.is_(None))
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs a list is to show: by what they are, and by what was measured of them."""
+
+    agent_ids: tuple[str, ...] | None = None
+    thread_id: str | None = None
+    statuses: tuple[str, ...] | None = None
+    active: bool = False  # means created and running; does nothing when statuses are given
+    background: bool | None = None
+    stop_reason: str | None = None
+    start_us: int | None = None
+    end_us: int | None = None
+    step_count: int | None = None
+    step_count_is: Literal["eq", "gte", "lte"] = "eq"
+    tool_names: tuple[str, ...] | None = None  # called any of these
+    duration_ns: int | None = None
+    duration_is: Literal["gt", "lt", "eq"] = "gt"
+    duration_percentile: int | None = None  # at least as long as so many in a hundred of the runs that match the rest
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs of the whole database wait, and for how long."""
+
+    driven: int
+    held: int
+    waiting: int
+    ages_s: Sequence[float]  # of waiting runs, the shortest first
+
+    def age_s(self, quantile: float) -> float:
+        """Zero when nothing waits."""
+        return self.ages_s[min(int(quantile * len(self.ages_s)), len(self.ages_s) - 1)] if self.ages_s else 0.0
 
 
 class RunTotals(msgspec.Struct, frozen=True):
@@ -245,7 +311,7 @@ async def list_runs(
     tx: Transaction, filters: RunFilter, page: Page, order_by: Literal["created_at", "duration"] = "created_at"
 ) -> list[Run]:
     """By duration, a run that has none yet is not listed."""
-    query = select(*COLUMNS).where(*conditions(filters))
+    query = select(*COLUMNS).where(*_conditions(filters))
     if order_by == "duration":
         query = query.where(runs.c.total_duration_ns.is_not(None))
     if filters.duration_percentile is not None:
@@ -255,7 +321,7 @@ async def list_runs(
 
 
 async def _percentile(tx: Transaction, filters: RunFilter, percentile: int) -> int:
-    measured = select(runs.c.total_duration_ns).where(*conditions(filters), runs.c.total_duration_ns.is_not(None))
+    measured = select(runs.c.total_duration_ns).where(*_conditions(filters), runs.c.total_duration_ns.is_not(None))
     counted = await tx.fetch_one(select(func.count().label("runs")).select_from(measured.subquery()))
     rank = ((counted["runs"] if counted else 0) - 1) * percentile // 100
     row = await tx.fetch_one(measured.order_by(runs.c.total_duration_ns).limit(1).offset(max(0, rank)))
@@ -380,6 +446,31 @@ async def metrics(tx: Transaction, run_id: str) -> tuple[int, list[str]]:
     return (counted["steps"] if counted else 0), list(called)
 
 
+async def changed_since(tx: Transaction, since_us: int) -> set[tuple[str, str]]:
+    """Runs that were accepted or ended since then, with their status."""
+    given = {"since_us": since_us}
+    rows = [*await tx.fetch_all(_ACCEPTED_SINCE, given), *await tx.fetch_all(_ENDED_SINCE, given)]
+    return {(row["id"], row["status"]) for row in rows}
+
+
+async def read_queue(tx: Transaction, now_us: int) -> Queue:
+    """A run whose worker died waits since its lease ran out; any other, since it was accepted."""
+    given = {"now_us": now_us}
+    rows = await tx.fetch_all(_SINCE, given)
+    since = (max(row["created_us"], row["lease_expires_us"] or 0) for row in rows)
+    return Queue(
+        driven=await _count(tx, _DRIVEN, given),
+        held=await _count(tx, _HELD, {}),
+        waiting=await _count(tx, _WAITING, given) if len(rows) == MOST_AGES else len(rows),
+        ages_s=sorted(max(0, now_us - moment) / 1_000_000 for moment in since),
+    )
+
+
+async def count_waiting(tx: Transaction, at_most: int) -> int:
+    """Counted no further than that."""
+    return await _count(tx, _WAITING_AT_MOST, {"at_most": at_most})
+
+
 async def _set_metadata(tx: Transaction, run_id: str, stored: str, changes: Mapping[str, Any]) -> None:
     merged = _encode(_decode_object(stored) | dict(changes)).decode()
     await tx.execute(_SET_METADATA, {"run": run_id, "merged": merged})
@@ -396,3 +487,54 @@ def run_from(row: Row) -> Run:
         metadata=_decode_object(row["metadata"]),
         request_config=_decode_object(row["request_config"]),
     )
+
+
+def _conditions(filters: RunFilter) -> list[ColumnElement[bool]]:
+    """All but the percentile, which is computed from the runs that these conditions select."""
+    found: list[ColumnElement[bool]] = []
+    if filters.agent_ids is not None and len(filters.agent_ids) == 1:
+        found.append(runs.c.agent_id == filters.agent_ids[0])  # so that the index gives the order too
+    elif filters.agent_ids is not None:
+        found.append(in_array(runs.c.agent_id, filters.agent_ids))
+    if filters.thread_id is not None:
+        found.append(runs.c.thread_id == filters.thread_id)
+    if filters.statuses is not None:
+        found.append(in_array(runs.c.status, filters.statuses))
+    elif filters.active:
+        found.append(IS_ACTIVE)
+    if filters.background is not None:
+        found.append(runs.c.background.is_(filters.background))
+    if filters.stop_reason is not None:
+        found.append(runs.c.stop_reason == filters.stop_reason)
+    return found + _measured(filters)
+
+
+def _measured(filters: RunFilter) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if filters.start_us is not None:
+        found.append(runs.c.created_us >= filters.start_us)
+    if filters.end_us is not None:
+        found.append(runs.c.created_us <= filters.end_us)
+    if filters.step_count is not None:
+        count = select(func.count()).where(steps.c.run_id == runs.c.id).scalar_subquery()
+        number = filters.step_count
+        found.append({"eq": count == number, "gte": count >= number, "lte": count <= number}[filters.step_count_is])
+    if filters.tool_names is not None:
+        found.append(_called_any(filters.tool_names))
+    if filters.duration_ns is not None:
+        took, limit = runs.c.total_duration_ns, filters.duration_ns
+        found.append({"gt": took > limit, "lt": took < limit, "eq": took == limit}[filters.duration_is])
+    return found
+
+
+def _called_any(names: tuple[str, ...]) -> ColumnElement[bool]:
+    """A quotation mark inside a text is stored escaped, so that only a call's own name can look like this."""
+    named = [messages.c.parts.contains(f'"name":"{name}"', autoescape=True) for name in names]
+    calling = messages.c.role.in_([literal_column(f"'{role}'", Text()) for role in ("assistant", "approval")])
+    return select(messages.c.id).where(messages.c.run_id == runs.c.id, calling, or_(false(), *named)).exists()
+
+
+async def _count(tx: Transaction, statement: Statement, given: dict[str, int]) -> int:
+    row = await tx.fetch_one(statement, given)
+    assert row is not None
+    return row["count"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.store import archive_tables, file_tables, group_tables, identity_tables, limit_tables, mcp_tables
+from holdfast.store import archive_tables, group_tables
 from holdfast.store.tables import metadata
 
 ONLY_SQLITE = archive_tables.ONLY_SQLITE
 # Whose tables are in `metadata` once they are imported.
-PARTS = (archive_tables, file_tables, group_tables, identity_tables, limit_tables, mcp_tables)
+PARTS = (archive_tables, group_tables)
 
 __all__ = ["ONLY_SQLITE", "PARTS", "metadata"]

@@ -11,8 +11,7 @@ from typing import Final
 
 from sqlalchemy import bindparam, select, update
 
-from holdfast.store.mcp_tables import mcp_logins, mcp_servers
-from holdfast.store.tables import agent_secrets, providers
+from holdfast.store.tables import agent_secrets, mcp_logins, mcp_servers, providers
 from holdfast.store.transaction import Transaction
 
 # A secret keeps its row and its id: an approval counts on the id to tell that the value has not changed.

@@ -22,8 +22,7 @@ from holdfast.core.statistics import (
     used_by_bucket,
     used_by_day,
 )
-from holdfast.store import queue
-from holdfast.store.run_filters import IS_ACTIVE
+from holdfast.store.runs import IS_ACTIVE, read_queue
 from holdfast.store.tables import runs, steps
 from holdfast.store.transaction import Row, Transaction
 
@@ -152,7 +151,7 @@ async def read(tx: Transaction, span: Span, now_us: int) -> Statistics:
         states[row["bucket"]][row["status"]] = row["count"]
     sums = [_sum(row) for row in await tx.fetch_all(_STEPS, in_buckets)]
     samples, tool_steps = await _tool_samples(tx, given)
-    waiting = await queue.read(tx, now_us)
+    waiting = await read_queue(tx, now_us)
     return Statistics(
         span=span,
         runs=states,

@@ -1,9 +1,10 @@
-"""Every table and constraint; the one schema source for both databases.
+"""The tables of agents, their threads and their runs, and what `archive_tables` and `group_tables` begin with.
 
-Rules that must hold whatever the code does are written here as indexes: one active run per thread, one run per
-request key, one undecided hold per thread, one block per label of an agent, one batch of frames per first number.
-Times are microseconds since the epoch; JSON is text. The conditions of partial indexes are spelt once, for SQLite,
-because naming another dialect loads it; migrations spell them for both, and a test compares.
+The tables are the one schema source for both databases. Rules that must hold whatever the code does are written here as
+indexes: one active run per thread, one run per request key, one undecided hold per thread, one block per label of an
+agent, one batch of frames per first number. Times are microseconds since the epoch; JSON is text. The conditions of
+partial indexes are spelt once, for SQLite, because naming another dialect loads it; migrations spell them for both, and
+a test compares.
 """
 
 from __future__ import annotations
@@ -123,6 +124,37 @@ agent_tools = Table(
     Column("tool_id", Text, ForeignKey("tools.id", ondelete="CASCADE"), nullable=False),
     PrimaryKeyConstraint("agent_id", "tool_id"),
     Index("agent_tools_by_tool", "tool_id"),
+)
+mcp_servers = Table(
+    "mcp_servers",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("organization_id", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("url", Text),
+    Column("auth_header", Text),
+    Column("command", Text),
+    Column("args", Text, nullable=False),
+    Column("secrets", Text),  # sealed
+    Column("synced_us", BigInteger),
+    Column("sync_error", Text),
+    Column("left_out", Text, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Column("updated_us", BigInteger, nullable=False),
+    UniqueConstraint("organization_id", "name", name="mcp_servers_by_name"),
+)
+mcp_logins = Table(
+    "mcp_logins",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("server_id", Text, ForeignKey("mcp_servers.id", ondelete="CASCADE"), nullable=False, unique=True),
+    Column("status", Text, nullable=False),
+    Column("state", Text, unique=True),
+    Column("secrets", Text),  # sealed
+    Column("error", Text),
+    Column("created_us", BigInteger, nullable=False),
+    Column("updated_us", BigInteger, nullable=False),
 )
 
 blocks = Table(
@@ -419,6 +451,22 @@ providers = Table(
     Column("created_us", BigInteger, nullable=False),
     Column("updated_us", BigInteger, nullable=False),
     Column("deleted_us", BigInteger),
+)
+# The bucket of each limit of a provider that is configured (`core/rate_limits.py`), shared by all processes.
+rate_limits = Table(
+    "rate_limits",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("full_at_us", BigInteger, nullable=False),  # when it holds all that it can hold again
+)
+# Which run waits for the rate limit of a provider, and until when, so that any process can say it.
+rate_waits = Table(
+    "rate_waits",
+    metadata,
+    Column("run_id", Text, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    Column("provider", Text, nullable=False),
+    Column("until_us", BigInteger, nullable=False),
+    Index("rate_waits_by_end", "until_us"),
 )
 
 # Where deleted items stood in their lists, for a day: a walk goes on after an item that was deleted meanwhile.

@@ -21,11 +21,11 @@ from holdfast.core.records import Agent, Thread, Tool
 from holdfast.errors import BugError, HoldfastError, NotFound
 from holdfast.store.agents import COLUMNS as AGENT_COLUMNS
 from holdfast.store.agents import agent_of
-from holdfast.store.file_tables import agent_folders
+from holdfast.store.archive_tables import agent_folders
 from holdfast.store.messages import COLUMNS as MESSAGE_COLUMNS
 from holdfast.store.messages import message_of
 from holdfast.store.paging import Ordering, Page, fetch_page
-from holdfast.store.run_filters import IS_ACTIVE
+from holdfast.store.runs import IS_ACTIVE
 from holdfast.store.statements import in_array, insert_into
 from holdfast.store.tables import agent_tools, agents, holds, messages, runs, thread_messages, threads, tools
 from holdfast.store.tools import by_age, of_agent, record_of

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+import msgspec
 
 from holdfast.core.changes import Change
 from holdfast.errors import BugError, DatabaseError, HoldfastError
 from holdfast.store.statements import Statement
-from holdfast.store.timing import DatabaseUsage
 
 T = TypeVar("T")
 Dialect = Literal["sqlite", "postgresql"]
 Parameters = Mapping[str, Any]
 _log = logging.getLogger("holdfast.store")
+_A_WAIT_S: Final = 0.001  # less is the price of asking, not a queue
 
 
 class Row(Protocol):
@@ -140,3 +142,35 @@ def report_unseen(error: BaseException) -> None:
         isinstance(error, BugError) and not isinstance(error, IntegrityError)
     )
     _log.warning("a database job failed after its caller had left: %s", error, exc_info=error if is_bug else None)
+
+
+class Timing:
+    """How long one kind of transaction kept its callers: numbers that only grow. Only one thread may add to them."""
+
+    __slots__ = ("count", "seconds", "waited_s", "waits")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self.waits = 0
+        self.waited_s = 0.0
+
+    def add(self, waited_s: float, seconds: float) -> None:
+        """`waited_s`: for a connection, or for the writer."""
+        self.count += 1
+        self.seconds += seconds
+        self.waited_s += waited_s
+        if waited_s > _A_WAIT_S:
+            self.waits += 1
+
+
+class Connections(msgspec.Struct, frozen=True):
+    open: int
+    used: int
+    most: int
+
+
+class DatabaseUsage(msgspec.Struct, frozen=True, kw_only=True):
+    reads: Timing
+    writes: Timing
+    connections: Connections | None = None  # None: there is no pool

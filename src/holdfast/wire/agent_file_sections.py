@@ -15,13 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from holdfast.core.chunking import FEWEST_TOKENS, MOST_TOKENS
 from holdfast.core.records import LONGEST_NAME, MCP_TAG
 from holdfast.errors import Invalid
-from holdfast.wire.agent_requests import EmbeddingConfig
 from holdfast.wire.blocks import CreateBlock, Tag
 from holdfast.wire.bounds import MAX_LINES, Handle, Id, JsonObject, Many, Name, Source
 from holdfast.wire.folders import FolderName
 from holdfast.wire.groups import Frequency, Turns
 from holdfast.wire.identities import IdentityProperty, IdentityType, Key
 from holdfast.wire.mcp import Env, HeaderName, Headers, HeaderValue, ServerName, Url, Word, Words
+from holdfast.wire.model_settings import EmbeddingConfig
 from holdfast.wire.tools import Requirement, ReturnLimit, ToolType
 
 _MOST_BYTES: Final = 2**53

@@ -2,6 +2,9 @@
 `tool-3`. Whatever is wrong with one is told with the record's section, place and name.
 
 What this server does not store is kept as it is (`others`): whoever imports says what becomes of it.
+
+Files of the older format, one agent with everything inside it, are put into the present one. They name no ids: blocks
+and tools stand in the agent, and messages in the context window are given by their places.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError, field_validator
 
 from holdfast.errors import Invalid, Unprocessable
-from holdfast.wire import legacy_agent_files
 from holdfast.wire.agent_file_messages import FileMessage, read_message
 from holdfast.wire.agent_file_sections import (
     LOCAL_IDS,
@@ -37,18 +39,30 @@ from holdfast.wire.agent_file_sections import (
     server_entry,
     tool_entry,
 )
-from holdfast.wire.agent_requests import AgentFields, AgentName, AgentType, Secrets
+from holdfast.wire.agents import AgentFields, AgentName, AgentType, Secrets
 from holdfast.wire.blocks import CreateBlock
 from holdfast.wire.bounds import Id, Many, Name
 
+LEGACY_GROUPS: Final = "multi_agent_group"  # which names agents that are not in the file
+
 MADE_HERE: Final = "holdfast-"  # how the revision of files begins that this server wrote
-_OTHERS: Final = ("skills", legacy_agent_files.GROUPS)
+_OTHERS: Final = ("skills", LEGACY_GROUPS)
 _PROBLEMS_TOLD: Final = 10
 _NAMES: Final = ("name", "label", "file_name", "server_name")  # what a record is called, in its section
 _MESSAGE_ID: Final = re.compile("message-[0-9]{1,9}")
 
 Model = TypeVar("Model", bound=BaseModel)
 Entry = TypeVar("Entry")
+_SAME = (
+    "name",
+    "agent_type",
+    "system",
+    "description",
+    "llm_config",
+    "embedding_config",
+    "message_buffer_autoclear",
+    "tool_rules",
+)
 
 
 class FileAgent(AgentFields):
@@ -133,8 +147,8 @@ def agent_file_of(value: object) -> AgentFile:
     if not isinstance(value, dict):
         raise Invalid("This is no agent file: it must hold a JSON object.")
     told = cast("dict[str, Any]", value)
-    if legacy_agent_files.is_legacy(told):
-        told = legacy_agent_files.converted(told)
+    if _is_legacy(told):
+        told = _converted(told)
     if not isinstance(told.get("agents"), list):
         raise Invalid(
             "This is no agent file of a known format: it has neither a list `agents` nor the `system`, `core_memory` "
@@ -274,3 +288,58 @@ def _ids(value: object) -> list[str]:
     if not all(isinstance(one, str) for one in listed):
         raise Invalid("in_context_message_ids: must be a list of ids")
     return list(dict.fromkeys(listed))
+
+
+def _is_legacy(told: Mapping[str, Any]) -> bool:
+    return "agents" not in told and {"system", "core_memory", "messages"} <= told.keys()
+
+
+def _converted(told: Mapping[str, Any]) -> dict[str, Any]:
+    blocks = _numbered("block", _listed(told, "core_memory"))
+    tools = _numbered("tool", _listed(told, "tools"))
+    messages = _numbered("message", _listed(told, "messages"))
+    agent = {name: told[name] for name in _SAME if told.get(name) is not None} | {
+        "id": "agent-0",
+        "metadata": told.get("metadata_"),
+        "tags": [tag.get("tag") for tag in _listed(told, "tags")],
+        "secrets": {
+            variable.get("key"): variable.get("value") or ""
+            for variable in _listed(told, "tool_exec_environment_variables")
+        },
+        "block_ids": [block["id"] for block in blocks],
+        "tool_ids": [tool["id"] for tool in tools],
+        "messages": messages,
+        "in_context_message_ids": _in_context(told, len(messages)),
+    }
+    group = told.get(LEGACY_GROUPS)
+    return {
+        "agents": [agent],
+        "blocks": [{**block, "metadata": block.get("metadata_")} for block in blocks],
+        "tools": tools,
+        LEGACY_GROUPS: [group] if isinstance(group, dict) else [],
+    }
+
+
+def _listed(told: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    value: object = told.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in cast("list[Any]", value)):
+        raise Invalid(f"{name}: must be a list of objects")
+    return cast("list[dict[str, Any]]", value)
+
+
+def _numbered(prefix: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**record, "id": f"{prefix}-{index}"} for index, record in enumerate(records)]
+
+
+def _in_context(told: Mapping[str, Any], count: int) -> list[str] | None:
+    places = told.get("in_context_message_indices")
+    if places is None:
+        return None
+    if not isinstance(places, list) or not all(isinstance(place, int) for place in cast("list[Any]", places)):
+        raise Invalid("in_context_message_indices: must be a list of numbers")
+    for place in cast("list[int]", places):
+        if not 0 <= place < count:
+            raise Invalid(f"in_context_message_indices: there is no message {place}; the file has {count}")
+    return [f"message-{place}" for place in cast("list[int]", places)]

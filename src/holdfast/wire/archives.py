@@ -11,9 +11,9 @@ from typing_extensions import TypedDict
 from holdfast import ids
 from holdfast.core.records import Archive, Passage
 from holdfast.errors import Invalid
-from holdfast.wire.agent_requests import EmbeddingConfig, EmbeddingHandle
 from holdfast.wire.blocks import Tag
 from holdfast.wire.bounds import Id, JsonObject, Many, Name, SearchText
+from holdfast.wire.model_settings import EmbeddingConfig, EmbeddingHandle
 from holdfast.wire.times import microseconds, timestamp
 
 TagMatchMode = Literal["any", "all"]

@@ -1,18 +1,82 @@
-"""Conversations: the threads of an agent that have a name."""
+"""Conversations, the threads of an agent that have a name, and what may be asked of a thread's context window."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import TypedDict
 
 from holdfast import ids
 from holdfast.core.records import Thread
 from holdfast.errors import Invalid
+from holdfast.wire.bounds import JsonObject
 from holdfast.wire.model_settings import ModelSettings, sent_settings
+from holdfast.wire.requests import ColumnText, Ids, Key, TokenCount
 from holdfast.wire.times import optional_timestamp, timestamp
+
+
+class ResetMessagesRequest(BaseModel):
+    add_default_initial_messages: bool = False
+
+
+class CompactionSettingsInput(BaseModel):
+    """Given fields override the agent's; `overrides` holds exactly those."""
+
+    mode: Literal["sliding_window", "all", "self_compact_all", "self_compact_sliding_window"] = "sliding_window"
+    model: Key | None = None
+    model_settings: JsonObject | None = None
+    prompt: str | None = None
+    prompt_acknowledgement: bool = False
+    clip_chars: TokenCount | None = 50_000
+    sliding_window_percentage: float = Field(default=0.30, gt=0, le=1)
+
+    def overrides(self) -> dict[str, Any]:
+        return self.model_dump(exclude_unset=True)
+
+
+class CompactionRequest(BaseModel):
+    compaction_settings: CompactionSettingsInput | None = None
+
+
+class ConversationCompactionRequest(CompactionRequest):
+    agent_id: Key | None = None
+
+
+class ConversationRecompileRequest(BaseModel):
+    agent_id: Key | None = None
+
+
+class CreateConversation(BaseModel):
+    summary: ColumnText | None = None
+    description: ColumnText | None = None
+    isolated_block_labels: Ids | None = None
+    model: Key | None = None
+    model_settings: JsonObject | None = None
+    context_window_limit: TokenCount | None = None
+    hidden: bool | None = None
+
+
+class UpdateConversation(BaseModel):
+    """Only the fields that were sent are changed: `model_fields_set` tells null from absent."""
+
+    summary: ColumnText | None = None
+    description: ColumnText | None = None
+    model: Key | None = None
+    model_settings: JsonObject | None = None
+    context_window_limit: TokenCount | None = None
+    last_message_at: datetime | None = None
+    archived: bool | None = None
+
+
+class ForkConversation(BaseModel):
+    """Query parameters. `message_id`: the last message the fork takes along."""
+
+    agent_id: Key | None = None
+    message_id: Key | None = None
+    hidden: bool | None = None
 
 
 class ConversationView(TypedDict):

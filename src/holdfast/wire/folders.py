@@ -12,9 +12,9 @@ from typing_extensions import TypedDict
 from holdfast import ids
 from holdfast.core.chunking import FEWEST_TOKENS, MOST_TOKENS
 from holdfast.core.records import AgentFile, File, Folder, Passage
-from holdfast.wire.agent_requests import EmbeddingConfig, EmbeddingHandle
 from holdfast.wire.archives import PassageView
 from holdfast.wire.bounds import JsonObject, Name
+from holdfast.wire.model_settings import EmbeddingConfig, EmbeddingHandle
 from holdfast.wire.times import optional_timestamp, timestamp
 
 FolderName = Annotated[Name, Field(min_length=1)]

@@ -1,4 +1,5 @@
-"""How a model is to be called: `model_settings`, the retired `llm_config`, and their projections of one ModelChoice.
+"""How a model is to be called: `model_settings`, the retired `llm_config` and `embedding_config`, and their
+projections of one ModelChoice.
 
 Old clients know a fixed set of providers. A provider outside it (ours, or any OpenAI-compatible server) is shown to
 them as `openai`, whose settings it shares.
@@ -149,6 +150,31 @@ class ModelSettings(CallFields):
     reasoning: Reasoning | None = None
     thinking: Thinking | None = None
     thinking_config: ThinkingConfig | None = None
+
+
+def _valid_handle(handle: str) -> str:
+    provider, slash, model = handle.partition("/")
+    if not (provider and slash and model):
+        raise ValueError(f"{handle!r} is not a handle of the form provider/model")
+    return handle
+
+
+EmbeddingHandle = Annotated[str, Field(max_length=1_024), AfterValidator(_valid_handle)]
+
+
+class EmbeddingConfig(BaseModel):
+    """The retired way to choose an embedding model; kept and shown as it was sent."""
+
+    embedding_endpoint_type: Name
+    embedding_model: Handle
+    embedding_dim: Annotated[int, Field(ge=1, le=65_536)]
+    embedding_endpoint: Handle | None = None
+    embedding_chunk_size: int | None = 300
+    handle: Handle | None = None
+    batch_size: int = 32
+    azure_endpoint: Handle | None = None
+    azure_version: Handle | None = None
+    azure_deployment: Handle | None = None
 
 
 class LLMConfig(CallFields):

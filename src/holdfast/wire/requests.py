@@ -1,13 +1,18 @@
-"""What clients send about messages, runs and conversations. Shape only: whatever is wrong here is a 422.
+"""What clients send about messages and runs, and what it means in core values.
 
-`inputs.py` turns a request into core values and answers 400 for what is well-formed but makes no sense.
+Shape only is checked by the models: whatever is wrong there is a 422. `input_of` turns a request into core values, and
+answers 400 for what is well-formed but makes no sense.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any, Final, Literal, Self
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from urllib.parse import unquote_to_bytes
 
+import msgspec
 from pydantic import (
     AfterValidator,
     AliasChoices,
@@ -20,14 +25,120 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
+from holdfast.core.messages import (
+    AnyPart,
+    Approve,
+    ClientReturn,
+    Content,
+    Decision,
+    Deny,
+    Image,
+    OmittedReasoning,
+    Parts,
+    Reasoning,
+    RedactedReasoning,
+    Text,
+    readable_image,
+)
+from holdfast.errors import Invalid
 from holdfast.wire.bounds import MAX_PARTS, JsonObject, Lines, Many, Name
-from holdfast.wire.content import AnyContent, ReturnContent
 from holdfast.wire.message_shapes import MessageType
 
 MAX_STEPS: Final = 1_000_000
 INT64_MAX: Final = 2**63 - 1
 # Not pydantic's own mark, which would warn whenever the server reads the field.
 _DEPRECATED: Final[JsonDict] = {"deprecated": True}
+PartT = TypeVar("PartT", bound=AnyPart)
+InputRole = Literal["user", "system", "assistant"]
+
+
+class TextContent(BaseModel):
+    type: Literal["text"] = "text"
+    text: str
+    signature: str | None = None
+
+
+class UrlImage(BaseModel):
+    type: Literal["url"] = "url"
+    url: str
+
+
+class Base64Image(BaseModel):
+    type: Literal["base64"] = "base64"
+    media_type: str = Field(max_length=256)
+    data: str
+    detail: Name | None = None
+
+
+class LettaImage(BaseModel):
+    type: Literal["letta"] = "letta"
+    file_id: str
+    media_type: Name | None = None
+    data: str | None = None
+    detail: Name | None = None
+
+
+class ImageContent(BaseModel):
+    type: Literal["image"] = "image"
+    source: Annotated[UrlImage | Base64Image | LettaImage, Field(discriminator="type")]
+
+
+class ToolCallContent(BaseModel):
+    type: Literal["tool_call"] = "tool_call"
+    id: str
+    name: str
+    input: JsonObject
+    signature: str | None = None
+
+
+class ToolReturnContent(BaseModel):
+    type: Literal["tool_return"] = "tool_return"
+    tool_call_id: str
+    content: str
+    is_error: bool
+
+
+class ReasoningContent(BaseModel):
+    type: Literal["reasoning"] = "reasoning"
+    is_native: bool
+    reasoning: str
+    signature: str | None = None
+
+
+class RedactedReasoningContent(BaseModel):
+    type: Literal["redacted_reasoning"] = "redacted_reasoning"
+    data: str
+
+
+class OmittedReasoningContent(BaseModel):
+    type: Literal["omitted_reasoning"] = "omitted_reasoning"
+    signature: str | None = None
+
+
+class SummarizedReasoningPart(BaseModel):
+    index: int
+    text: str
+
+
+class SummarizedReasoningContent(BaseModel):
+    type: Literal["summarized_reasoning"] = "summarized_reasoning"
+    id: str
+    summary: Many[SummarizedReasoningPart]
+    encrypted_content: str | None = None
+
+
+AnyContent = Annotated[
+    TextContent
+    | ImageContent
+    | ToolCallContent
+    | ToolReturnContent
+    | ReasoningContent
+    | RedactedReasoningContent
+    | OmittedReasoningContent
+    | SummarizedReasoningContent,
+    Field(discriminator="type"),
+]
+ReturnContent = Annotated[TextContent | ImageContent, Field(discriminator="type")]
 
 
 def _without_nul(text: str) -> str:
@@ -178,7 +289,7 @@ class LettaRequest(BaseModel):
 
     def request_config(self) -> dict[str, Any]:
         """What a run keeps of its request, as clients read it back."""
-        return self.model_dump(mode="json", include=set(REQUEST_CONFIG_DEFAULTS))
+        return {name: getattr(self, name) for name in REQUEST_CONFIG_DEFAULTS}
 
 
 REQUEST_CONFIG_DEFAULTS: Final[dict[str, Any]] = {
@@ -239,75 +350,208 @@ class RetrieveStreamRequest(BaseModel):
     batch_size: int | None = 100
 
 
-class StepFeedback(BaseModel):
-    """`tags` that were not sent stay."""
-
-    feedback: Literal["positive", "negative"] | None = None
-    tags: Many[Key] | None = None
+# --- what was sent, in core values -----------------------------------------------------------------------------------
 
 
-# --- the context window ----------------------------------------------------------------------------------------------
+class UnresolvedImage(Image, frozen=True, tag="unresolved_image"):
+    """Stands where an image will be once its url is fetched. No store can read it back: resolve it first."""
+
+    @property
+    def url(self) -> str:
+        return self.data
 
 
-class ResetMessagesRequest(BaseModel):
-    add_default_initial_messages: bool = False
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    role: InputRole
+    parts: Parts
+    otid: str | None = None
+    name: str | None = None
+    sender_id: str | None = None
+    group_id: str | None = None
+    batch_item_id: str | None = None
 
 
-class CompactionSettingsInput(BaseModel):
-    """Given fields override the agent's; `overrides` holds exactly those."""
+class ParsedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """`decisions` is None for a plain request; an empty tuple is an approval that decides nothing."""
 
-    mode: Literal["sliding_window", "all", "self_compact_all", "self_compact_sliding_window"] = "sliding_window"
-    model: Key | None = None
-    model_settings: JsonObject | None = None
-    prompt: str | None = None
-    prompt_acknowledgement: bool = False
-    clip_chars: TokenCount | None = 50_000
-    sliding_window_percentage: float = Field(default=0.30, gt=0, le=1)
+    messages: tuple[NewMessage, ...] = ()
+    decisions: tuple[Decision, ...] | None = None
+    decision_otid: str | None = None
+    otids: tuple[str, ...] = ()  # the client's, in the order of the request
+    request_key: str | None = None  # same otids and content; None unless every item had an otid
 
-    def overrides(self) -> dict[str, Any]:
-        return self.model_dump(exclude_unset=True)
+    @property
+    def image_urls(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(part.url for part in self._parts() if isinstance(part, UnresolvedImage)))
 
-
-class CompactionRequest(BaseModel):
-    compaction_settings: CompactionSettingsInput | None = None
-
-
-class ConversationCompactionRequest(CompactionRequest):
-    agent_id: Key | None = None
+    def _parts(self) -> Iterator[AnyPart]:
+        for message in self.messages:
+            yield from message.parts
+        for decision in self.decisions or ():
+            if isinstance(decision, ClientReturn) and not isinstance(decision.content, str):
+                yield from decision.content
 
 
-class ConversationRecompileRequest(BaseModel):
-    agent_id: Key | None = None
+def input_of(request: LettaRequest) -> ParsedInput:
+    items = request.messages
+    if items is None:
+        return ParsedInput(messages=(_message(MessageCreate(role="user", content=request.input or "")),))
+    first = items[0]
+    otids = tuple(item.otid for item in items if item.otid)
+    answer = None if isinstance(first, MessageCreate) else first
+    messages = tuple(_message(item) for item in items if isinstance(item, MessageCreate))
+    decisions = None if answer is None else _decisions(answer)
+    return ParsedInput(
+        messages=messages,
+        decisions=decisions,
+        decision_otid=(answer and answer.otid) or None,
+        otids=otids,
+        request_key=_request_key(otids, messages, decisions) if len(otids) == len(items) else None,
+    )
 
 
-# --- conversations ---------------------------------------------------------------------------------------------------
+def resolve_images(parsed: ParsedInput, images: Mapping[str, Image]) -> ParsedInput:
+    """`images` by url; it must hold every one of `parsed.image_urls`."""
+    messages = tuple(
+        msgspec.structs.replace(message, parts=tuple(_resolved(part, images) for part in message.parts))
+        for message in parsed.messages
+    )
+    decisions = parsed.decisions and tuple(_resolved_decision(each, images) for each in parsed.decisions)
+    return msgspec.structs.replace(parsed, messages=messages, decisions=decisions)
 
 
-class CreateConversation(BaseModel):
-    summary: ColumnText | None = None
-    description: ColumnText | None = None
-    isolated_block_labels: Ids | None = None
-    model: Key | None = None
-    model_settings: JsonObject | None = None
-    context_window_limit: TokenCount | None = None
-    hidden: bool | None = None
+def _resolved(part: PartT, images: Mapping[str, Image]) -> PartT | Image:
+    return images[part.url] if isinstance(part, UnresolvedImage) else part
 
 
-class UpdateConversation(BaseModel):
-    """Only the fields that were sent are changed: `model_fields_set` tells null from absent."""
-
-    summary: ColumnText | None = None
-    description: ColumnText | None = None
-    model: Key | None = None
-    model_settings: JsonObject | None = None
-    context_window_limit: TokenCount | None = None
-    last_message_at: datetime | None = None
-    archived: bool | None = None
+def _resolved_decision(decision: Decision, images: Mapping[str, Image]) -> Decision:
+    if not isinstance(decision, ClientReturn) or isinstance(decision.content, str):
+        return decision
+    return msgspec.structs.replace(decision, content=tuple(_resolved(part, images) for part in decision.content))
 
 
-class ForkConversation(BaseModel):
-    """Query parameters. `message_id`: the last message the fork takes along."""
+def _request_key(otids: Sequence[str], messages: Sequence[NewMessage], decisions: Sequence[Decision] | None) -> str:
+    """The content is part of it: some clients count their otids from one again, and that is no repetition."""
+    whole = msgspec.json.encode((otids, messages, decisions))
+    return hashlib.blake2b(whole, digest_size=16, person=b"holdfast-request").hexdigest()
 
-    agent_id: Key | None = None
-    message_id: Key | None = None
-    hidden: bool | None = None
+
+# --- answers to held calls -------------------------------------------------------------------------------------------
+
+
+def _is_legacy(item: ApprovalCreate) -> bool:
+    return item.approvals is None and (item.approve is not None or item.approval_request_id is not None)
+
+
+def _decisions(item: ApprovalCreate | ToolReturnCreate) -> tuple[Decision, ...]:
+    if isinstance(item, ToolReturnCreate):
+        return tuple(_client_return(each) for each in item.tool_returns)
+    if _is_legacy(item):
+        return (_verdict(item.approval_request_id or "", bool(item.approve), item.reason),)
+    return tuple(_decision(each) for each in item.approvals or ())
+
+
+def _decision(answer: ApprovalReturn | ToolReturn) -> Decision:
+    if isinstance(answer, ToolReturn):
+        return _client_return(answer)
+    return _verdict(answer.tool_call_id, answer.approve, answer.reason)
+
+
+def _verdict(call_id: str, approve: bool, reason: str | None) -> Approve | Deny:
+    return Approve(call_id, reason) if approve else Deny(call_id, reason)
+
+
+def _client_return(given: ToolReturn) -> ClientReturn:
+    return ClientReturn(
+        given.tool_call_id,
+        _return_content(given.tool_return),
+        given.status,
+        None if given.stdout is None else tuple(given.stdout),
+        None if given.stderr is None else tuple(given.stderr),
+    )
+
+
+def _return_content(content: str | list[ReturnContent]) -> Content:
+    if isinstance(content, str):
+        return content
+    return tuple(_text(part) if isinstance(part, TextContent) else _image(part) for part in content)
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def _message(item: MessageCreate) -> NewMessage:
+    parts = _parts(item.role, item.content)
+    if not any(isinstance(part, Image) or (isinstance(part, Text) and part.text.strip()) for part in parts):
+        raise Invalid("Message content is empty or invalid")
+    return NewMessage(
+        role=item.role,
+        parts=parts,
+        otid=item.otid or None,
+        name=item.name,
+        sender_id=item.sender_id,
+        group_id=item.group_id,
+        batch_item_id=item.batch_item_id,
+    )
+
+
+def _parts(role: InputRole, content: str | list[AnyContent]) -> Parts:
+    if isinstance(content, str):
+        return (Text(content),)
+    # Vendors refuse a message that holds an empty text, even next to an image.
+    return tuple(_part(role, part) for part in content if not isinstance(part, TextContent) or part.text)
+
+
+def _part(role: InputRole, part: AnyContent) -> AnyPart:
+    match part:
+        case TextContent():
+            return _text(part)
+        case ImageContent() if role == "user":
+            return _image(part)
+        case ReasoningContent() if role == "assistant":
+            return Reasoning(part.reasoning, part.signature)
+        case RedactedReasoningContent() if role == "assistant":
+            return RedactedReasoning(part.data)
+        case OmittedReasoningContent() if role == "assistant":
+            return OmittedReasoning(part.signature)
+        case _:
+            raise Invalid(f"Content of type '{part.type}' cannot be sent in a message of role '{role}'")
+
+
+def _text(part: TextContent) -> Text:
+    return Text(part.text, part.signature)
+
+
+def _image(part: ImageContent) -> Image:
+    match part.source:
+        case Base64Image(media_type=media_type, data=data, detail=detail):
+            return _readable(media_type, data, detail)
+        case UrlImage(url=url):
+            return _image_at(url)
+        case LettaImage():
+            raise Invalid("Images of source type 'letta' are not supported. Send the image as base64 or as a url.")
+
+
+def _image_at(url: str) -> Image:
+    scheme = url.partition(":")[0].lower()
+    if scheme in ("http", "https"):
+        return UnresolvedImage(media_type="", data=url)
+    if scheme == "data":
+        return _image_in(url)
+    raise Invalid(f"Unsupported image URL scheme '{scheme[:32]}'. Use http, https or data.")
+
+
+def _readable(media_type: str, data: str, detail: str | None = None) -> Image:
+    image = readable_image(media_type, data, detail)
+    if image is None:
+        raise Invalid(f"What was sent as {media_type} is not an image in base64: its data or its media type is wrong.")
+    return image
+
+
+def _image_in(data_url: str) -> Image:
+    head, comma, payload = data_url[len("data:") :].partition(",")
+    media_type, *parameters = (piece.strip().lower() for piece in head.split(";"))
+    if not comma or not payload or not media_type.startswith("image/"):
+        raise Invalid("An image in a data: URL must look like data:image/png;base64,…")
+    is_encoded = "base64" in parameters
+    return _readable(media_type, payload if is_encoded else base64.b64encode(unquote_to_bytes(payload)).decode())

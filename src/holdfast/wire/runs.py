@@ -1,13 +1,14 @@
-"""Runs, what they used and how long they took."""
+"""Runs, what they used and how long they took; as jobs, their old name; and their calls that wait for a person."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typing_extensions import TypedDict
 
 from holdfast import ids
+from holdfast.core.hold import HeldCall, Hold, changed_secrets
 from holdfast.core.records import Run, RunStatus, StopReason
 from holdfast.core.usage import Usage
 from holdfast.wire.message_shapes import MessageType
@@ -143,3 +144,88 @@ def _request_config(kept: dict[str, Any]) -> RequestConfig:
     """Only the fields that clients know: a run may keep more."""
     known = {name: kept.get(name, default) for name, default in REQUEST_CONFIG_DEFAULTS.items()}
     return RequestConfig(**known)
+
+
+class JobView(TypedDict):
+    id: str
+    job_type: str
+    status: str
+    stop_reason: str | None
+    metadata: dict[str, Any]
+    background: bool
+    agent_id: str
+    user_id: str
+    created_by_id: str
+    last_updated_by_id: str
+    created_at: str
+    updated_at: str
+    completed_at: str | None
+    callback_url: str | None
+    callback_sent_at: str | None
+    callback_status_code: int | None
+    callback_error: str | None
+    ttft_ns: int | None
+    total_duration_ns: int | None
+
+
+def job_view(run: Run) -> JobView:
+    return {
+        "id": run.id,
+        "job_type": "run",
+        "status": run.status,
+        "stop_reason": run.stop_reason,
+        "metadata": run.metadata,
+        "background": run.background,
+        "agent_id": run.agent_id,
+        "user_id": ids.DEFAULT_USER,
+        "created_by_id": ids.DEFAULT_USER,
+        "last_updated_by_id": ids.DEFAULT_USER,
+        "created_at": timestamp(run.created_us),
+        "updated_at": timestamp(run.completed_us or run.started_us or run.created_us),
+        "completed_at": optional_timestamp(run.completed_us),
+        "callback_url": run.callback_url,
+        "callback_sent_at": optional_timestamp(run.callback_sent_us),
+        "callback_status_code": run.callback_status_code,
+        "callback_error": run.callback_error,
+        "ttft_ns": run.ttft_ns,
+        "total_duration_ns": run.total_duration_ns,
+    }
+
+
+class WaitingCall(TypedDict):
+    tool_call_id: str
+    name: str
+    arguments: str
+    client: bool  # only the client can run it: it wants a tool return, not an approval
+
+
+class WaitingApproval(TypedDict):
+    id: str  # the run's, which is also the cursor of the list
+    run_id: str
+    agent_id: str
+    conversation_id: str | None
+    request_id: str
+    asked_at: str
+    tool_calls: list[WaitingCall]
+    changed_secrets: list[str]  # whose value, or presence, is another than when it was asked
+
+
+def approval_view(
+    run_id: str, agent_id: str, thread_id: str, hold: Hold, asked_us: int, secret_ids: Mapping[str, str]
+) -> WaitingApproval:
+    """`secret_ids`: of the agent's secrets as they are now, by name."""
+    return {
+        "id": run_id,
+        "run_id": run_id,
+        "agent_id": agent_id,
+        "conversation_id": None if thread_id == agent_id else thread_id,
+        "request_id": hold.request_id,
+        "asked_at": timestamp(asked_us),
+        "tool_calls": [waiting_call(held) for held in hold.calls if held.asks],
+        "changed_secrets": changed_secrets(hold, secret_ids),
+    }
+
+
+def waiting_call(held: HeldCall) -> WaitingCall:
+    call = held.call
+    return {"tool_call_id": call.id, "name": call.name, "arguments": call.arguments, "client": held.client}

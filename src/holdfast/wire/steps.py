@@ -1,17 +1,28 @@
-"""Steps: one model call and the tools it caused."""
+"""Steps, one model call and the tools it caused, and their traces: what a vendor was sent for one, and what it said."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from holdfast import ids
 from holdfast.core.messages import Message
-from holdfast.core.records import Step, StepStatus, StopReason
+from holdfast.core.records import ProviderTrace, Step, StepStatus, StopReason
+from holdfast.wire.bounds import Many
 from holdfast.wire.messages import stored_view
+from holdfast.wire.requests import Key
 from holdfast.wire.runs import CompletionTokensDetails, PromptTokensDetails, completion_details, prompt_details
+from holdfast.wire.times import timestamp
+
+
+class StepFeedback(BaseModel):
+    """`tags` that were not sent stay."""
+
+    feedback: Literal["positive", "negative"] | None = None
+    tags: Many[Key] | None = None
 
 
 class StepView(TypedDict):
@@ -129,3 +140,47 @@ def step_metrics_view(step: Step) -> StepMetricsView:
 
 def _feedback(kept: str | None) -> Literal["positive", "negative"] | None:
     return kept if kept in ("positive", "negative") else None
+
+
+class ProviderTraceView(TypedDict):
+    id: str
+    request_json: dict[str, Any]
+    response_json: dict[str, Any]
+    step_id: str
+    agent_id: str
+    agent_tags: list[str]
+    call_type: str
+    run_id: str
+    source: str
+    org_id: str
+    user_id: str | None
+    compaction_settings: dict[str, Any] | None
+    llm_config: dict[str, Any] | None
+    billing_context: dict[str, Any] | None
+    created_at: str
+    updated_at: str | None
+    created_by_id: str | None
+    last_updated_by_id: str | None
+
+
+def provider_trace_view(trace: ProviderTrace) -> ProviderTraceView:
+    return {
+        "id": ids.derive("provider_trace", trace.step_id),
+        "request_json": trace.request,
+        "response_json": trace.response,
+        "step_id": trace.step_id,
+        "agent_id": trace.agent_id,
+        "agent_tags": list(trace.agent_tags),
+        "call_type": "agent_step",
+        "run_id": trace.run_id,
+        "source": "holdfast",
+        "org_id": ids.DEFAULT_ORG,
+        "user_id": None,
+        "compaction_settings": None,
+        "llm_config": None,
+        "billing_context": None,
+        "created_at": timestamp(trace.created_us),
+        "updated_at": None,
+        "created_by_id": None,
+        "last_updated_by_id": None,
+    }

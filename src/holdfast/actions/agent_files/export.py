@@ -26,8 +26,7 @@ from holdfast.store import mcp_servers as server_rows
 from holdfast.store.paging import Page
 from holdfast.store.transaction import Database, Transaction
 from holdfast.version import VERSION
-from holdfast.wire.agent_file_section_views import StoredFile, StoredServer
-from holdfast.wire.agent_file_views import AgentContents, FileContents, Skill, agent_file_view
+from holdfast.wire.agent_file_views import AgentContents, FileContents, Skill, StoredFile, StoredServer, agent_file_view
 
 _ALL: Final = Page(limit=None, order="asc")
 _UNREAD: Final = ("pending", "parsing")  # files of which no text is stored, or not all of it

@@ -1,8 +1,9 @@
-"""The folders of an agent file, with the texts of their files, and what the agents see of them.
+"""The folders and archives of an agent file, with their texts, and what the agents see of them.
 
 A folder that is here already, under the same name and with the same files, is shared. Any other is made anew, under
 another name if its own is taken: a file does not change what other agents see. Texts are stored with the agents; a
-task for each file cuts it into chunks and makes their vectors, as after an upload.
+task for each file cuts it into chunks and makes their vectors, as after an upload. The vectors of an archive's passages
+are made before.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from holdfast.actions.agent_files.imported_model import Embeddings
 from holdfast.core.chunking import DEFAULT_TOKENS, FEWEST_TOKENS, MOST_TOKENS, Chunker
 from holdfast.core.directories import file_limits
 from holdfast.core.file_types import FileType, file_type, numbered
-from holdfast.core.records import LONGEST_NAME, Agent, File, Folder
-from holdfast.engine.archival import model_in
+from holdfast.core.records import LONGEST_NAME, Agent, Archive, File, Folder
+from holdfast.engine.archival import ArchivalMemory, NewPassage, PassageWrite, model_in
 from holdfast.engine.ingestion import KIND, TextCutter
 from holdfast.errors import Invalid
 from holdfast.store import agent_files as agent_file_rows
+from holdfast.store import archives as archive_rows
 from holdfast.store import files as file_rows
 from holdfast.store import folders as folder_rows
+from holdfast.store import passages as passage_rows
 from holdfast.store import tasks as task_rows
 from holdfast.store.agent_files import SeenWindow, Window
 from holdfast.store.files import TextPart
@@ -33,7 +36,7 @@ from holdfast.store.paging import Page
 from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.agent_file_sections import FileDocument, FileWindow, FolderEntry
 from holdfast.wire.agent_files import AgentFile
-from holdfast.wire.times import microseconds
+from holdfast.wire.times import microseconds, optional_microseconds
 
 _ALL: Final = Page(limit=None, order="asc")
 _PLAIN: Final = FileType("text", "text/plain")
@@ -276,3 +279,48 @@ def _free(name: str, taken: Iterable[str]) -> str:
         number += 1
         free = numbered(name, number)
     return free
+
+
+class ArchivePlan(msgspec.Struct, frozen=True):
+    archive: Archive
+    passages: PassageWrite
+    agent_ids: Sequence[str]
+
+
+async def planned_archives(
+    file: AgentFile, agent_ids: Mapping[str, str], embeddings: Embeddings, archival: ArchivalMemory, now_us: int
+) -> list[ArchivePlan]:
+    """`agent_ids`: the new ones."""
+    plans: list[ArchivePlan] = []
+    for local, entry in file.sections.archives.items():
+        embedding = await embeddings.of(entry.where, entry.archive)
+        archive = Archive(
+            id=ids.new("archive"),
+            name=entry.archive.name,
+            description=entry.archive.description,
+            embedding=embedding.handle or model_in(embedding.config),
+            embedding_config=embedding.config,
+            created_us=now_us,
+            updated_us=now_us,
+        )
+        new = [
+            NewPassage(
+                text=passage.text,
+                tags=tuple(passage.tags or ()),
+                metadata=passage.metadata or {},
+                created_us=optional_microseconds(passage.created_at),
+            )
+            for passage in entry.archive.passages
+        ]
+        with named(entry.where):
+            write = await archival.prepared(archive, new)
+        users = [agent_ids[each] for each, one in file.agents.items() if local in (one.fields.archive_ids or ())]
+        plans.append(ArchivePlan(archive, write, users))
+    return plans
+
+
+async def write_archive(tx: Transaction, plan: ArchivePlan) -> None:
+    await archive_rows.insert(tx, plan.archive)
+    await passage_rows.insert_many(tx, plan.passages.rows)
+    for agent_id in plan.agent_ids:
+        await archive_rows.attach(tx, agent_id, plan.archive.id, is_owner=len(plan.agent_ids) == 1)

@@ -17,7 +17,7 @@ from holdfast.llm.base import Catalog
 from holdfast.llm.catalog.presets import preset
 from holdfast.wire.agent_file_sections import FileArchive, FileFolder
 from holdfast.wire.agent_files import AgentEntry, AgentFile, FileAgent, ImportOptions
-from holdfast.wire.agent_requests import UpdateAgent
+from holdfast.wire.agents import UpdateAgent
 from holdfast.wire.model_settings import ModelSettings
 
 

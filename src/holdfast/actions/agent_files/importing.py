@@ -12,19 +12,35 @@ import msgspec
 from holdfast import ids
 from holdfast.actions.agent_files.errors import named
 from holdfast.actions.agent_files.imported_agents import AgentPlan, PlanAgents, write_agent
-from holdfast.actions.agent_files.imported_archives import ArchivePlan, planned_archives, write_archive
 from holdfast.actions.agent_files.imported_folders import (
+    ArchivePlan,
     FolderPlan,
     PlanFolders,
     StoredFolders,
     attach_folders,
+    planned_archives,
+    write_archive,
     write_folders,
 )
-from holdfast.actions.agent_files.imported_groups import GroupPlan, new_group_ids, planned_groups, write_group
-from holdfast.actions.agent_files.imported_identities import IdentityPlan, planned_identities, write_identities
+from holdfast.actions.agent_files.imported_groups import (
+    GroupPlan,
+    IdentityPlan,
+    new_group_ids,
+    planned_groups,
+    planned_identities,
+    write_group,
+    write_identities,
+)
 from holdfast.actions.agent_files.imported_model import Embeddings, file_models
-from holdfast.actions.agent_files.imported_servers import ServerPlan, planned_servers, write_servers
-from holdfast.actions.agent_files.imported_tools import StoredTools, WantedTools, store_tools, wanted_tools
+from holdfast.actions.agent_files.imported_tools import (
+    ServerPlan,
+    StoredTools,
+    WantedTools,
+    planned_servers,
+    store_tools,
+    wanted_tools,
+    write_servers,
+)
 from holdfast.actions.agents.create import add_sleeptime_agent
 from holdfast.actions.agents.model_choice import Defaults
 from holdfast.actions.blocks import check_limit
@@ -41,13 +57,12 @@ from holdfast.store import agents as agent_rows
 from holdfast.store import blocks as block_rows
 from holdfast.store.transaction import Database, Transaction
 from holdfast.tools.files import NAMES
-from holdfast.wire.agent_files import AgentFile, ImportOptions
+from holdfast.wire.agent_files import LEGACY_GROUPS, AgentFile, ImportOptions
 from holdfast.wire.blocks import new_block
-from holdfast.wire.legacy_agent_files import GROUPS
 
 # What is not imported, and what that means for the agents.
 _LEFT_OUT: Final = {
-    GROUPS: "the older format names the agents of a group by ids that mean nothing here",
+    LEGACY_GROUPS: "the older format names the agents of a group by ids that mean nothing here",
     "skills": "skills are kept by the program that uses them, not by this server",
 }
 

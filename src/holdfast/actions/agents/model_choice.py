@@ -18,7 +18,7 @@ from holdfast.errors import Invalid
 from holdfast.llm.base import Catalog, ModelInfo
 from holdfast.llm.catalog.presets import Switch, completed, fitted, preset, switch_of
 from holdfast.llm.chat.dialects import reasons
-from holdfast.wire.agent_requests import AgentFields, CreateAgentRequest, UpdateAgent
+from holdfast.wire.agents import AgentFields, CreateAgentRequest, UpdateAgent
 from holdfast.wire.archives import ArchiveCreate
 from holdfast.wire.folders import FolderCreate
 from holdfast.wire.model_settings import CallFields, LLMConfig, ModelSettings, is_reasoner, writes_thoughts

@@ -33,8 +33,7 @@ from holdfast.store import identities as identity_rows
 from holdfast.store import tools as tool_rows
 from holdfast.store.identities import AGENTS
 from holdfast.store.transaction import Database, Transaction
-from holdfast.wire.agent_requests import UpdateAgent
-from holdfast.wire.agents import MASKED, AgentState
+from holdfast.wire.agents import MASKED, AgentState, UpdateAgent
 from holdfast.wire.tool_rules import rules_of
 
 _CLEARABLE: Final = frozenset(

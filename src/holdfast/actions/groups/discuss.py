@@ -26,8 +26,7 @@ from holdfast.store import agents, discussions, groups, messages, runs, tasks
 from holdfast.store.groups import SLEEPTIME
 from holdfast.store.paging import Page
 from holdfast.store.transaction import Database, Transaction
-from holdfast.wire.inputs import input_of
-from holdfast.wire.requests import LettaRequest, MessageCreate
+from holdfast.wire.requests import LettaRequest, MessageCreate, input_of
 
 _EVERY: Final = Page(limit=None, order="asc")
 _BUSY_AGAIN_S: Final = 1.0

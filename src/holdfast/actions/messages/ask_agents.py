@@ -31,9 +31,8 @@ from holdfast.store.paging import Page
 from holdfast.store.transaction import Database, DatabaseError, Transaction
 from holdfast.tools import agents as talk
 from holdfast.tools.base import cut_to_limit, failure_text
-from holdfast.wire.inputs import input_of
 from holdfast.wire.messages import to_wire
-from holdfast.wire.requests import LettaRequest, MessageCreate
+from holdfast.wire.requests import LettaRequest, MessageCreate, input_of
 
 _AT_ONCE: Final = 10  # agents with matching tags that answer at the same time
 _EVERY: Final = Page(limit=None, order="asc")

@@ -40,8 +40,7 @@ from holdfast.store import agents, holds, journal, messages, runs, specs, steps,
 from holdfast.store.holds import HoldRow
 from holdfast.store.specs import SharedSpec
 from holdfast.store.transaction import Database, DatabaseError, IntegrityError, Transaction
-from holdfast.wire.inputs import NewMessage, ParsedInput
-from holdfast.wire.requests import LettaRequest
+from holdfast.wire.requests import LettaRequest, NewMessage, ParsedInput
 
 KEEP_ALIVE: Final = (
     "<system-alert>Automated keep-alive ping. Ignore this message and continue from where you stopped.</system-alert>"

@@ -23,8 +23,7 @@ from holdfast.store import agents, groups, messages, tasks
 from holdfast.store.groups import WaitingTurns
 from holdfast.store.paging import Page
 from holdfast.store.transaction import Database, Transaction
-from holdfast.wire.inputs import input_of
-from holdfast.wire.requests import LettaRequest, MessageCreate
+from holdfast.wire.requests import LettaRequest, MessageCreate, input_of
 
 _EVERY: Final = Page(limit=None, order="asc")
 _SHARE_PERCENT: Final = 50  # of the agent's window, that a transcript may fill

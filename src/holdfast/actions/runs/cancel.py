@@ -14,7 +14,7 @@ from holdfast.engine.worker import Worker
 from holdfast.errors import NothingToCancel
 from holdfast.store import agents, holds, runs, threads
 from holdfast.store.paging import Page
-from holdfast.store.run_filters import RunFilter
+from holdfast.store.runs import RunFilter
 from holdfast.store.transaction import Database, Transaction
 
 Result = Literal["cancelled", "failed", "already_finished"]

@@ -1,4 +1,8 @@
-"""The records of runs: list, read, explain and delete them; and what of them waits for a decision."""
+"""The records of runs: list, read, explain and delete them; and what of them waits for a decision.
+
+Runs of sleeptime agents that a turn has made due are not accepted yet. An answer names them, so they are shown as they
+will be when they are.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +14,35 @@ from typing import Final, Literal
 import msgspec
 
 from holdfast.actions.queries import Page, RunFilter
-from holdfast.actions.runs import due
 from holdfast.actions.threads.find import require_thread
 from holdfast.core.events import AnyEvent
 from holdfast.core.hold import changed_secrets
 from holdfast.core.records import ProviderTrace, Run, Step
 from holdfast.core.run import Phase, RunState, replay
+from holdfast.core.sleeptime import RUN_TYPE
 from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
 from holdfast.engine.run_loading import load_state
 from holdfast.errors import Conflict, IllegalEvent, Invalid, NotFound
-from holdfast.store import agents, holds, journal, rate_limits, runs, steps, tools, traces
+from holdfast.store import agents, groups, holds, journal, rate_limits, runs, steps, tools, traces
+from holdfast.store.groups import DueRun
 from holdfast.store.transaction import Database, Transaction
-from holdfast.wire.approvals import WaitingApproval, approval_view
 from holdfast.wire.run_explanation import RunDetails
-from holdfast.wire.runs import RunMetricsView, RunUsageView, run_metrics_view, run_usage_view
+from holdfast.wire.runs import (
+    RunMetricsView,
+    RunUsageView,
+    WaitingApproval,
+    approval_view,
+    run_metrics_view,
+    run_usage_view,
+)
 
 # A client may ask for the stream of a message whose request is still on its way here.
 _OTID_WAITS_S: Final = (0.25, 0.5, 1.0)
 _NEWEST: Final = Page(limit=100)
 _event = msgspec.json.Decoder(AnyEvent)
 log = logging.getLogger(__name__)
+_STATUS: Final = "created"
 
 
 async def list_runs(
@@ -48,7 +60,7 @@ async def list_runs(
         chosen = msgspec.structs.replace(filters, tool_names=names)
         if order_by == "duration":
             return await runs.list_runs(tx, chosen, page, order_by)
-        return await due.list_runs(tx, chosen, page)
+        return await _begun_and_due(tx, chosen, page)
 
     # Long: counting steps, ranking and sorting by duration look at every run there is.
     return await database.read_long(read)
@@ -56,11 +68,11 @@ async def list_runs(
 
 async def list_active_runs(database: Database, agent_id: str | None, background: bool | None) -> list[Run]:
     filters = RunFilter(agent_ids=(agent_id,) if agent_id else None, active=True, background=background)
-    return await database.read(lambda tx: due.list_runs(tx, filters, _NEWEST))
+    return await database.read(lambda tx: _begun_and_due(tx, filters, _NEWEST))
 
 
 async def read_run(database: Database, run_id: str) -> Run:
-    return await database.read(lambda tx: due.find_run(tx, run_id))
+    return await database.read(lambda tx: _begun_or_due(tx, run_id))
 
 
 async def read_begun_run(database: Database, run_id: str) -> Run:
@@ -204,3 +216,69 @@ async def _changed(tx: Transaction, run: Run, state: RunState | None) -> list[st
     if state is None or state.phase is not Phase.PARKED or state.hold is None:
         return []
     return changed_secrets(state.hold, await agents.secret_ids_of(tx, run.agent_id))
+
+
+async def _begun_or_due(tx: Transaction, run_id: str) -> Run:
+    try:
+        return await runs.get(tx, run_id)
+    except NotFound:
+        due = await groups.find_due_run(tx, run_id)
+        if due is None:
+            raise
+        return _as_run(due)
+
+
+async def _begun_and_due(tx: Transaction, filters: RunFilter, page: Page) -> list[Run]:
+    """By age, with those that are due as the newest of their agents."""
+    if not _may_show_due(filters):
+        return await runs.list_runs(tx, filters, page)
+    due = [_as_run(found) for found in await groups.due_runs(tx, filters.agent_ids or ())]
+    if not due:
+        return await runs.list_runs(tx, filters, page)
+    listed = await (_newest_first if page.order == "desc" else _oldest_first)(tx, filters, page, due)
+    if page.limit is None:
+        return listed
+    return listed[-page.limit :] if page.before is not None else listed[: page.limit]
+
+
+async def _newest_first(tx: Transaction, filters: RunFilter, page: Page, due: list[Run]) -> list[Run]:
+    at = {run.id: position for position, run in enumerate(due)}
+    if page.before in at:
+        return due[: at[page.before]]
+    if page.after in at:
+        begun = await runs.list_runs(tx, filters, msgspec.structs.replace(page, after=None))
+        return [*due[at[page.after] + 1 :], *begun]
+    begun = await runs.list_runs(tx, filters, page)
+    return begun if page.after is not None else [*due, *begun]
+
+
+async def _oldest_first(tx: Transaction, filters: RunFilter, page: Page, due: list[Run]) -> list[Run]:
+    due = due[::-1]
+    at = {run.id: position for position, run in enumerate(due)}
+    if page.after in at:
+        return due[at[page.after] + 1 :]
+    if page.before in at:
+        newest = msgspec.structs.replace(page, before=None, order="desc")
+        return [*(await runs.list_runs(tx, filters, newest))[::-1], *due[: at[page.before]]]
+    begun = await runs.list_runs(tx, filters, page)
+    return begun if page.before is not None else [*begun, *due]
+
+
+def _may_show_due(filters: RunFilter) -> bool:
+    """Whether it is a list of some agents' runs, and not one by something that these do not have yet."""
+    if filters.agent_ids is None or (filters.statuses is not None and _STATUS not in filters.statuses):
+        return False
+    plain = RunFilter(agent_ids=filters.agent_ids, statuses=filters.statuses, active=filters.active)
+    return filters in (plain, msgspec.structs.replace(plain, background=True))
+
+
+def _as_run(due: DueRun) -> Run:
+    return Run(
+        id=due.id,
+        agent_id=due.agent_id,
+        thread_id=due.agent_id,
+        status=_STATUS,
+        background=True,
+        metadata={"run_type": RUN_TYPE},
+        created_us=due.due_us,
+    )

@@ -16,7 +16,7 @@ from holdfast.errors import Conflict, Invalid
 from holdfast.llm.base import Catalog, ToolSchema
 from holdfast.store import agents, messages, threads, tools
 from holdfast.store.transaction import Database, Transaction
-from holdfast.wire.requests import CompactionSettingsInput
+from holdfast.wire.conversations import CompactionSettingsInput
 
 _WHAT = "compact the messages"
 _TRIGGER = "manual"

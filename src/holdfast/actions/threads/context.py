@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.actions.agents.first_messages import first_messages
+from holdfast.actions.agents.create import first_messages
 from holdfast.actions.agents.read import whole_state
 from holdfast.actions.runs.spec import effective_model
 from holdfast.actions.threads.find import require_idle

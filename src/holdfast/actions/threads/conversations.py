@@ -23,8 +23,14 @@ from holdfast.errors import Invalid, NotFound
 from holdfast.llm.base import Catalog
 from holdfast.store import agents, blocks, holds, messages, threads
 from holdfast.store.transaction import Database, Transaction
-from holdfast.wire.conversations import ConversationView, checked_settings, conversation_view
-from holdfast.wire.requests import CreateConversation, ForkConversation, UpdateConversation
+from holdfast.wire.conversations import (
+    ConversationView,
+    CreateConversation,
+    ForkConversation,
+    UpdateConversation,
+    checked_settings,
+    conversation_view,
+)
 from holdfast.wire.times import microseconds
 
 # Sent as null they become empty; the other fields of an update keep what they have.

@@ -7,8 +7,8 @@ from typing import Any
 from starlette.responses import Response
 
 from holdfast import ids
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
 
 router = LazyRouter(prefix="/v1/admin", tags=["admin"])
 

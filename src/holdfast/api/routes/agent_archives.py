@@ -9,10 +9,9 @@ from starlette.responses import Response
 
 from holdfast.actions import archives as actions
 from holdfast.actions.queries import Page
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, AgentId, Before, Count, Limit, SearchQuery
+from holdfast.api.params import After, AgentId, Before, Count, Deps, Limit, SearchQuery
 from holdfast.wire.archives import (
     AgentPassageCreate,
     MemorySearchAnswer,

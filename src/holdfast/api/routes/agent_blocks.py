@@ -6,10 +6,9 @@ from starlette.responses import Response
 
 from holdfast.actions import blocks as actions
 from holdfast.actions.queries import Page
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, AgentId, Before, BlockId, Limit, Order, OrderBy
+from holdfast.api.params import After, AgentId, Before, BlockId, Deps, Limit, Order, OrderBy
 from holdfast.wire.agents import AgentState
 from holdfast.wire.blocks import BlockResponse, BlockUpdate, block_view
 

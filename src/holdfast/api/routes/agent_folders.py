@@ -6,10 +6,9 @@ from starlette.responses import Response
 
 from holdfast.actions.folders import agent_files, attach, records
 from holdfast.actions.queries import Page
-from holdfast.api.deps import Asking, Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import MAX_LIMIT, After, AgentId, Before, FileId, FolderId, Limit, Order, OrderBy
+from holdfast.api.params import MAX_LIMIT, After, AgentId, Asking, Before, Deps, FileId, FolderId, Limit, Order, OrderBy
 from holdfast.wire.agents import AgentState
 from holdfast.wire.folders import AgentFilesPage, SourceView, source_view
 

@@ -11,15 +11,14 @@ from holdfast.actions.messages.send import SendRequest
 from holdfast.actions.threads import context
 from holdfast.actions.threads.compact import compact_thread
 from holdfast.actions.threads.find import DEFAULT, thread_of
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import AgentId
-from holdfast.api.sending import parse, request_config
+from holdfast.api.params import AgentId, Deps
+from holdfast.api.routes.messages import parse
 from holdfast.wire.agents import AgentState
 from holdfast.wire.context import ContextOverview
-from holdfast.wire.conversations import CompactionView, compaction_view
-from holdfast.wire.requests import CompactionRequest, LettaStreamingRequest, ResetMessagesRequest
+from holdfast.wire.conversations import CompactionRequest, CompactionView, ResetMessagesRequest, compaction_view
+from holdfast.wire.requests import LettaStreamingRequest
 
 router = LazyRouter(prefix="/v1/agents/{agent_id}", tags=["agents"])
 
@@ -68,7 +67,7 @@ async def preview(deps: Deps, agent_id: AgentId, request: LettaStreamingRequest)
         parsed=await parse(deps, request),
         request=request,
         run_type="preview",
-        request_config=request_config(request),
+        request_config=request.request_config(),
     )
     payload = await preview_request(sending, database=deps.database, catalog=deps.catalog, clock=deps.clock)
     return json_response(payload)

@@ -8,10 +8,9 @@ from holdfast.actions.queries import Page
 from holdfast.actions.tools import attach
 from holdfast.actions.tools.read import list_tools_of_agent
 from holdfast.actions.tools.run import run_attached
-from holdfast.api.deps import Asking, Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, AgentId, Before, Limit, Order, OrderBy, ToolId
+from holdfast.api.params import After, AgentId, Asking, Before, Deps, Limit, Order, OrderBy, ToolId
 from holdfast.errors import Unprocessable
 from holdfast.wire.agents import AgentState
 from holdfast.wire.tools import (

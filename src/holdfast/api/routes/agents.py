@@ -13,13 +13,11 @@ from holdfast.actions.agents.create import create_agent
 from holdfast.actions.agents.generate import generate
 from holdfast.actions.agents.update import delete_agent, update_agent
 from holdfast.actions.queries import AgentFilter, Page
-from holdfast.api.deps import Asking, Deps, Opener, defaults_of
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, AgentId, Before, Limit, Order, SearchQuery
+from holdfast.api.params import After, AgentId, Asking, Before, Deps, Limit, Opener, Order, SearchQuery, defaults_of
 from holdfast.core.records import StopReason
-from holdfast.wire.agent_requests import CreateAgentRequest, Include, UpdateAgent
-from holdfast.wire.agents import AgentState, MemoryView, shown_to
+from holdfast.wire.agents import AgentState, CreateAgentRequest, Include, MemoryView, UpdateAgent, shown_relations
 from holdfast.wire.generate import GenerateRequest, GenerateResponse
 
 router = LazyRouter(prefix="/v1/agents", tags=["agents"])
@@ -83,7 +81,7 @@ async def list_agents(
 ) -> Response:
     if which.nobody:
         return json_response([])
-    relations = shown_to(asking, include, include_relationships)
+    relations = shown_relations(include, include_relationships, whole=asking.whole_agents)
     page = Page(limit=limit, before=before, after=after, order=order)
     return json_response(await read.list_agents(deps.database, which.filters, page, relations, opener, order_by))
 
@@ -121,7 +119,7 @@ async def retrieve(
     include_relationships: Relationships = None,
     include: Included = [],  # noqa: B006 - FastAPI copies it
 ) -> Response:
-    relations = shown_to(asking, include, include_relationships)
+    relations = shown_relations(include, include_relationships, whole=asking.whole_agents)
     return json_response(await read.read_agent(deps.database, agent_id, relations, opener))
 
 

@@ -9,10 +9,9 @@ from starlette.responses import Response
 
 from holdfast.actions.messages import read
 from holdfast.actions.queries import Page
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, MessageId, Order
+from holdfast.api.params import After, Before, Deps, Limit, MessageId, Order
 from holdfast.core.spec import Speaking
 from holdfast.wire.message_search import MessageHit, MessageItem, MessageSearch, SearchAllMessages
 from holdfast.wire.message_shapes import MessageType

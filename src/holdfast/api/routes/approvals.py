@@ -6,11 +6,10 @@ from starlette.responses import Response
 
 from holdfast.actions.queries import Page
 from holdfast.actions.runs import records
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order
-from holdfast.wire.approvals import WaitingApproval
+from holdfast.api.params import After, Before, Deps, Limit, Order
+from holdfast.wire.runs import WaitingApproval
 
 router = LazyRouter(prefix="/v1/approvals", tags=["approvals"])
 

@@ -10,12 +10,10 @@ from starlette.responses import Response
 from holdfast.actions import archives as actions
 from holdfast.actions.agents import read as agents
 from holdfast.actions.queries import Page
-from holdfast.api.deps import Deps, Opener
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, ArchiveId, Before, Limit, Order, OrderBy, PassageId
-from holdfast.wire.agent_requests import Include
-from holdfast.wire.agents import AgentState, included
+from holdfast.api.params import After, ArchiveId, Before, Deps, Limit, Opener, Order, OrderBy, PassageId
+from holdfast.wire.agents import AgentState, Include, included
 from holdfast.wire.archives import (
     ArchiveCreate,
     ArchiveUpdate,

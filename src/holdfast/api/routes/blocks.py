@@ -10,12 +10,10 @@ from starlette.responses import Response
 from holdfast.actions import blocks as actions
 from holdfast.actions.agents import read as agents
 from holdfast.actions.queries import BlockFilter, Page
-from holdfast.api.deps import Deps, Opener
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, BlockId, Int64, Limit, Order, OrderBy, SearchQuery
-from holdfast.wire.agent_requests import Include
-from holdfast.wire.agents import AgentState, included
+from holdfast.api.params import After, Before, BlockId, Deps, Int64, Limit, Opener, Order, OrderBy, SearchQuery
+from holdfast.wire.agents import AgentState, Include, included
 from holdfast.wire.blocks import BlockResponse, BlockUpdate, CreateBlock, block_view
 
 router = LazyRouter(prefix="/v1/blocks", tags=["blocks"])

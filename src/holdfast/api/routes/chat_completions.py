@@ -7,11 +7,10 @@ from typing import Final
 from starlette.responses import Response
 
 from holdfast.actions.messages.send import SendRequest
-from holdfast.api.deps import Deps
-from holdfast.api.event_stream import EventStream
+from holdfast.api.answers import EventStream, json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.sending import ended, frames_of, parse, request_config
+from holdfast.api.params import Deps
+from holdfast.api.routes.messages import ended, frames_of, parse
 from holdfast.engine.streams import PACKET_GAP_S
 from holdfast.wire.chat_completions import (
     ChatChunks,
@@ -41,7 +40,7 @@ async def create_chat_completion(request: ChatCompletionRequest, deps: Deps) -> 
             parsed=await parse(deps, message),
             request=message,
             run_type=_RUN_TYPE,
-            request_config=request_config(message),
+            request_config=message.request_config(),
             stream_tokens=True,  # both answers are made of the same pieces
             wait_s=0.0 if request.stream else deps.settings.queue_wait_s,
         )

@@ -1,5 +1,9 @@
-"""The files of the web console. Open without a key, because a browser cannot send one for a script; they hold no data:
-what the console shows comes from the API, with the user's key."""
+"""The files of the web console, and what somebody finds who opens the server's address: the console in a browser, JSON
+for programs.
+
+Open without a key, because a browser cannot send one for a script. The files hold no data: what the console shows comes
+from the API, with the user's key. The JSON says nothing that the health routes do not say.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import gzip
 import hashlib
 import posixpath
 import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -15,10 +20,13 @@ import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.errors import NotFound
+from holdfast.version import API_VERSION, VERSION
 
 router = LazyRouter(include_in_schema=False)
+root_router = LazyRouter(include_in_schema=False)
 
 # Nothing but our own files runs, nothing but our own API is asked, and no other page may show this one in a frame.
 POLICY: Final = (
@@ -40,6 +48,16 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",  # asked for again each time, and answered 304 if it is the same
     "vary": "accept-encoding",
+}
+
+_WEIGHT: Final = re.compile(r"[01](\.[0-9]{0,3})?")
+_SUMMARY: Final = {
+    "name": "holdfast",
+    "holdfast_version": VERSION,
+    "version": API_VERSION,
+    "health": "/v1/health/",
+    "docs": "/docs",
+    "openapi": "/openapi.json",
 }
 
 
@@ -95,3 +113,30 @@ def respond(request: Request, found: Asset, **headers: str) -> Response:
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(found.zipped, media_type=found.media_type, headers={**sent, "content-encoding": "gzip"})
     return Response(found.content, media_type=found.media_type, headers=sent)
+
+
+@root_router.api_route("/", methods=["GET", "HEAD"])
+async def show_root(request: Request) -> Response:
+    if not prefers_html(request.headers.getlist("accept")):
+        return json_response(_SUMMARY, headers={"vary": "accept"})
+    return respond(request, asset(_PAGE), vary="accept, accept-encoding")
+
+
+def prefers_html(accept: Sequence[str]) -> bool:
+    """Browsers rank all else below HTML. Who accepts both alike, or says nothing, is taken for a program."""
+    weights = _weights(",".join(accept))
+    return _weight(weights, "text", "html") > _weight(weights, "application", "json")
+
+
+def _weights(accept: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in accept.lower().split(","):
+        name, *parameters = (piece.strip() for piece in part.split(";"))
+        given = next((one[2:] for one in parameters if one.startswith("q=")), "1")
+        found[name] = float(given) if _WEIGHT.fullmatch(given) else 0.0
+    return found
+
+
+def _weight(weights: Mapping[str, float], kind: str, form: str) -> float:
+    names = (f"{kind}/{form}", f"{kind}/*", "*/*")
+    return next((weights[name] for name in names if name in weights), 0.0)

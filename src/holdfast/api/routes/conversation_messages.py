@@ -15,20 +15,19 @@ from holdfast.actions.runs.records import find_streamed_run
 from holdfast.actions.threads import context
 from holdfast.actions.threads.compact import compact_thread
 from holdfast.actions.threads.find import is_default, thread_of
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, ConversationId, Limit, Order, OrderBy, SpeakingTool
-from holdfast.api.sending import parse, request_config, resumed_stream, send_and_answer
-from holdfast.wire.conversations import CompactionView, compaction_view
+from holdfast.api.params import After, Before, ConversationId, Deps, Limit, Order, OrderBy, SpeakingTool
+from holdfast.api.routes.messages import parse, resumed_stream, send_and_answer
+from holdfast.wire.conversations import (
+    CompactionView,
+    ConversationCompactionRequest,
+    ConversationRecompileRequest,
+    compaction_view,
+)
 from holdfast.wire.message_shapes import MessageType
 from holdfast.wire.messages import messages_view
-from holdfast.wire.requests import (
-    ConversationCompactionRequest,
-    ConversationMessageRequest,
-    ConversationRecompileRequest,
-    RetrieveStreamRequest,
-)
+from holdfast.wire.requests import ConversationMessageRequest, RetrieveStreamRequest
 
 router = LazyRouter(prefix="/v1/conversations/{conversation_id}", tags=["conversations"])
 
@@ -72,7 +71,7 @@ async def preview(deps: Deps, conversation_id: ConversationId, request: Conversa
         parsed=await parse(deps, request),
         request=request,
         run_type="preview",
-        request_config=request_config(request),
+        request_config=request.request_config(),
     )
     payload = await preview_request(sending, database=deps.database, catalog=deps.catalog, clock=deps.clock)
     return json_response(payload)

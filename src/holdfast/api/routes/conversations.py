@@ -10,12 +10,20 @@ from starlette.responses import Response
 from holdfast.actions.queries import Page, ThreadFilter
 from holdfast.actions.threads import conversations as actions
 from holdfast.actions.threads.find import thread_of
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, ConversationId, Limit, Order, RealConversationId, SearchQuery, id_pattern
-from holdfast.wire.conversations import ConversationView
-from holdfast.wire.requests import CreateConversation, ForkConversation, UpdateConversation
+from holdfast.api.params import (
+    After,
+    Before,
+    ConversationId,
+    Deps,
+    Limit,
+    Order,
+    RealConversationId,
+    SearchQuery,
+    id_pattern,
+)
+from holdfast.wire.conversations import ConversationView, CreateConversation, ForkConversation, UpdateConversation
 
 router = LazyRouter(prefix="/v1/conversations", tags=["conversations"])
 

@@ -1,4 +1,7 @@
-"""Is the server up, and can it serve? Both are open without a key, so they say little else."""
+"""Is the server up, can it serve, and figures for a monitor that speaks Prometheus.
+
+The first two are open without a key, so they say little else.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,23 @@ from typing import Final
 
 from starlette.responses import Response
 
-from holdfast.actions.health import check_database
-from holdfast.api.deps import Deps
+from holdfast.actions.monitoring import check_database
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.errors import DatabaseError
+from holdfast.api.params import Deps
+from holdfast.errors import DatabaseError, NotFound
 from holdfast.version import API_VERSION, VERSION
+from holdfast.wire.exposition import CONTENT_TYPE
 
 router = LazyRouter(tags=["health"])
+metrics_router = LazyRouter(include_in_schema=False)
 
 _log = logging.getLogger(__name__)
 _ANSWER_WITHIN_S: Final = 0.8  # whoever asks gives up after a second
 _VERSIONS = {"version": API_VERSION, "holdfast_version": VERSION}
 _HEALTHY = {**_VERSIONS, "status": "ok"}
 _DRAINING = {**_VERSIONS, "status": "draining"}
+METRICS_PATH: Final = "/metrics"
 
 
 @router.get("/v1/health/")
@@ -49,3 +55,10 @@ def _unready(detail: str, why: str | None = None) -> Response:
     """`why` may name the database's host or user, so only the log has it."""
     _log.warning("not ready: %s", why or detail)
     return json_response({**_VERSIONS, "status": "unavailable", "detail": detail}, 503)
+
+
+@metrics_router.get(METRICS_PATH)
+async def read_metrics(deps: Deps) -> Response:
+    if deps.settings.metrics == "off":
+        raise NotFound("Metrics are switched off: HOLDFAST_METRICS=off.")
+    return Response(await deps.metrics.text(), headers={"content-type": CONTENT_TYPE})

@@ -10,12 +10,10 @@ from starlette.responses import Response
 from holdfast.actions import identities as actions
 from holdfast.actions.agents import read as agents
 from holdfast.actions.queries import IdentityFilter, Page
-from holdfast.api.deps import Deps, Opener
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, AgentId, Before, BlockId, IdentityId, Limit, Order, OrderBy
-from holdfast.wire.agent_requests import Include
-from holdfast.wire.agents import AgentState, included
+from holdfast.api.params import After, AgentId, Before, BlockId, Deps, IdentityId, Limit, Opener, Order, OrderBy
+from holdfast.wire.agents import AgentState, Include, included
 from holdfast.wire.blocks import BlockResponse, block_view
 from holdfast.wire.bounds import Many
 from holdfast.wire.identities import (

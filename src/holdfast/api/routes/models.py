@@ -8,9 +8,9 @@ from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.actions import models as actions
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
+from holdfast.api.params import Deps
 from holdfast.wire import models as wire
 from holdfast.wire.providers import ProviderStatusView
 

@@ -7,10 +7,9 @@ from starlette.responses import Response
 from holdfast.actions import providers as actions
 from holdfast.actions.assembled import Holdfast
 from holdfast.actions.queries import Page
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy, ProviderId
+from holdfast.api.params import After, Before, Deps, Limit, Order, OrderBy, ProviderId
 from holdfast.wire import models
 from holdfast.wire.providers import ProviderCheck, ProviderCreate, ProviderUpdate, ProviderView, provider_view
 

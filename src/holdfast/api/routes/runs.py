@@ -1,4 +1,7 @@
-"""Runs: what was asked of agents, how it went, and what they are doing now."""
+"""Runs: what was asked of agents, how it went, and what they are doing now.
+
+Jobs are runs under their old name, for programs that look for their background messages there.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,23 @@ from holdfast.actions.messages.read import list_messages_of_run
 from holdfast.actions.queries import Page, RunFilter
 from holdfast.actions.runs import records
 from holdfast.actions.threads.find import thread_of
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Count, Limit, Order, OrderBy, RunId
-from holdfast.api.sending import resumed_stream
+from holdfast.api.params import After, Before, Count, Deps, JobId, Limit, Order, OrderBy, RunId
+from holdfast.api.routes.messages import resumed_stream
 from holdfast.core.heartbeats import speaking_in
 from holdfast.core.records import StopReason
 from holdfast.wire.messages import WireMessage, filter_types, to_wire
 from holdfast.wire.requests import RetrieveStreamRequest
 from holdfast.wire.run_explanation import Why, why_view
-from holdfast.wire.runs import RunMetricsView, RunUsageView, RunView, run_view
-from holdfast.wire.steps import StepView, step_view
+from holdfast.wire.runs import JobView, RunMetricsView, RunUsageView, RunView, job_view, run_view
+from holdfast.wire.steps import ProviderTraceView, StepView, provider_trace_view, step_view
 from holdfast.wire.times import optional_microseconds
-from holdfast.wire.traces import ProviderTraceView, provider_trace_view
 
 router = LazyRouter(prefix="/v1/runs", tags=["runs"])
+jobs_router = LazyRouter(prefix="/v1/jobs", tags=["jobs"])
+
+SourceId = Annotated[str | None, Query(description="Runs belong to no folder: with one, the list is empty.")]
 
 
 class Measured:
@@ -173,3 +177,54 @@ async def stream(deps: Deps, run_id: RunId, request: RetrieveStreamRequest | Non
 async def why(deps: Deps, run_id: RunId) -> Response:
     """What the run does or waits for, since when, and who can move it on; or how it ended."""
     return json_response(why_view(await records.explain_run(deps.database, run_id, deps.clock.now_us())))
+
+
+@jobs_router.get("/", responses={200: {"model": list[JobView]}}, response_model=None)
+async def list_jobs(
+    deps: Deps,
+    source_id: SourceId = None,
+    before: Before = None,
+    after: After = None,
+    limit: Limit = 100,
+    order: Order = "desc",
+    order_by: OrderBy = "created_at",
+    active: bool = False,
+    ascending: Annotated[bool, Query(deprecated=True)] = True,
+) -> Response:
+    if source_id:
+        return json_response([])
+    page = Page(limit=limit, before=before, after=after, order=order)
+    found = await records.list_runs(deps.database, RunFilter(active=active), None, page, "created_at")
+    return json_response([job_view(run) for run in found])
+
+
+@jobs_router.get("/active", deprecated=True, responses={200: {"model": list[JobView]}}, response_model=None)
+async def list_active_jobs(
+    deps: Deps,
+    source_id: SourceId = None,
+    before: Before = None,
+    after: After = None,
+    limit: Limit = 50,
+    ascending: bool = True,
+) -> Response:
+    if source_id:
+        return json_response([])
+    page = Page(limit=limit, before=before, after=after, order="asc" if ascending else "desc")
+    found = await records.list_runs(deps.database, RunFilter(active=True), None, page, "created_at")
+    return json_response([job_view(run) for run in found])
+
+
+@jobs_router.get("/{job_id}", responses={200: {"model": JobView}}, response_model=None)
+async def retrieve_job(deps: Deps, job_id: JobId) -> Response:
+    return json_response(job_view(await records.read_run(deps.database, job_id)))
+
+
+@jobs_router.delete("/{job_id}", responses={200: {"model": JobView}}, response_model=None)
+async def delete_job(deps: Deps, job_id: JobId) -> Response:
+    return json_response(job_view(await records.delete_run(deps.database, job_id, deps.clock)))
+
+
+@jobs_router.patch("/{job_id}/cancel", responses={200: {"model": JobView}}, response_model=None)
+async def cancel_job(deps: Deps, job_id: JobId) -> Response:
+    """A job that has ended stays as it is."""
+    return json_response(job_view(await deps.cancel.by_id(job_id)))

@@ -8,10 +8,10 @@ from typing import Annotated
 from fastapi import Query
 from starlette.responses import Response
 
-from holdfast.actions.statistics import read_statistics
-from holdfast.api.deps import Deps
+from holdfast.actions.monitoring import read_statistics
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
+from holdfast.api.params import Deps
 from holdfast.wire.statistics import StatisticsView, statistics_view
 from holdfast.wire.times import optional_microseconds
 

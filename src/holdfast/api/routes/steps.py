@@ -11,16 +11,21 @@ from starlette.responses import Response
 from holdfast.actions import steps as actions
 from holdfast.actions.messages.read import list_messages_of_step
 from holdfast.actions.queries import Page, StepFilter
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy, StepId
+from holdfast.api.params import After, Before, Deps, Limit, Order, OrderBy, StepId
 from holdfast.core.spec import Speaking
 from holdfast.wire.messages import messages_view
-from holdfast.wire.requests import StepFeedback
-from holdfast.wire.steps import StepMetricsView, StepView, step_metrics_view, step_view
+from holdfast.wire.steps import (
+    ProviderTraceView,
+    StepFeedback,
+    StepMetricsView,
+    StepView,
+    provider_trace_view,
+    step_metrics_view,
+    step_view,
+)
 from holdfast.wire.times import optional_microseconds
-from holdfast.wire.traces import ProviderTraceView, provider_trace_view
 
 router = LazyRouter(prefix="/v1/steps", tags=["steps"])
 telemetry_router = LazyRouter(prefix="/v1/telemetry", tags=["telemetry"])

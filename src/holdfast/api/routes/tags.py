@@ -9,10 +9,9 @@ from starlette.responses import Response
 
 from holdfast.actions.agents.read import list_tags as tags_of_agents_and_blocks
 from holdfast.actions.queries import Page
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import Limit, SearchQuery
+from holdfast.api.params import Deps, Limit, SearchQuery
 
 router = LazyRouter(prefix="/v1/tags", tags=["tags"])
 

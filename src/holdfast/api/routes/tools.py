@@ -11,10 +11,9 @@ from holdfast.actions.queries import Page, ToolFilter
 from holdfast.actions.tools import read, write
 from holdfast.actions.tools.base_tools import restore_base_tools
 from holdfast.actions.tools.run import run_source
-from holdfast.api.deps import Deps
+from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.json import json_response
-from holdfast.api.params import After, Before, Limit, Order, OrderBy, SearchQuery, ToolId
+from holdfast.api.params import After, Before, Deps, Limit, Order, OrderBy, SearchQuery, ToolId
 from holdfast.errors import Invalid
 from holdfast.wire.tools import (
     SHIPPED_TYPES,

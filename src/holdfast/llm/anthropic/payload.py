@@ -8,15 +8,20 @@ wrote, however many blocks lie between them (a mark alone finds an older one onl
 Thinking. Newer models decide how long to think; older ones are given a budget, which must be smaller than `max_tokens`
 and excludes a forced choice of tools. What is not allowed together is decided here in favour of the tools: an agent's
 rules are promises, its thinking is not.
+
+Schemas. Anthropic enforces a narrow form while a model writes. Every object must be closed, and constraints that a
+grammar cannot express are refused; they are left out, which lets through a little more than was asked for. A schema
+that needs an open object cannot be put into this form at all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
+from typing_extensions import TypeIs
 
-from holdfast.llm.anthropic.schema import closed, enforceable
 from holdfast.llm.anthropic.traits import (
     DEFAULT_BUDGET,
     LEAST_BUDGET,
@@ -45,6 +50,26 @@ INTERLEAVED: Final = "interleaved-thinking-2025-05-14"
 BINDING: Final = "thinking-binding-controls-2026-08-01"
 LONG_CONTEXT: Final = "context-1m-2025-08-07"
 _MARK: Final = {"type": "ephemeral"}
+_REFUSED: Final = frozenset(
+    {
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "minLength",
+        "maxLength",
+        "maxItems",
+        "uniqueItems",
+        "minProperties",
+        "maxProperties",
+    }
+)
+_FORMATS: Final = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
+)
+_NAMED: Final = ("properties", "$defs", "definitions")
+_LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
 class Thinking(msgspec.Struct, frozen=True):
@@ -215,3 +240,51 @@ def _demand(request: ModelRequest) -> str:
     choice = request.tool_choice
     which = f"the tool {sent_name(choice.name)}" if isinstance(choice, NamedTool) else "one of your tools"
     return f"[You must now call {which}. Do not answer in any other way.]"
+
+
+def enforceable(schema: dict[str, Any]) -> bool:
+    """Whether closing its objects would leave it the same schema."""
+    if schema.get("additionalProperties") not in (None, False):
+        return False
+    if schema.get("type") == "object" and "properties" not in schema and schema.get("additionalProperties") is None:
+        return False
+    return all(enforceable(part) for part in _parts(schema))
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    shown = {key: value for key, value in schema.items() if key not in _REFUSED}
+    for key in _NAMED:
+        if isinstance(schema.get(key), dict):
+            shown[key] = {name: _closed(part) for name, part in schema[key].items()}
+    for key in _LISTED:
+        if isinstance(schema.get(key), list):
+            shown[key] = [_closed(part) for part in schema[key]]
+    if "items" in schema:
+        shown["items"] = _closed(schema["items"])
+    if "oneOf" in shown:
+        shown["anyOf"] = shown.pop("oneOf")
+    if shown.get("format") not in _FORMATS:
+        shown.pop("format", None)
+    if shown.get("minItems", 0) > 1:
+        del shown["minItems"]
+    if shown.get("type") == "object":
+        shown["additionalProperties"] = False
+    return shown
+
+
+def _closed(part: Any) -> Any:
+    return closed(part) if _is_schema(part) else part
+
+
+def _parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    found: list[Any] = [schema.get("items")]
+    for key in _NAMED:
+        found += dict[str, Any](schema.get(key) or {}).values()
+    for key in _LISTED:
+        found += list[Any](schema.get(key) or ())
+    return filter(_is_schema, found)
+
+
+def _is_schema(part: Any) -> TypeIs[dict[str, Any]]:
+    """`true` and `false` are schemas too; there is nothing to close in them."""
+    return isinstance(part, dict)

@@ -13,8 +13,7 @@ from pydantic_ai.providers.cohere import CohereProvider
 
 from holdfast.llm.base import ModelInfo, ModelRequest
 from holdfast.llm.bridge.vendor import Vendor, common_settings
-from holdfast.llm.catalog.base_urls import without_version
-from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.endpoint import Endpoint, without_version
 
 _EVENTS: Final = frozenset(
     {"message-start", "content-delta", "tool-plan-delta", "tool-call-start", "tool-call-delta", "message-end"}

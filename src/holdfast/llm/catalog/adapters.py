@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from holdfast.errors import Unsupported
 from holdfast.llm.base import Model, ModelInfo
-from holdfast.llm.catalog.base_urls import is_official
 from holdfast.llm.catalog.known_models import plain_name
 from holdfast.llm.chat.dialects import thinks_only_without_tools
-from holdfast.llm.endpoint import Endpoint, is_written_by_user
+from holdfast.llm.endpoint import Endpoint, is_official, is_written_by_user
 from holdfast.ssrf_guard import Guard
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from holdfast.errors import ConfigError
-from holdfast.llm.catalog.base_urls import base_url, is_official
-from holdfast.llm.endpoint import Endpoint
+from holdfast.llm.endpoint import Endpoint, base_url, is_official
 from holdfast.settings import OFFLINE_MODEL
 
 _log = logging.getLogger("holdfast.llm")

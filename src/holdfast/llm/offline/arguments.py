@@ -1,25 +1,20 @@
-"""Arguments for a tool, filled from its JSON schema and from what an instruction says in quotes, numbers and names."""
+"""Arguments for a tool, filled from its JSON schema and from what an instruction says in quotes, numbers and names.
+
+Whoever made a tool wrote its schema, so nothing in it need be what it should be.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeGuard, cast
 
 import msgspec
 
-from holdfast.llm.offline.loose_schema import (
-    Schema,
-    example,
-    is_numeric,
-    kind_of,
-    list_of,
-    properties_of,
-    required_of,
-    resolved,
-)
 from holdfast.llm.offline.patterns import lazily
+
+Schema = Mapping[str, Any]
 
 QUOTED = re.compile(r"(?<!\w)'([^'\n]*(?:'\w[^'\n]*)*)'(?!\w)|\"([^\"]*)\"|`([^`]*)`|“([^”]*)”|‘([^’]*)’")
 _NUMBER = re.compile(r"(?<![\w.])-?\d{1,300}(?:\.\d+)?(?!\d)")  # with more digits it would be infinite
@@ -48,6 +43,9 @@ _MOST_NUMBERS: Final = 200  # that are read: no call takes more
 _NAME_CHARS: Final = 200  # that a name, and what stands between it and its value, may have
 # What the server itself adds to the schemas of older kinds of agent; no user speaks of them.
 _ADDED: Final = frozenset({"request_heartbeat", "thinking"})
+_FALLBACK_TEXT: Final = "offline"
+_MOST_DEPTH: Final = 8  # of references that lead to references
+_MOST_VALUES: Final = 100  # in one example: schemas may contain themselves, more than once
 
 
 class Hints(msgspec.Struct, frozen=True):
@@ -63,7 +61,7 @@ class Hints(msgspec.Struct, frozen=True):
 def fill(tool_name: str, parameters: Schema, hints: Hints) -> dict[str, Any]:
     """Every required argument, and optional ones that the instruction gives a value for; in the schema's order."""
     properties = properties_of(parameters)
-    required = required_of(parameters)
+    required = _required_of(parameters)
     values: dict[str, Any] = {name: value for name, value in hints.named.items() if name in properties}
     wanted = [name for name in required if name in properties] + [name for name in properties if name not in required]
     free = [name for name in wanted if name not in values and name not in _ADDED]
@@ -124,12 +122,12 @@ def _take_quotes(
     values: dict[str, Any], free: list[str], properties: Mapping[str, Schema], root: Schema, quotes: Iterator[str]
 ) -> None:
     for name in free:
-        schema = resolved(properties[name], root)
+        schema = _resolved(properties[name], root)
         kind = kind_of(schema, root)
         if kind == "array" and (rest := list(quotes)):
             values[name] = rest
         elif kind == "string" and (quote := next(quotes, None)) is not None:
-            allowed = list_of(schema.get("enum"))
+            allowed = _list_of(schema.get("enum"))
             values[name] = quote if not allowed or quote in allowed else allowed[0]
 
 
@@ -137,13 +135,11 @@ def _take_numbers(
     values: dict[str, Any], free: list[str], properties: Mapping[str, Schema], root: Schema, numbers: Iterator[float]
 ) -> None:
     for name in free:
-        schema = resolved(properties[name], root)
+        schema = _resolved(properties[name], root)
         kind = kind_of(schema, root)
         if kind in ("integer", "number") and (number := next(numbers, None)) is not None:
             values[name] = int(number) if kind == "integer" or number.is_integer() else number
-        elif (
-            kind == "array" and name not in values and is_numeric(schema.get("items"), root) and (rest := list(numbers))
-        ):
+        elif kind == "array" and name not in values and _numeric(schema.get("items"), root) and (rest := list(numbers)):
             values[name] = [int(number) if number.is_integer() else number for number in rest]
 
 
@@ -153,10 +149,10 @@ def _take_words(
     """Words without quotes go to the first argument that must have some, or that is there for words."""
     open_names: list[str] = []
     for name in required:
-        schema = resolved(properties.get(name, {}), root)
+        schema = _resolved(properties.get(name, {}), root)
         kind = kind_of(schema, root)
-        takes = kind == "string" or (kind == "array" and not is_numeric(schema.get("items"), root))
-        if takes and name not in values and name not in _ADDED and not list_of(schema.get("enum")):
+        takes = kind == "string" or (kind == "array" and not _numeric(schema.get("items"), root))
+        if takes and name not in values and name not in _ADDED and not _list_of(schema.get("enum")):
             open_names.append(name)
     if open_names:
         name = next((name for name in open_names if _CONTENT & set(name_words(name))), open_names[0])
@@ -167,7 +163,7 @@ def _take_words(
 def _numbers_in(masked: str, parameters: Schema, named: dict[str, Any]) -> tuple[float, ...]:
     """Ties numbers to names where names stand beside them, and gives the rest in order."""
     properties = properties_of(parameters)
-    numeric = {name: schema for name, schema in properties.items() if is_numeric(schema, parameters)}
+    numeric = {name: schema for name, schema in properties.items() if _numeric(schema, parameters)}
     found: list[float] = []
     matches = list(islice(_NUMBER.finditer(masked), _MOST_NUMBERS)) or list(_NUMBER_WORD().finditer(masked))
     for match in matches:
@@ -198,8 +194,8 @@ def _choices_in(masked: str, parameters: Schema, taken: Mapping[str, Any]) -> di
     """Of an argument that must be one of a few words, the one that is said."""
     properties = properties_of(parameters)
     found: dict[str, Any] = {}
-    for name in required_of(parameters):
-        allowed = list_of(resolved(properties.get(name, {}), parameters).get("enum"))
+    for name in _required_of(parameters):
+        allowed = _list_of(_resolved(properties.get(name, {}), parameters).get("enum"))
         candidates = (one for one in allowed if isinstance(one, str) and one and name not in taken)
         for one in candidates:
             if re.search(rf"(?<!\w){re.escape(one)}(?!\w)", masked, re.IGNORECASE):
@@ -224,7 +220,7 @@ def _said_in(masked: str, parameters: Schema, taken: Mapping[str, Any]) -> dict[
         end = _VALUE_END().search(masked, match.end())
         value = masked[match.end() : end.start() if end else len(masked)].strip()
         value = value.removeprefix("is ").removeprefix("as ").strip(" .!?:=()")
-        allowed = list_of(resolved(properties_of(parameters)[name], parameters).get("enum"))
+        allowed = _list_of(_resolved(properties_of(parameters)[name], parameters).get("enum"))
         if name in texts and value and (not allowed or value in allowed):
             found.setdefault(name, value)
     return found
@@ -266,3 +262,98 @@ def _owner(before: str, properties: Mapping[str, Schema], taken: Mapping[str, An
 
 def _added(name: str, tool_name: str) -> Any:
     return tool_name != "send_message" if name == "request_heartbeat" else "Doing what was asked."
+
+
+def properties_of(parameters: Schema) -> dict[str, Schema]:
+    found = parameters.get("properties")
+    if not _is_object(found):
+        return {}
+    return {name: schema if _is_object(schema) else {} for name, schema in found.items()}
+
+
+def _required_of(parameters: Schema) -> list[str]:
+    return [name for name in _list_of(parameters.get("required")) if isinstance(name, str)]
+
+
+def kind_of(schema: Schema, root: Schema) -> str:
+    """The JSON type that would be sent; of several, the first that is not null."""
+    schema = _resolved(schema, root)
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return next((str(one) for one in cast("list[object]", kind) if one != "null"), "null")
+    return kind if kind and isinstance(kind, str) else ("object" if "properties" in schema else "string")
+
+
+def example(schema: Schema, root: Schema) -> Any:
+    """A value that the schema allows, always the same one."""
+    return _Example(root).of(schema)
+
+
+class _Example:
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._left = _MOST_VALUES
+
+    def of(self, schema: Schema) -> Any:
+        self._left -= 1
+        schema = _resolved(schema, self._root)
+        for key in ("default", "const"):
+            if key in schema:
+                return schema[key]
+        for key in ("examples", "enum"):
+            if known := _list_of(schema.get(key)):
+                return known[0]
+        match kind_of(schema, self._root):
+            case "integer" | "number":
+                least = schema.get("minimum")
+                return least if isinstance(least, int | float) and not isinstance(least, bool) else 1
+            case "boolean":
+                return True
+            case "array":
+                return self._list(schema)
+            case "object":
+                return self._object(schema)
+            case "null":
+                return None
+            case _:
+                return _FALLBACK_TEXT
+
+    def _list(self, schema: Schema) -> list[Any]:
+        least, items = schema.get("minItems"), schema.get("items")
+        made: list[Any] = []
+        while isinstance(least, int) and len(made) < least and self._left > 0:
+            made.append(self.of(items if _is_object(items) else {}))
+        return made
+
+    def _object(self, schema: Schema) -> dict[str, Any]:
+        inner = properties_of(schema)
+        return {name: self.of(inner.get(name, {})) for name in _required_of(schema) if self._left > 0}
+
+
+def _resolved(schema: Schema, root: Schema, depth: int = 0) -> Schema:
+    if depth > _MOST_DEPTH:
+        return {}
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/"):
+        target: Any = root
+        for key in reference[2:].split("/"):
+            target = target.get(key) if _is_object(target) else None
+        return _resolved(target, root, depth + 1) if _is_object(target) else {}
+    choices = [one for one in _list_of(schema.get("anyOf") or schema.get("oneOf")) if _is_object(one)]
+    if choices:
+        chosen = next((one for one in choices if one.get("type") != "null"), choices[0])
+        outer = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
+        return {**_resolved(chosen, root, depth + 1), **outer}
+    return schema
+
+
+def _numeric(schema: object, root: Schema) -> bool:
+    return _is_object(schema) and kind_of(schema, root) in ("integer", "number")
+
+
+def _is_object(value: object) -> TypeGuard[Schema]:
+    return isinstance(value, Mapping)
+
+
+def _list_of(value: object) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []

@@ -33,11 +33,10 @@ from holdfast.core.messages import Text
 from holdfast.core.usage import Usage
 from holdfast.llm.base import ModelInfo, ModelRequest, NamedTool, ToolSchema
 from holdfast.llm.chat.payload import chat_payload
-from holdfast.llm.offline import instructions, remembering, situation
-from holdfast.llm.offline.directives import Directives, call_parts, parse
-from holdfast.llm.offline.loose_schema import example, properties_of
+from holdfast.llm.offline import instructions, remembering
+from holdfast.llm.offline.arguments import example, properties_of
 from holdfast.llm.offline.patterns import lazily
-from holdfast.llm.offline.situation import Situation, result_text
+from holdfast.llm.offline.situation import Directives, Situation, call_parts, parsed_text, result_text, situation_of
 
 OFFLINE: Final = ModelInfo(
     handle="holdfast/offline",
@@ -137,7 +136,7 @@ class OfflineModel:
         wanted = summary_source(request)
         if wanted is not None:
             return self._summary_script(wanted, prompt_tokens, request.context_window)
-        now = situation.read(request.turns)
+        now = situation_of(request.turns)
         directed = now.directives
         window = directed.count("window")
         _refuse_overflow(prompt_tokens, request.context_window if window is None else window)
@@ -194,7 +193,7 @@ class OfflineModel:
 
     def _summary_script(self, source: str, prompt_tokens: int, context_window: int) -> Script:
         _refuse_overflow(prompt_tokens, context_window)
-        directed = parse(source).directives
+        directed = parsed_text(source).directives
         failure = directed.text("summary_error")
         if failure is not None and self._fails_again(directed, "a summary"):
             raise made_error(failure, directed.text("message"))

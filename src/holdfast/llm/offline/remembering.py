@@ -14,13 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.llm.base import ToolSchema
-from holdfast.llm.offline.arguments import QUOTED, Hints, fill, quoted_value
-from holdfast.llm.offline.instructions import PlannedCall
-from holdfast.llm.offline.loose_schema import properties_of
+from holdfast.llm.offline.arguments import QUOTED, Hints, fill, properties_of, quoted_value
+from holdfast.llm.offline.instructions import READ_CHARS, PlannedCall, is_filler, sentences
 from holdfast.llm.offline.patterns import lazily, phrase
-from holdfast.llm.offline.phrasings import is_filler, sentences
 
-_READ_CHARS: Final = 4_000
 _HUMAN: Final = "human"
 _NEW_BLOCK: Final = "notes"
 # What changes memory. A run that called nothing else has done what it was asked to.
@@ -114,7 +111,7 @@ def shown_blocks(system: str) -> list[ShownBlock]:
 
 def fact_to_keep(text: str) -> str | None:
     """What a person wants remembered, in the person's words."""
-    text = text[:_READ_CHARS].strip()
+    text = text[:READ_CHARS].strip()
     for sentence in sentences(text):
         for pattern in (_SAID_BETWEEN, _SAID_AFTER, _SAID_AT_ONCE):
             match = pattern().match(sentence.text)
@@ -130,7 +127,7 @@ def memory_calls(text: str, system: str, tools: Sequence[ToolSchema]) -> tuple[P
         return ()
     offered = {tool.name: tool for tool in tools}
     fact = fact_to_keep(text)
-    ways = _ways_to_search(text[:_READ_CHARS]) if fact is None else _ways_to_keep(fact, text, shown_blocks(system))
+    ways = _ways_to_search(text[:READ_CHARS]) if fact is None else _ways_to_keep(fact, text, shown_blocks(system))
     for name, arguments in ways:
         tool = offered.get(name)
         if tool is not None and arguments.keys() <= properties_of(tool.parameters).keys():
@@ -141,7 +138,7 @@ def memory_calls(text: str, system: str, tools: Sequence[ToolSchema]) -> tuple[P
 def answer_from_memory(text: str, system: str) -> str | None:
     """The answer to a question about what is remembered; None if it is none, or nothing is."""
     known = [block for block in shown_blocks(system) if block.value]
-    if not known or not any(_ABOUT_MEMORY().match(sentence.text) for sentence in sentences(text[:_READ_CHARS])):
+    if not known or not any(_ABOUT_MEMORY().match(sentence.text) for sentence in sentences(text[:READ_CHARS])):
         return None
     return "My memory says: " + " ".join(f"{block.label}: {_ended(block.value)}" for block in known)
 

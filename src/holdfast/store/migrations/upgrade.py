@@ -13,7 +13,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from holdfast.store.migrations import revision
-from holdfast.store.sqlite_log import keep_a_log
+from holdfast.store.sqlite_connection import keep_a_log
 from holdfast.store.transaction import DatabaseError
 
 

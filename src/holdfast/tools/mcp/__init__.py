@@ -1,1 +1,1 @@
-"""Tools of MCP servers. Only `client`, `stdio` and `oauth` import the SDK, and they are loaded on first use."""
+"""Tools of MCP servers. Only `client`, `transports` and `oauth` import the SDK, and they are loaded on first use."""

@@ -2,6 +2,8 @@
 
 Each runs in a task of its own. Whoever waits for it has the answer as soon as it is there, however long the server
 takes to say goodbye; and a cancel closes the request, tells the server, and does not wait for what it makes of that.
+
+Lists of tools are read before the SDK checks them: it would refuse a whole list for one tool that is malformed.
 """
 
 from __future__ import annotations
@@ -11,22 +13,24 @@ import logging
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final, TypeVar, cast
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, cast
 
 import httpx2
 import mcp_types as types
 import msgspec
 from mcp import Client, MCPError
+from mcp.client import Transport
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCResponse
 
 from holdfast.core.messages import Content, Image, Text, readable_image
 from holdfast.errors import McpLoginNeeded, McpTimedOut, McpUnavailable
 from holdfast.ssrf_guard import Guard
-from holdfast.tools.mcp.http import Wire, open_http
-from holdfast.tools.mcp.listing import TappedTransport, read_tools
-from holdfast.tools.mcp.stdio import StdioServer
-from holdfast.tools.mcp.values import MOST_TOOLS, Called, Destination, Limits, Listing
+from holdfast.tools.mcp.transports import StdioServer, Wire, open_http
+from holdfast.tools.mcp.values import MOST_TOOLS, Called, Destination, Limits, ListedTool, Listing
 from holdfast.version import VERSION
 
 T = TypeVar("T")
@@ -40,6 +44,9 @@ _MOST_REASON: Final = 500
 _WE: Final = types.Implementation(name="holdfast", version=VERSION)
 _NOTHING: Final = "Empty response from tool"
 KEY_IN_META: Final = "holdfast/idempotency-key"
+_MOST_NAME: Final = 256
+_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+
 
 # It writes tracebacks for whatever a server does wrong; all of that ends in an error of ours.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
@@ -297,3 +304,89 @@ def _reason(error: BaseException) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MOST_REASON else f"{text[:_MOST_REASON]}…"
+
+
+class TappedTransport:
+    """Takes the tools out of every list that passes. The SDK sees an empty list, and its cursor."""
+
+    def __init__(self, inner: Transport, taken: list[Any]) -> None:
+        self._inner = inner
+        self._taken = taken
+
+    async def __aenter__(self) -> tuple[Any, Any]:
+        reading, writing = await self._inner.__aenter__()
+        return _Tapped(reading, self._taken), writing
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._inner.__aexit__(kind, error, trace)
+
+
+class _Tapped:
+    def __init__(self, inner: Any, taken: list[Any]) -> None:
+        self._inner = inner
+        self._taken = taken
+
+    async def receive(self) -> SessionMessage | Exception:
+        return self._passed(await self._inner.receive())
+
+    def _passed(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
+            tools = item.message.result.get("tools")
+            if isinstance(tools, list):
+                self._taken += cast("list[Any]", tools)
+                item.message.result["tools"] = []
+        return item
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        return self._passed(await self._inner.__anext__())
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._inner.__aexit__(kind, error, trace)
+
+
+def read_tools(raw_tools: list[Any]) -> Listing:
+    """Of two with one name the first counts."""
+    tools: dict[str, ListedTool] = {}
+    left_out: dict[str, str] = {}
+    for number, raw in enumerate(raw_tools, start=1):
+        given = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
+        name, schema = given.get("name"), given.get("inputSchema")
+        if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME:
+            left_out[f"tool {number}"] = "it has no name of a usable length"
+        elif not isinstance(schema, dict):
+            left_out[name] = "it has no input schema"
+        elif name not in tools:
+            tools[name] = _listed(name, cast("dict[str, Any]", schema), given)
+    return Listing(tuple(tools.values()), left_out)
+
+
+def _listed(name: str, schema: dict[str, Any], given: dict[str, Any]) -> ListedTool:
+    title, description = given.get("title"), given.get("description")
+    output = given.get("outputSchema")
+    return ListedTool(
+        name=name,
+        title=title if isinstance(title, str) else None,
+        description=description if isinstance(description, str) else "",
+        input_schema=schema,
+        output_schema=cast("dict[str, Any]", output) if isinstance(output, dict) else None,
+        annotations=_hints(given.get("annotations")),
+    )
+
+
+def _hints(annotations: Any) -> dict[str, Any]:
+    given = cast("dict[str, Any]", annotations) if isinstance(annotations, dict) else {}
+    return {name: given[name] for name in _HINTS if isinstance(given.get(name), bool)}

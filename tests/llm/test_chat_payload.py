@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.llm.strict_schema import strict_schema
+from holdfast.llm.chat.payload import strict_schema
 
 
 def object_of(required: list[str], **properties: Any) -> dict[str, Any]:

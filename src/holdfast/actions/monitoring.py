@@ -1,6 +1,7 @@
-"""The figures that a monitor reads. Those of this process are at hand; those of the whole database are asked for.
+"""The figures that a monitor reads, those of a time for whoever looks after the server, and whether it can work now.
 
-The database is asked at most once in `CACHED_S`, whoever scrapes how often, and given `ANSWER_S` to answer.
+Of the figures for a monitor, those of this process are at hand; those of the whole database are asked for. The database
+is asked at most once in `CACHED_S`, whoever scrapes how often, and given `ANSWER_S` to answer.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.core.records import STATUS_OF_STOP
+from holdfast.core.statistics import Span, Statistics, WorkerFigures, span_of
 from holdfast.engine.admission import REASONS, Admission
+from holdfast.engine.clock import Clock
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.streams import Streams
-from holdfast.engine.worker import Worker
-from holdfast.store import queue
-from holdfast.store.queue import Queue
-from holdfast.store.timing import DatabaseUsage
-from holdfast.store.transaction import Database, DatabaseError
+from holdfast.engine.worker import Worker, skew_of
+from holdfast.store import runs, statistics
+from holdfast.store.runs import Queue
+from holdfast.store.transaction import Database, DatabaseError, DatabaseUsage, Transaction
 from holdfast.version import VERSION
 from holdfast.wire.exposition import Family, Sample, histogram, render
 
@@ -76,7 +80,7 @@ class Metrics:
         try:
             async with asyncio.timeout(ANSWER_S):
                 now_us = await self._database.now_us()
-                self._queue = await self._database.read_long(lambda tx: queue.read(tx, now_us))
+                self._queue = await self._database.read_long(lambda tx: runs.read_queue(tx, now_us))
         except (TimeoutError, DatabaseError) as error:
             self._queue = None
             _log.warning("metrics lack the figures of the database: %s", str(error) or f"no answer in {ANSWER_S:g} s")
@@ -136,6 +140,29 @@ class Metrics:
             _counter("holdfast_rate_limit_wait_seconds_total", "How long they waited.", samples("waited_s")),
             _counter("holdfast_rate_limit_refused_total", "Those that failed of it.", samples("refused")),
         ]
+
+
+async def check_database(database: Database, clock: Clock) -> float | None:
+    """How far our clock is off the database's, in seconds, if it is far off. Raises DatabaseError when the database
+    cannot be read or written now."""
+    return skew_of(clock, await database.check())
+
+
+async def read_statistics(
+    database: Database, worker: Worker, *, since_us: int | None, until_us: int | None, bucket_s: int | None
+) -> Statistics:
+    """Times that are not given are counted back from now, by the database's clock."""
+    now_us = await database.now_us()
+    span: Span = span_of(since_us, until_us, bucket_s, now_us)
+
+    async def read(tx: Transaction) -> Statistics:
+        return await statistics.read(tx, span, now_us)
+
+    found = await database.read_long(read)
+    if any(known.id == worker.owner for known in found.workers):
+        return found
+    own = WorkerFigures(worker.owner, 0)  # a worker without a run leaves no trace in the database
+    return msgspec.structs.replace(found, workers=[*found.workers, own])
 
 
 def _of_database(usage: DatabaseUsage) -> list[Family]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.sqlite_preallocation import LogPreallocation
+from holdfast.store.sqlite_connection import LogPreallocation
 
 
 def test_a_log_that_cannot_be_made_longer_is_told_and_the_connection_stays_usable(

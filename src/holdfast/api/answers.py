@@ -1,29 +1,44 @@
-"""The one place where an exception becomes an HTTP answer. Unknown ones become 500 and are loud."""
+"""How the API answers: with JSON, with a stream that follows a run, or with what went wrong.
+
+JSON is encoded once, straight to bytes, without a second validation of what we built ourselves. Errors become answers
+here and nowhere else; what nobody translated is caught by `layers.UnhandledErrors`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import AsyncGenerator, Mapping, Sequence, Sized
 from typing import Any, Final
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from holdfast.api.json import json_response
 from holdfast.api.params import examples_for, readable_pattern
+from holdfast.core.frames import ErrorFrame
 from holdfast.engine.failures import classify
-from holdfast.errors import ConfigError, DatabaseError, ModelError, RequestError, RunInterrupted, Unprocessable
+from holdfast.engine.streams import Numbered
+from holdfast.errors import (
+    ConfigError,
+    DatabaseError,
+    HandedOver,
+    ModelError,
+    RequestError,
+    RunInterrupted,
+    Unprocessable,
+)
+from holdfast.wire.chat_completions import ChatChunks
+from holdfast.wire.responses import DONE, FrameEncoder
 
 _MAX_PROBLEMS_SHOWN: Final = 10
-
 # letta-client repeats every 408, 409, 429 and 5xx by itself unless told not to. A repeated POST of a message that was
 # already stored would put it into the history twice.
-_NO_RETRY: Final = {"x-should-retry": "false"}
-
+NO_RETRY: Final = {"x-should-retry": "false"}
 # What a client is told whose run goes on without it, in an answer or at the end of a stream.
 HANDED_OVER: Final[dict[str, Any]] = {
     "error_type": "internal_error",
@@ -32,16 +47,109 @@ HANDED_OVER: Final[dict[str, Any]] = {
     "http_status": 503,
     "http_type": None,
 }
-
-_CUT_OFF: Final = (
-    "The server stops, and could not finish this in time. Check what became of it before you send it again."
-)
-
+EVENT_STREAM_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
 _log = logging.getLogger(__name__)
 
 
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """`value`: dicts, lists, msgspec structs, datetimes and pydantic models, nested in any way."""
+    return Response(_encoder.encode(value), status, headers, "application/json")
+
+
+def _encode_foreign(value: object) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True)
+    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
+
+
+class EventStream(Response):
+    """Follows a run. The reader may come and go: it never slows or stops the run.
+
+    Three children: one writes what the run produces, one pings while nothing comes, one listens for the reader to
+    leave. Whichever of the first and the last ends first ends the response.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        batches: AsyncGenerator[Sequence[Numbered]],
+        encoder: FrameEncoder | ChatChunks,
+        *,
+        keepalive_s: float,
+        include_pings: bool,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.body = b""
+        self._batches = batches
+        self._encoder = encoder
+        self._keepalive_s = keepalive_s
+        self._include_pings = include_pings
+        self._last_seq = 0
+        self._sent_at = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": EVENT_STREAM_HEADERS})
+        children = [asyncio.create_task(self._write(send)), asyncio.create_task(reader_left(receive))]
+        if self._include_pings:
+            await self._send(send, self._encoder.ping())
+            pinging = asyncio.create_task(self._ping(send))
+        else:
+            pinging = None
+        try:
+            done, _ = await asyncio.wait(children, return_when=asyncio.FIRST_COMPLETED)
+            for child in done:
+                child.result()
+        finally:
+            everyone = [*children, *([pinging] if pinging else [])]
+            for child in everyone:
+                child.cancel()
+            await asyncio.wait(everyone)
+
+    async def _write(self, send: Send) -> None:
+        try:
+            async for batch in self._batches:
+                self._last_seq = batch[-1][0]
+                shown = self._encoder.encode_all(batch)
+                if shown:
+                    await self._send(send, shown)
+        except (HandedOver, DatabaseError) as error:
+            # Half an answer must not look like a whole one. It takes no number: the run's own frames go on after it.
+            _log.warning("a stream ends before its run: %s", error)
+            await self._send(send, self._encoder.encode_all([(self._last_seq, ErrorFrame(HANDED_OVER))]))
+        finally:
+            await self._batches.aclose()
+        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+
+    async def _ping(self, send: Send) -> None:
+        while True:
+            quiet_s = asyncio.get_running_loop().time() - self._sent_at
+            if quiet_s < self._keepalive_s:
+                await asyncio.sleep(self._keepalive_s - quiet_s)
+            else:
+                await self._send(send, self._encoder.ping(self._last_seq))
+
+    async def _send(self, send: Send, body: bytes) -> None:
+        self._sent_at = asyncio.get_running_loop().time()
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def reader_left(receive: Receive) -> None:
+    message: Any = await receive()
+    while message["type"] != "http.disconnect":
+        message = await receive()
+
+
 def request_error_answer(error: RequestError) -> Response:
-    headers = {"retry-after": str(error.retry_after_s)} if error.retry_helps else _NO_RETRY
+    headers = {"retry-after": str(error.retry_after_s)} if error.retry_helps else NO_RETRY
     return json_response(error.body(), error.status, headers)
 
 
@@ -52,7 +160,7 @@ def model_error_answer(error: ModelError) -> Response:
 
 def failed_run_answer(error: dict[str, Any]) -> Response:
     """A run that failed, as the answer to the request that waited for it. The run keeps the whole story."""
-    status, headers = error.get("http_status", 500), dict(_NO_RETRY)
+    status, headers = error.get("http_status", 500), dict(NO_RETRY)
     if (retry_after := error.get("retry_after")) is not None:
         headers["retry-after"] = str(max(1, round(retry_after)))
     if error.get("http_type") is None:
@@ -69,7 +177,7 @@ def validation_answer(problems: Sequence[Mapping[str, Any]]) -> Response:
     return request_error_answer(Unprocessable("; ".join(shown), examples))
 
 
-def install(app: FastAPI) -> None:
+def translate_errors(app: FastAPI) -> None:
     """Registers every translation. The handlers are `async` because plain ones would run in a thread."""
 
     async def on_request_error(request: Request, error: Exception) -> Response:
@@ -89,7 +197,7 @@ def install(app: FastAPI) -> None:
         return _http_exception_answer(request, error)
 
     async def on_interruption(request: Request, error: Exception) -> Response:
-        return json_response({"detail": str(error)}, 503, _NO_RETRY)
+        return json_response({"detail": str(error)}, 503, NO_RETRY)
 
     async def on_database_error(request: Request, error: Exception) -> Response:
         _log.error("%s %s: %s", request.method, request.url.path, error)
@@ -97,7 +205,7 @@ def install(app: FastAPI) -> None:
 
     async def on_config_error(request: Request, error: Exception) -> Response:
         _log.error("%s %s: %s", request.method, request.url.path, error)
-        return json_response({"detail": str(error)}, 500, _NO_RETRY)
+        return json_response({"detail": str(error)}, 500, NO_RETRY)
 
     app.add_exception_handler(RequestError, on_request_error)
     app.add_exception_handler(ModelError, on_model_error)
@@ -106,38 +214,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RunInterrupted, on_interruption)
     app.add_exception_handler(DatabaseError, on_database_error)
     app.add_exception_handler(ConfigError, on_config_error)
-
-
-class UnhandledErrors:
-    """The API edge's broad catch: whatever nobody translated is ours, so it is logged whole and answered 500."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        started = False
-
-        async def watched_send(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched_send)
-        except asyncio.CancelledError:
-            # A stopping server cuts off what takes longer than its grace period. uvicorn would log a traceback, and
-            # answer 500 in plain text. It closes the connection of an answer that was begun and not finished.
-            _log.warning("%s %s was cut off", scope["method"], scope["path"])
-            if not started:
-                await json_response({"detail": _CUT_OFF}, 503, _NO_RETRY)(scope, receive, send)
-        except Exception:
-            _log.exception("Unexpected failure in %s %s", scope["method"], scope["path"])
-            if started:  # too late for an answer; a cut connection at least shows that it is broken
-                raise
-            await json_response({"detail": "An unknown error occurred"}, 500)(scope, receive, send)
 
 
 def _http_exception_answer(request: Request, error: HTTPException) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.wire.clients import CLIENT_0X, CLIENT_1X, client_of
+from holdfast.api.params import CLIENT_0X, CLIENT_1X, client_of
 
 STAINLESS = b"x-stainless-package-version"
 

@@ -10,9 +10,8 @@ from fastapi import Depends, FastAPI, Header, Path, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from holdfast.api.framework.direct import direct_way
-from holdfast.api.framework.routing import LazyRoute, LazyRouter, RouteIndex
-from holdfast.api.json import json_response
+from holdfast.api.answers import json_response
+from holdfast.api.framework.routing import LazyRoute, LazyRouter, RouteIndex, direct_way
 from holdfast.api.params import After, Before, Limit
 
 ThingId = Annotated[str, Path(pattern="^thing-[0-9]+$")]

@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import bindparam, select, update
 
 from holdfast.errors import NotFound
-from holdfast.store.database import Database, Transaction, open_database
-from holdfast.store.postgres_batch import Batch, Part, joined
+from holdfast.store.database import open_database
+from holdfast.store.postgres_transaction import Batch, Part, joined
 from holdfast.store.statements import insert_into, insert_or_ignore, insert_or_update
 from holdfast.store.tables import facts
-from holdfast.store.transaction import IntegrityError
+from holdfast.store.transaction import Database, IntegrityError, Transaction
 
 _INSERT = insert_into(facts)
 _SAVE = insert_or_update(facts, ["key"], ["value"])
