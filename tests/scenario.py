@@ -34,9 +34,8 @@ from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.inline import InlineTools
-from holdfast.engine.model_call import Instrumentation
+from holdfast.engine.model_call import Instrumentation, TokenRatios
 from holdfast.engine.rate_limits import RateLimits
-from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.run_reader import RunReader
 from holdfast.engine.runner import Runner

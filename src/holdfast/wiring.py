@@ -36,9 +36,8 @@ from holdfast.engine.ingestion import Ingestion, IngestionLimits
 from holdfast.engine.inline import InlineTools
 from holdfast.engine.mcp_calls import McpExecutor
 from holdfast.engine.mcp_servers import OAUTH_CALLBACK, McpServers
-from holdfast.engine.model_call import Instrumentation
+from holdfast.engine.model_call import Instrumentation, TokenRatios
 from holdfast.engine.rate_limits import RateLimits
-from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.run_reader import RunReader
 from holdfast.engine.runner import Runner

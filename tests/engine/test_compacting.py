@@ -22,8 +22,8 @@ from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.usage import Usage
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.compacting import CompactionJob, Compactor
+from holdfast.engine.model_call import TokenRatios
 from holdfast.engine.rate_limits import RateLimits
-from holdfast.engine.ratios import TokenRatios
 from holdfast.errors import ContextTooLong, LimitReached, ModelUnavailable, RateLimited, SystemPromptTooLong
 from holdfast.llm.base import Model, ModelInfo, ModelRequest, ToolSchema
 from holdfast.llm.catalog.catalog import ModelCatalog

@@ -32,7 +32,7 @@ from holdfast.core.tool_rules import Choice
 from holdfast.core.transitions import Attempt
 from holdfast.core.usage import Usage
 from holdfast.engine.clock import SystemClock
-from holdfast.engine.heartbeat_emitter import HeartbeatEmitter
+from holdfast.engine.emitter import HeartbeatEmitter
 from holdfast.wire.messages import WireMessage, to_wire
 
 from ..core.machine import EFFECTS, spec

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.events import ModelFailed
 from holdfast.core.usage import Usage
-from holdfast.engine.ratios import TokenRatios
+from holdfast.engine.model_call import TokenRatios
 from holdfast.store import kv
 
 from ..invariants import assert_invariants

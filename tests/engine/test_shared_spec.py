@@ -20,8 +20,7 @@ from holdfast.core.messages import Approve, Message, Text
 from holdfast.core.records import CompactionSettings, ModelChoice, Run
 from holdfast.core.spec import RunSpec, ToolSpec
 from holdfast.core.tool_rules import RequiresApproval
-from holdfast.engine.run_loading import load_state
-from holdfast.engine.shared_spec import SHARED, SharedParts, own_part, shared_part
+from holdfast.engine.run_loading import SHARED, SharedParts, load_state, own_part, shared_part
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents, journal, messages, move_rows, runs, specs, threads, tools
 from holdfast.store.database import Database, open_database, sqlite_path

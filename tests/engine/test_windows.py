@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from holdfast.core.messages import Message, Text
 from holdfast.core.model_history import HistoryBuilder
-from holdfast.engine.windows import Windows
+from holdfast.engine.run_loading import Windows
 
 
 def window(size: int) -> list[Message]:

@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core import default_texts, tool_rules
+from holdfast.core import default_texts, envelopes, tool_rules
+from holdfast.core.messages import Message, Text
 from holdfast.core.records import Agent, Block
 
 _BLOCKS_INTRO: Final = "These memory blocks are always in view:"
@@ -120,6 +121,30 @@ def digest(agent: Agent, blocks: Sequence[Block], conversation_id: str | None, d
         directories=directories,
     )
     return hashlib.blake2b(compiled.encode(), digest_size=16).hexdigest()
+
+
+def recompiled(
+    known: Message,
+    agent: Agent,
+    blocks: Sequence[Block],
+    *,
+    conversation_id: str | None,
+    hidden: int,
+    archived: int,
+    now_us: int,
+    directories: str = "",
+) -> Message:
+    """The thread's system message compiled anew; it keeps its id."""
+    compiled = compile_system(
+        agent,
+        blocks,
+        conversation_id=conversation_id,
+        recompiled_at_text=envelopes.local_time(now_us, agent.timezone),
+        previous_messages=hidden,
+        archival_count=archived,
+        directories=directories,
+    )
+    return msgspec.structs.replace(known, parts=(Text(compiled),))
 
 
 def skills_section(client_skills: Sequence[Mapping[str, str]]) -> str:

@@ -20,7 +20,7 @@ from holdfast.core.transitions import Failure
 from holdfast.engine.after_run import NOTHING, Due, continue_discussion, leads_on, run_ended
 from holdfast.engine.archival import ArchiveChanged, PassageWrite, commit
 from holdfast.engine.clock import Clock
-from holdfast.engine.ratios import store_ratio
+from holdfast.engine.model_call import store_ratio
 from holdfast.engine.run_loading import load_run
 from holdfast.engine.scope import CancelScope
 from holdfast.engine.session import Session

@@ -14,11 +14,9 @@ from holdfast.core.messages import Message, Summary, text_of
 from holdfast.core.records import CompactionSettings, ModelChoice
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.usage import estimate_tokens
-from holdfast.engine.asking import Asker
 from holdfast.engine.clock import Clock
-from holdfast.engine.model_call import find_model
+from holdfast.engine.model_call import Asker, TokenRatios, find_model
 from holdfast.engine.rate_limits import RateLimits
-from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.spans import Spans
 from holdfast.errors import ContextTooLong, EmptyReply, ModelError, Rejected, SystemPromptTooLong
 from holdfast.llm.base import Catalog, Model, ModelInfo, ModelRequest, ToolSchema

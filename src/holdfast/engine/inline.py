@@ -19,10 +19,9 @@ from holdfast.engine.archival import ArchivalMemory, ArchiveChanged, NewPassage,
 from holdfast.engine.attached_files import AttachedFiles
 from holdfast.engine.checkpoint import BlockChanged
 from holdfast.engine.clock import Clock
-from holdfast.engine.draft import MemoryWrite
 from holdfast.engine.file_views import directories_in_view
 from holdfast.engine.run_loading import blocks_in_view
-from holdfast.engine.session import Session
+from holdfast.engine.session import MemoryWrite, Session
 from holdfast.errors import Invalid, ToolFailed
 from holdfast.store import agents, blocks, memory_edits, messages
 from holdfast.store.passage_search import PassageFilter

@@ -17,14 +17,14 @@ from holdfast.core.frames import CompactionFrame
 from holdfast.core.messages import ToolReturn
 from holdfast.core.retry_policy import RetryPolicy, left_ms, pause_ms
 from holdfast.core.run import OVERFLOW, CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
-from holdfast.engine import requests
 from holdfast.engine.checkpoint import BlockChanged, CancelPending, checkpoint
 from holdfast.engine.clock import Clock, Stopwatch
 from holdfast.engine.compacting import CompactionJob, Compactor, system_too_long
 from holdfast.engine.failures import classify
 from holdfast.engine.inline import InlineTools
-from holdfast.engine.model_call import Instrumentation, ModelCall, find_model
+from holdfast.engine.model_call import Instrumentation, ModelCall, build_request, find_model, tool_schemas
 from holdfast.engine.rate_limits import RateLimits
+from holdfast.engine.run_loading import prompt_counts
 from holdfast.engine.scope import CancelScope, Interrupted
 from holdfast.engine.session import Session
 from holdfast.engine.spans import SpannedExecutor, Spans
@@ -148,7 +148,7 @@ class Runner:
             await self._checkpoint(session, scope)
             scope.check()
         await self._refresh_system(session, scope)
-        request = requests.build(session.spec, intent, session.window, session.run.id, session.history_builder)
+        request = build_request(session.spec, intent, session.window, session.run.id, session.history_builder)
         await self._ask(session, ModelCall(session, info, model, request, intent, self._instrumentation), scope)
 
     async def _ask(self, session: Session, call: ModelCall, scope: CancelScope) -> None:
@@ -278,7 +278,7 @@ class Runner:
             run_id=session.run.id,
             step_id=session.view.step_id,
             tokens_before=_tokens_now(session, trigger),
-            tools=requests.schemas(spec, spec.tool_names),
+            tools=tool_schemas(spec, spec.tool_names),
         )
 
     def _announcement(self, session: Session, trigger: str) -> CompactionFrame:
@@ -306,11 +306,11 @@ class Runner:
         digest = _digest(session)
         # Waits here, because a summary that was paid for may be in the draft.
         stored, archived = await until_database_answers(
-            lambda: self._database.read(lambda tx: requests.counts(tx, session.run.agent_id, session.run.thread_id)),
+            lambda: self._database.read(lambda tx: prompt_counts(tx, session.run.agent_id, session.run.thread_id)),
             f"run {session.run.id}",
             scope.pause,
         )
-        message = requests.system_message(
+        message = system_prompt.recompiled(
             session.window[0],
             session.agent,
             session.blocks,

@@ -17,14 +17,13 @@ from holdfast.engine.checkpoint import end_unreadable
 from holdfast.engine.clock import Clock
 from holdfast.engine.counts import RunCounts
 from holdfast.engine.failures import classify
-from holdfast.engine.run_loading import SKIPPED_AFTER_DEATH, LoadedRun, load_run
+from holdfast.engine.run_loading import SKIPPED_AFTER_DEATH, LoadedRun, Windows, load_run
 from holdfast.engine.runner import Runner
 from holdfast.engine.scope import CancelScope
 from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, Streams
 from holdfast.engine.thread_queues import ThreadQueues
 from holdfast.engine.waiting import repeat
-from holdfast.engine.windows import Windows
 from holdfast.errors import HoldfastError, LeaseLost, RunInterrupted, ShuttingDown
 from holdfast.store import leases, runs
 from holdfast.store.leases import Claimed

@@ -28,11 +28,9 @@ from holdfast.core.spec import RunSpec
 from holdfast.engine.admission import Admission
 from holdfast.engine.clock import Clock
 from holdfast.engine.file_views import directories_in_view
-from holdfast.engine.run_loading import LoadedRun, blocks_in_view
-from holdfast.engine.shared_spec import SharedParts, own_part
-from holdfast.engine.step_metrics import pending_step
+from holdfast.engine.run_loading import LoadedRun, SharedParts, Windows, blocks_in_view, own_part
+from holdfast.engine.session import pending_step
 from holdfast.engine.streams import RunStream
-from holdfast.engine.windows import Windows
 from holdfast.engine.worker import Worker
 from holdfast.errors import Busy, HoldfastError, Invalid, PendingApproval
 from holdfast.llm.base import Catalog

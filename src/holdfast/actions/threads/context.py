@@ -8,11 +8,10 @@ from holdfast.actions.runs.spec import effective_model
 from holdfast.actions.threads.find import require_idle
 from holdfast.core import envelopes, system_prompt
 from holdfast.core.messages import Message, text_of
-from holdfast.engine import requests
 from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
 from holdfast.engine.file_views import directories_in_view
-from holdfast.engine.ratios import TokenRatios
+from holdfast.engine.model_call import TokenRatios
 from holdfast.engine.run_loading import blocks_in_view
 from holdfast.errors import NotFound
 from holdfast.llm.base import Catalog
@@ -106,7 +105,7 @@ async def recompile_system(
     digest = system_prompt.digest(agent, in_view, thread.conversation_id, directories)
     if not update_timestamp and digest == await threads.system_digest(tx, thread_id):
         return text_of(known.parts)
-    system = requests.system_message(
+    system = system_prompt.recompiled(
         known,
         agent,
         in_view,
