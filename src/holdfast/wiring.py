@@ -33,9 +33,7 @@ from holdfast.engine.compacting import Compactor
 from holdfast.engine.feed import Feed
 from holdfast.engine.ingestion import KIND as INGESTION
 from holdfast.engine.ingestion import Ingestion, IngestionLimits
-from holdfast.engine.inline import InlineTools
-from holdfast.engine.mcp_calls import McpExecutor
-from holdfast.engine.mcp_servers import OAUTH_CALLBACK, McpServers
+from holdfast.engine.mcp_servers import OAUTH_CALLBACK, McpExecutor, McpServers
 from holdfast.engine.model_call import Instrumentation, TokenRatios
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.retention import Retention, RetentionPolicy
@@ -44,7 +42,7 @@ from holdfast.engine.runner import Runner
 from holdfast.engine.spans import Spans
 from holdfast.engine.streams import Streams
 from holdfast.engine.tasks import TaskSettings, TaskWorker
-from holdfast.engine.tool_calls import Executors, SandboxExecutor
+from holdfast.engine.tool_calls import Executors, InlineTools, SandboxExecutor
 from holdfast.engine.tracing import ProviderTraces
 from holdfast.engine.worker import Worker, WorkerSettings
 from holdfast.errors import ConfigError

@@ -16,10 +16,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from holdfast.core.deltas import Reply
 from holdfast.core.messages import ToolCall, ToolReturn
 from holdfast.core.records import STATUS_OF_STOP, Agent, Run
-from holdfast.core.run import OpenCall, RunState
-from holdfast.core.spec import RunSpec
+from holdfast.core.run import RunState
 from holdfast.engine.scope import Interrupted
-from holdfast.engine.tool_calls import Execute, Executor
 from holdfast.llm.base import ModelInfo
 from holdfast.version import VERSION
 
@@ -121,20 +119,3 @@ class Spans:
             "gen_ai.tool.call.id": call.id,
         }
         return SpanHandle(self._tracer.start_span(f"execute_tool {call.name}", attributes=attributes))
-
-
-class SpannedExecutor:
-    def __init__(self, inner: Executor, spans: Spans) -> None:
-        self._inner = inner
-        self._spans = spans
-
-    async def prepare(self, spec: RunSpec, call: OpenCall) -> Execute:
-        inner = await self._inner.prepare(spec, call)
-
-        async def execute() -> ToolReturn:
-            with self._spans.tool(call.call) as work:
-                answer = await inner()
-                work.returned(answer)
-                return answer
-
-        return execute

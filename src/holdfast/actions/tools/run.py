@@ -12,8 +12,8 @@ from holdfast.core.fingerprint import calls_others, gets_secrets
 from holdfast.core.records import Agent, Tool
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
-from holdfast.engine.inline import InlineTools
 from holdfast.engine.mcp_servers import McpServers
+from holdfast.engine.tool_calls import InlineTools
 from holdfast.errors import Invalid, NotFound
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
