@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engine.size_limit import SizeLimit
+from holdfast.engine.retention import SizeLimit
 from holdfast.store.retention import Place
 
 

@@ -20,7 +20,7 @@ from holdfast.core.model_history import HistoryBuilder
 from holdfast.core.records import Agent, Block, Run, Step, Thread
 from holdfast.core.run import RunState, replay
 from holdfast.core.spec import RunSpec
-from holdfast.engine.file_views import directories_in_view
+from holdfast.engine.attached_files import directories_in_view
 from holdfast.errors import BugError
 from holdfast.store import blocks, frames, journal, passages, steps, threads
 from holdfast.store.specs import SharedSpec

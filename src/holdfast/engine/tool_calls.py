@@ -26,10 +26,9 @@ from holdfast.core.records import Agent, Block, Passage, Tool
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.engine.archival import ArchivalMemory, ArchiveChanged, NewPassage, PassageWrite, Search, commit
-from holdfast.engine.attached_files import AttachedFiles
+from holdfast.engine.attached_files import AttachedFiles, directories_in_view
 from holdfast.engine.checkpoint import BlockChanged
 from holdfast.engine.clock import Clock
-from holdfast.engine.file_views import directories_in_view
 from holdfast.engine.run_loading import blocks_in_view
 from holdfast.engine.session import MemoryWrite, Session
 from holdfast.engine.spans import Spans

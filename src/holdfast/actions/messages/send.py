@@ -26,8 +26,8 @@ from holdfast.core.records import PARENT, PARENT_WAITS, Agent, Block, Run, Step,
 from holdfast.core.run import NEW, CallModel, apply, plan
 from holdfast.core.spec import RunSpec
 from holdfast.engine.admission import Admission
+from holdfast.engine.attached_files import directories_in_view
 from holdfast.engine.clock import Clock
-from holdfast.engine.file_views import directories_in_view
 from holdfast.engine.run_loading import LoadedRun, SharedParts, Windows, blocks_in_view, own_part
 from holdfast.engine.session import pending_step
 from holdfast.engine.streams import RunStream

@@ -8,9 +8,9 @@ from holdfast.actions.runs.spec import effective_model
 from holdfast.actions.threads.find import require_idle
 from holdfast.core import envelopes, system_prompt
 from holdfast.core.messages import Message, text_of
+from holdfast.engine.attached_files import directories_in_view
 from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
-from holdfast.engine.file_views import directories_in_view
 from holdfast.engine.model_call import TokenRatios
 from holdfast.engine.run_loading import blocks_in_view
 from holdfast.errors import NotFound

@@ -15,9 +15,9 @@ from holdfast.actions.threads.find import require_idle
 from holdfast.core import envelopes, system_prompt
 from holdfast.core.messages import Message, Text
 from holdfast.core.records import Agent, Block, Thread
+from holdfast.engine.attached_files import directories_in_view
 from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
-from holdfast.engine.file_views import directories_in_view
 from holdfast.engine.run_loading import blocks_in_view
 from holdfast.errors import Invalid, NotFound
 from holdfast.llm.base import Catalog
