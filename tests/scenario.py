@@ -33,13 +33,14 @@ from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
-from holdfast.engine.model_call import Instrumentation, TokenRatios
+from holdfast.engine.model_call import TokenRatios
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.run_reader import RunReader
 from holdfast.engine.runner import Runner
 from holdfast.engine.streams import Numbered, Streams
 from holdfast.engine.tool_calls import Execute, Executor, InlineTools
+from holdfast.engine.tracing import Instrumentation
 from holdfast.engine.worker import Worker, WorkerSettings
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog.catalog import ModelCatalog

@@ -34,16 +34,15 @@ from holdfast.engine.feed import Feed
 from holdfast.engine.ingestion import KIND as INGESTION
 from holdfast.engine.ingestion import Ingestion, IngestionLimits
 from holdfast.engine.mcp_servers import OAUTH_CALLBACK, McpExecutor, McpServers
-from holdfast.engine.model_call import Instrumentation, TokenRatios
+from holdfast.engine.model_call import TokenRatios
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.run_reader import RunReader
 from holdfast.engine.runner import Runner
-from holdfast.engine.spans import Spans
 from holdfast.engine.streams import Streams
 from holdfast.engine.tasks import TaskSettings, TaskWorker
 from holdfast.engine.tool_calls import Executors, InlineTools, SandboxExecutor
-from holdfast.engine.tracing import ProviderTraces
+from holdfast.engine.tracing import Instrumentation, ProviderTraces, Spans
 from holdfast.engine.worker import Worker, WorkerSettings
 from holdfast.errors import ConfigError
 from holdfast.llm.base import Catalog

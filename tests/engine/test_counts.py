@@ -10,8 +10,8 @@ from sqlalchemy import update
 
 from holdfast.actions import metrics
 from holdfast.actions.metrics import Metrics
+from holdfast.actions.runs.cancel import Histogram
 from holdfast.core.frames import StopFrame
-from holdfast.engine.counts import Histogram
 from holdfast.engine.worker import WorkerSettings
 from holdfast.store import queue
 from holdfast.store.database import Database, Job

@@ -16,8 +16,7 @@ from holdfast.core.messages import Approve, ToolReturn
 from holdfast.core.records import Step
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.run import OpenCall
-from holdfast.engine.model_call import Instrumentation
-from holdfast.engine.spans import Spans
+from holdfast.engine.tracing import Instrumentation, Spans
 from holdfast.store import steps
 
 from ..scenario import Node, World, eventually

@@ -11,9 +11,7 @@ import pytest
 from holdfast.core.records import ProviderTrace
 from holdfast.core.redaction import HIDDEN
 from holdfast.core.retry_policy import RetryPolicy
-from holdfast.engine.model_call import Instrumentation
-from holdfast.engine.spans import Spans
-from holdfast.engine.tracing import ProviderTraces
+from holdfast.engine.tracing import Instrumentation, ProviderTraces, Spans
 from holdfast.llm.base import Model, ModelInfo, ModelRequest
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents, runs, traces

@@ -17,7 +17,7 @@ from holdfast.core.usage import estimate_tokens
 from holdfast.engine.clock import Clock
 from holdfast.engine.model_call import Asker, TokenRatios, find_model
 from holdfast.engine.rate_limits import RateLimits
-from holdfast.engine.spans import Spans
+from holdfast.engine.tracing import Spans
 from holdfast.errors import ContextTooLong, EmptyReply, ModelError, Rejected, SystemPromptTooLong
 from holdfast.llm.base import Catalog, Model, ModelInfo, ModelRequest, ToolSchema
 

@@ -14,8 +14,6 @@ from random import random
 from types import TracebackType
 from typing import Final
 
-import msgspec
-
 from holdfast.core import budget, heartbeats, model_history, tool_rules
 from holdfast.core.deltas import Finish, Reply, ReplyFolder, UsageDelta
 from holdfast.core.messages import Message, text_of
@@ -26,8 +24,7 @@ from holdfast.core.usage import Usage
 from holdfast.engine.emitter import Emitter, HeartbeatEmitter, emitter_for
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.session import Session
-from holdfast.engine.spans import Spans
-from holdfast.engine.tracing import ProviderTraces, Recording
+from holdfast.engine.tracing import Instrumentation, Recording, Spans
 from holdfast.errors import EmptyReply, ModelError, ModelUnavailable, NoToolCall, Rejected, RequestError
 from holdfast.llm.base import Catalog, Model, ModelInfo, ModelRequest, NamedTool, ToolChoice, ToolSchema
 from holdfast.store import kv
@@ -112,13 +109,6 @@ def _tool_choice(intent: CallModel) -> ToolChoice:
     if not intent.choice.forced:
         return "auto"
     return NamedTool(intent.choice.allowed[0]) if len(intent.choice.allowed) == 1 else "required"
-
-
-class Instrumentation(msgspec.Struct, frozen=True):
-    """Who is told of model calls and tools, besides the run itself."""
-
-    spans: Spans
-    traces: ProviderTraces | None = None
 
 
 class ModelCall:

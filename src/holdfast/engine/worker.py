@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -15,14 +16,12 @@ from holdfast.core.records import Run
 from holdfast.engine.bus import Bus, Watch
 from holdfast.engine.checkpoint import end_unreadable
 from holdfast.engine.clock import Clock
-from holdfast.engine.counts import RunCounts
 from holdfast.engine.failures import classify
 from holdfast.engine.run_loading import SKIPPED_AFTER_DEATH, LoadedRun, Windows, load_run
 from holdfast.engine.runner import Runner
 from holdfast.engine.scope import CancelScope
 from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, Streams
-from holdfast.engine.thread_queues import ThreadQueues
 from holdfast.engine.waiting import repeat
 from holdfast.errors import HoldfastError, LeaseLost, RunInterrupted, ShuttingDown
 from holdfast.store import leases, runs
@@ -44,31 +43,6 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     most_runs: int = 1_000  # driven at once; those that somebody waits for here are not refused
     most_runs_per_agent: int = 0  # in all processes together, before its further background runs wait; 0: any number
     takes_waiting: bool = True  # False: only runs that somebody waits for here are driven here
-
-
-def _stop_unstored(scope: CancelScope, stored: asyncio.Future[bool]) -> None:
-    """Its acceptance came to nothing after all: what is being done for it stops, and nothing is written."""
-    if not stored.result():
-        scope.cancel("lease_lost")
-
-
-def _nothing(_: Run) -> None:
-    pass
-
-
-def skew_of(clock: Clock, database_us: int) -> float | None:
-    """By how many seconds this process's clock is ahead of the database's, if by more than a slow answer explains."""
-    skew_s = (clock.now_us() - database_us) / 1_000_000
-    return skew_s if abs(skew_s) > SKEW_LIMIT_S else None
-
-
-class _Owned:
-    def __init__(self, run_id: str, background: bool, lease: int) -> None:
-        self.run_id = run_id
-        self.background = background
-        self.lease = lease
-        self.scope = CancelScope()
-        self.stopped = asyncio.Event()
 
 
 class Worker:
@@ -101,7 +75,7 @@ class Worker:
         self._leaving = False
         self._skewed = False
         self.counts = RunCounts()
-        self.on_end: Callable[[Run], None] = _nothing  # called when a run has stopped here, whatever stopped it
+        self.on_end: Callable[[Run], None] = lambda _: None  # called when a run has stopped here, whatever stopped it
         # Called with the id of a run that others are to take. A queue can stand here, whose workers call `take`
         # (decision 28).
         self.offer: Callable[[str], None] = lambda _: self.bus.work_waits()
@@ -447,3 +421,72 @@ class Worker:
             if not await self.recover():
                 return
             await asyncio.sleep(_BETWEEN_SWEEPS_S)
+
+
+class _Owned:
+    def __init__(self, run_id: str, background: bool, lease: int) -> None:
+        self.run_id = run_id
+        self.background = background
+        self.lease = lease
+        self.scope = CancelScope()
+        self.stopped = asyncio.Event()
+
+
+def _stop_unstored(scope: CancelScope, stored: asyncio.Future[bool]) -> None:
+    """Its acceptance came to nothing after all: what is being done for it stops, and nothing is written."""
+    if not stored.result():
+        scope.cancel("lease_lost")
+
+
+def skew_of(clock: Clock, database_us: int) -> float | None:
+    """By how many seconds this process's clock is ahead of the database's, if by more than a slow answer explains."""
+    skew_s = (clock.now_us() - database_us) / 1_000_000
+    return skew_s if abs(skew_s) > SKEW_LIMIT_S else None
+
+
+class ThreadQueues:
+    """Requests that wait for a busy thread go in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, _ThreadQueue] = {}
+
+    def length(self, thread_id: str) -> int:
+        queue = self._queues.get(thread_id)
+        return 0 if queue is None else queue.length
+
+    async def enter(self, thread_id: str) -> None:
+        """Returns when it is this request's turn, which lasts until `leave`."""
+        queue = self._queues.setdefault(thread_id, _ThreadQueue())
+        queue.length += 1
+        entered = False
+        try:
+            entered = await queue.lock.acquire()
+        finally:
+            if not entered:
+                self._shorten(thread_id)
+
+    def leave(self, thread_id: str) -> None:
+        self._queues[thread_id].lock.release()
+        self._shorten(thread_id)
+
+    def _shorten(self, thread_id: str) -> None:
+        queue = self._queues[thread_id]
+        queue.length -= 1
+        if not queue.length:
+            del self._queues[thread_id]
+
+
+class _ThreadQueue:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.length = 0  # whoever holds the lock is counted too
+
+
+class RunCounts:
+    """What has happened in this process since it started: plain numbers that only grow, for metrics."""
+
+    def __init__(self) -> None:
+        self.started = 0  # began to be driven here; a run that changes hands begins again
+        self.taken_over = 0  # of these, after their worker died
+        self.lease_losses = 0
+        self.ended: Counter[str] = Counter()  # by stop reason; one that waits for a decision has stopped too
