@@ -27,10 +27,9 @@ from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.sleeptime import TASK as SLEEPTIME_TASK
 from holdfast.engine.admission import Admission
 from holdfast.engine.archival import ArchivalMemory
-from holdfast.engine.bus import Bus
+from holdfast.engine.bus import Bus, Feed
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
-from holdfast.engine.feed import Feed
 from holdfast.engine.ingestion import KIND as INGESTION
 from holdfast.engine.ingestion import Ingestion, IngestionLimits
 from holdfast.engine.mcp_servers import OAUTH_CALLBACK, McpExecutor, McpServers

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.changes import Change
-from holdfast.engine import feed as feeds
-from holdfast.engine.bus import Bus
-from holdfast.engine.feed import Feed, FeedReader, Hello, News, Resync
+from holdfast.engine.bus import MOST_UNREAD, Bus, Feed, FeedReader, Hello, News, Resync
 from holdfast.errors import ShuttingDown
 from holdfast.store.database import Database, open_database
 from holdfast.store.postgres_signals import PostgresSignals
@@ -136,10 +134,10 @@ async def test_a_reader_that_falls_behind_is_told_to_read_everything_again(alone
         await next_of(slow)
         await next_of(quick)
         taken = 0
-        for _ in range(feeds.MOST_WAITING + 1):
+        for _ in range(MOST_UNREAD + 1):
             alone.committed([RUN])
             taken += len(await next_of(quick))
-        assert taken == feeds.MOST_WAITING + 1
+        assert taken == MOST_UNREAD + 1
         assert await next_of(slow) == [Resync()]
         alone.committed([AGENT])
         assert await next_of(slow) == [AGENT]

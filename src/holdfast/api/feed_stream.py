@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.api.event_stream import HEADERS, reader_left
 from holdfast.core.changes import ChangeType
+from holdfast.engine.bus import Feed, FeedReader, Hello, News, Resync
 from holdfast.engine.clock import Clock
-from holdfast.engine.feed import Feed, FeedReader, Hello, News, Resync
 from holdfast.wire.feed import KEEP_ALIVE, feed_event
 
 

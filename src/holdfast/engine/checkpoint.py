@@ -26,10 +26,9 @@ from holdfast.engine.archival import ArchiveChanged, PassageWrite, commit
 from holdfast.engine.clock import Clock
 from holdfast.engine.model_call import store_ratio
 from holdfast.engine.run_loading import load_run
-from holdfast.engine.scope import CancelScope
+from holdfast.engine.scope import CancelScope, until_database_answers
 from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, store_frames
-from holdfast.engine.waiting import until_database_answers
 from holdfast.errors import BugError, LeaseLost, RunInterrupted
 from holdfast.store import agents, groups, holds, journal, memory_edits, messages, runs, steps, tasks, threads, traces
 from holdfast.store import frames as frame_rows

@@ -24,11 +24,10 @@ from holdfast.engine.failures import classify
 from holdfast.engine.model_call import ModelCall, build_request, find_model, tool_schemas
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.run_loading import prompt_counts
-from holdfast.engine.scope import CancelScope, Interrupted
+from holdfast.engine.scope import CancelScope, Interrupted, until_database_answers
 from holdfast.engine.session import Session
 from holdfast.engine.tool_calls import Executor, InlineTools, SpannedExecutor, find_held_tools, next_batch, preparing
 from holdfast.engine.tracing import Instrumentation, Spans
-from holdfast.engine.waiting import until_database_answers
 from holdfast.errors import ContextTooLong, ModelError, RunInterrupted
 from holdfast.llm.base import Catalog, ModelRequest
 from holdfast.store.transaction import Database, DatabaseError

@@ -30,9 +30,9 @@ from holdfast.engine.attached_files import AttachedFiles, directories_in_view
 from holdfast.engine.checkpoint import BlockChanged
 from holdfast.engine.clock import Clock
 from holdfast.engine.run_loading import blocks_in_view
+from holdfast.engine.scope import until_database_answers
 from holdfast.engine.session import MemoryWrite, Session
 from holdfast.engine.tracing import Spans
-from holdfast.engine.waiting import until_database_answers
 from holdfast.errors import Invalid, NotFound, ToolFailed
 from holdfast.store import agents, blocks, memory_edits, messages, tools
 from holdfast.store.passage_search import PassageFilter

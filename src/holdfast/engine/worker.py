@@ -19,10 +19,9 @@ from holdfast.engine.clock import Clock
 from holdfast.engine.failures import classify
 from holdfast.engine.run_loading import SKIPPED_AFTER_DEATH, LoadedRun, Windows, load_run
 from holdfast.engine.runner import Runner
-from holdfast.engine.scope import CancelScope
+from holdfast.engine.scope import CancelScope, repeat
 from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, Streams
-from holdfast.engine.waiting import repeat
 from holdfast.errors import HoldfastError, LeaseLost, RunInterrupted, ShuttingDown
 from holdfast.store import leases, runs
 from holdfast.store.leases import Claimed
