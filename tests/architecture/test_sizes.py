@@ -3,7 +3,7 @@ from __future__ import annotations
 from .sources import PACKAGE, functions, lines_of, modules, modules_of_tests
 
 LONGEST_FUNCTION = 60
-LONGEST_MODULE = 500
+LONGEST_MODULE = 600
 
 
 def test_no_function_is_longer_than_a_screen() -> None:
@@ -17,6 +17,6 @@ def test_no_function_is_longer_than_a_screen() -> None:
     assert not long
 
 
-def test_no_module_is_longer_than_five_hundred_lines() -> None:
+def test_no_module_is_longer_than_six_hundred_lines() -> None:
     lengths = {name: len((PACKAGE / name).read_text().splitlines()) for name in modules()}
     assert not {name: length for name, length in lengths.items() if length >= LONGEST_MODULE}

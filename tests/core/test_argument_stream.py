@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.argument_stream import ArgumentStream, Piece
+from holdfast.core.arguments import ArgumentStream, Piece
 
 _TEXT = st.text(st.sampled_from('ab"\\\n\t\0é😀{}[],: /u'), max_size=12)
 _VALUE = st.recursive(

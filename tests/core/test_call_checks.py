@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from holdfast.core.call_checks import judge, resume
+from holdfast.core.calls import judge, resume
 from holdfast.core.events import JudgedCall
-from holdfast.core.fingerprint import ToolIdentity
-from holdfast.core.hold import HeldCall, Hold
+from holdfast.core.hold import HeldCall, Hold, ToolIdentity
 from holdfast.core.messages import Approve, ClientReturn, Deny, ToolCall
 from holdfast.core.spec import RunSpec, ToolSpec
 from holdfast.core.tool_rules import Choice, RunFirst, choose

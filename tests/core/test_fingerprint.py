@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.fingerprint import fingerprint, identity_of
+from holdfast.core.hold import fingerprint, identity_of
 from holdfast.core.records import Tool
 
 TOOL = Tool(

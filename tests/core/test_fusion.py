@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from holdfast.core.fusion import fuse_rankings
+from holdfast.core.search_words import fuse_rankings
 
 
 def test_what_is_high_in_both_rankings_comes_first() -> None:

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from holdfast.core import heartbeats
-from holdfast.core.argument_stream import ArgumentStream
-from holdfast.core.call_checks import judge, resume
+from holdfast.core.arguments import ArgumentStream
+from holdfast.core.calls import judge, resume
 from holdfast.core.deltas import Reply
 from holdfast.core.events import JudgedCall, ModelReplied, ToolReturned
 from holdfast.core.hold import HeldCall, Hold

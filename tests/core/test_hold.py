@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.core.fingerprint import ToolIdentity
 from holdfast.core.hold import (
     HeldCall,
     Hold,
+    ToolIdentity,
     answers_same_calls,
     changed_secrets,
     check_answer,

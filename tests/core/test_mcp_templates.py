@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.mcp_templates import filled, has_template, only_names_a_secret
+from holdfast.core.mcp import filled, has_template, only_names_a_secret
 
 SECRETS = {"KEY": "value", "OTHER_KEY_2": "other"}
 

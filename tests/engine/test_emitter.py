@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import rows
-from holdfast.core.call_checks import judge
+from holdfast.core.calls import judge
 from holdfast.core.deltas import (
     CallDelta,
     Delta,

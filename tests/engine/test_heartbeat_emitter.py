@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import heartbeats, rows
-from holdfast.core.call_checks import judge
+from holdfast.core.calls import judge
 from holdfast.core.deltas import (
     CallDelta,
     Delta,

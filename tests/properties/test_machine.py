@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast.core import rows
-from holdfast.core.call_checks import judge, resume
+from holdfast.core.calls import judge, resume
 from holdfast.core.compaction import cut
 from holdfast.core.deltas import FinishReason
 from holdfast.core.events import (

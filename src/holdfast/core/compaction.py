@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from holdfast.core import default_texts
-from holdfast.core.budget import calibrated
 from holdfast.core.messages import (
     CompactionStats,
     Message,
@@ -22,6 +21,7 @@ from holdfast.core.messages import (
 )
 from holdfast.core.model_history import BYTES_PER_TOKEN, estimate_message, history, pending_start
 from holdfast.core.records import CompactionSettings
+from holdfast.core.usage import calibrated
 
 Mode = Literal["sliding_window", "all", "self_compact_all", "self_compact_sliding_window"]
 Estimate = Callable[[Message], int]

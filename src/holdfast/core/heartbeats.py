@@ -13,8 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast.core import tool_rules
-from holdfast.core.argument_stream import ArgumentStream, Piece
-from holdfast.core.arguments import all_arguments_of
+from holdfast.core.arguments import ArgumentStream, Piece, all_arguments_of
 from holdfast.core.deltas import Reply
 from holdfast.core.messages import Message, Parts, Text, Thoughts, ToolCall, ToolReturn, content_text, text_of
 from holdfast.core.records import StopReason

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core import heartbeats, rows, tool_rules
-from holdfast.core.call_checks import judge
+from holdfast.core.calls import judge
 from holdfast.core.deltas import Reply
 from holdfast.core.events import (
     RETURNED_CHARS,

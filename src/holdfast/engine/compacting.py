@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import ids
-from holdfast.core import budget, compaction, model_history
+from holdfast.core import compaction, model_history
 from holdfast.core.deltas import Reply
 from holdfast.core.messages import Message, Summary, text_of
 from holdfast.core.records import CompactionSettings, ModelChoice
 from holdfast.core.retry_policy import RetryPolicy
-from holdfast.core.usage import estimate_tokens
+from holdfast.core.usage import calibrated, estimate_tokens
 from holdfast.engine.clock import Clock
 from holdfast.engine.model_call import Asker, TokenRatios, find_model
 from holdfast.engine.rate_limits import RateLimits
@@ -110,14 +110,14 @@ class Compactor:
         said = await self._summarise(wanted, settings, evicted)
         text = compaction.clip(said, settings.clip_chars, context_window=model.context_window, ratio=ratio)
         kept = sum(map(estimate, [*window[:start], *window[place:]])) + overhead
-        tokens_after = budget.calibrated(kept + estimate_tokens(text), ratio)
+        tokens_after = calibrated(kept + estimate_tokens(text), ratio)
         gone = sum(map(estimate, evicted))
         stats = compaction.stats(
             wanted.trigger,
             context_window=model.context_window,
             before=window,
             cut_at=place,
-            tokens_before=wanted.tokens_before or budget.calibrated(kept + gone, ratio),
+            tokens_before=wanted.tokens_before or calibrated(kept + gone, ratio),
             tokens_after=tokens_after,
         )
         summary = Message(
@@ -186,6 +186,6 @@ def _require_small_system(wanted: CompactionJob, ratio: float | None) -> None:
     """Nothing that can be summarised would help."""
     fixed = wanted.window[: compaction.first_evictable(wanted.window)]
     guess = sum(map(model_history.estimate_message, fixed)) + model_history.estimate_tools(wanted.tools)
-    tokens = budget.calibrated(guess, ratio)
+    tokens = calibrated(guess, ratio)
     if tokens >= wanted.model.context_window:
         raise system_too_long(tokens, wanted.model.context_window)

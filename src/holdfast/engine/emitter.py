@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.core import heartbeats, tool_rules
-from holdfast.core.argument_stream import ArgumentStream, Piece
-from holdfast.core.arguments import all_arguments_of
-from holdfast.core.call_checks import judge
+from holdfast.core.arguments import ArgumentStream, Piece, all_arguments_of
+from holdfast.core.calls import judge
 from holdfast.core.deltas import CallDelta, Delta, OmittedDelta, ReasoningDelta, RedactedDelta, TextDelta
 from holdfast.core.frames import CallFrame, Frame, HiddenReasoningFrame, ReasoningFrame, TextFrame
 from holdfast.core.messages import ToolCall

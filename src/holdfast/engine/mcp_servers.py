@@ -14,9 +14,8 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core.arguments import arguments_of
-from holdfast.core.fingerprint import identity_of
-from holdfast.core.mcp import LoginStatus, McpLogin, McpSecrets, McpServer
-from holdfast.core.mcp_templates import filled
+from holdfast.core.hold import identity_of
+from holdfast.core.mcp import LoginStatus, McpLogin, McpSecrets, McpServer, filled
 from holdfast.core.messages import ToolReturn
 from holdfast.core.records import Tool
 from holdfast.core.run import OpenCall

@@ -14,13 +14,13 @@ from random import random
 from types import TracebackType
 from typing import Final
 
-from holdfast.core import budget, heartbeats, model_history, tool_rules
+from holdfast.core import heartbeats, model_history, tool_rules
 from holdfast.core.deltas import Finish, Reply, ReplyFolder, UsageDelta
 from holdfast.core.messages import Message, text_of
 from holdfast.core.retry_policy import RetryPolicy, pause_ms
 from holdfast.core.run import CallModel
 from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking, ToolSpec
-from holdfast.core.usage import Usage
+from holdfast.core.usage import Usage, updated_ratio, worth_storing
 from holdfast.engine.emitter import Emitter, HeartbeatEmitter, emitter_for
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.session import Session
@@ -298,8 +298,8 @@ class TokenRatios:
         """The ratio to be stored, when it has moved far enough for that."""
         if usage is None or usage.estimated:
             return None
-        ratio = self._known[handle] = budget.updated_ratio(self._known.get(handle), guessed, usage.prompt_tokens)
-        if ratio is None or not budget.worth_storing(self._stored.get(handle), ratio):
+        ratio = self._known[handle] = updated_ratio(self._known.get(handle), guessed, usage.prompt_tokens)
+        if ratio is None or not worth_storing(self._stored.get(handle), ratio):
             return None
         self._stored[handle] = ratio
         return ratio

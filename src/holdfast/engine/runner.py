@@ -11,12 +11,13 @@ import logging
 from collections.abc import Sequence
 from random import random
 
-from holdfast.core import budget, model_history, system_prompt
+from holdfast.core import model_history, system_prompt
 from holdfast.core.deltas import NOTHING_SAID, Reply
 from holdfast.core.frames import CompactionFrame
 from holdfast.core.messages import ToolReturn
 from holdfast.core.retry_policy import RetryPolicy, left_ms, pause_ms
 from holdfast.core.run import OVERFLOW, CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
+from holdfast.core.usage import calibrated, prompt_limit
 from holdfast.engine.checkpoint import BlockChanged, CancelPending, checkpoint
 from holdfast.engine.clock import Clock, Stopwatch
 from holdfast.engine.compacting import CompactionJob, Compactor, system_too_long
@@ -194,11 +195,11 @@ class Runner:
         our guess is: the vendor may take it all the same, and nobody is served by compacting it again."""
         guess = request.estimated_tokens()
         ratio = await self._ratios.of(request.handle)
-        tokens, window = budget.calibrated(guess, ratio), request.context_window
+        tokens, window = calibrated(guess, ratio), request.context_window
         session.metrics.prompt_guess = tokens
-        if tokens <= budget.prompt_limit(window, request.max_output_tokens) or session.state.overflows:
+        if tokens <= prompt_limit(window, request.max_output_tokens) or session.state.overflows:
             return guess
-        fixed = budget.calibrated(model_history.estimate_context(request.system, 0, request.tools), ratio)
+        fixed = calibrated(model_history.estimate_context(request.system, 0, request.tools), ratio)
         if fixed >= window:
             raise system_too_long(fixed, window)
         raise ContextTooLong(f"The request has about {tokens} tokens; the context window holds {window}.")

@@ -18,8 +18,7 @@ import msgspec
 from holdfast import ids
 from holdfast.core import memory
 from holdfast.core.arguments import arguments_of
-from holdfast.core.fingerprint import ToolIdentity, calls_others, fingerprint, gets_secrets, identity_of
-from holdfast.core.hold import NO_TOOLS, HeldTools
+from holdfast.core.hold import NO_TOOLS, HeldTools, ToolIdentity, calls_others, fingerprint, gets_secrets, identity_of
 from holdfast.core.memory import MemoryChange
 from holdfast.core.messages import Content, Message, Status, ToolReturn, text_of
 from holdfast.core.records import Agent, Block, Passage, Tool

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.egress_policy import strictest
-from holdfast.core.fingerprint import calls_others, gets_secrets
+from holdfast.core.hold import calls_others, gets_secrets
 from holdfast.core.records import Tool
 from holdfast.core.tool_rules import Rule, approval_names, bound_names
 from holdfast.tools import builtin

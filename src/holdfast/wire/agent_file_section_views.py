@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.mcp import McpSecrets, McpServer
-from holdfast.core.mcp_templates import only_names_a_secret
+from holdfast.core.mcp import McpSecrets, McpServer, only_names_a_secret
 from holdfast.core.records import AgentFile, File, Folder, Group, Identity, Tool
 from holdfast.wire.agent_file_ids import LocalIds
 from holdfast.wire.times import optional_timestamp

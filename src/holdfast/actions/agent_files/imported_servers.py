@@ -11,8 +11,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.actions.mcp.servers import require_usable
-from holdfast.core.mcp import McpSecrets, McpServer
-from holdfast.core.mcp_templates import only_names_a_secret
+from holdfast.core.mcp import McpSecrets, McpServer, only_names_a_secret
 from holdfast.engine.mcp_servers import McpServers
 from holdfast.errors import Invalid, Unprocessable
 from holdfast.store import mcp_servers as server_rows

@@ -9,8 +9,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.actions.mcp.sync import Surroundings, renamed_tools, try_to_sync
-from holdfast.core.mcp import McpSecrets, McpServer
-from holdfast.core.mcp_templates import has_template, only_names_a_secret
+from holdfast.core.mcp import McpSecrets, McpServer, has_template, only_names_a_secret
 from holdfast.engine.mcp_servers import McpServers
 from holdfast.errors import Conflict, Invalid, Unprocessable
 from holdfast.ssrf_guard import NotPublic, plain_host, require_web_url

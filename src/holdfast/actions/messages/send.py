@@ -16,10 +16,9 @@ import msgspec
 
 from holdfast import ids
 from holdfast.actions.runs.spec import freeze
-from holdfast.core.call_checks import resume
+from holdfast.core.calls import resume
 from holdfast.core.events import AnyEvent, Resumed, RunStarted
-from holdfast.core.fingerprint import identity_of
-from holdfast.core.hold import answers_same_calls, check_answer, cut_answer, run_names
+from holdfast.core.hold import answers_same_calls, check_answer, cut_answer, identity_of, run_names
 from holdfast.core.messages import Decision, Message, Text
 from holdfast.core.model_history import return_char_limit
 from holdfast.core.records import PARENT, PARENT_WAITS, Agent, Block, Run, Step, Thread, Tool

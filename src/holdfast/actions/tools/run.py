@@ -8,7 +8,7 @@ from typing import Any
 from holdfast import ids
 from holdfast.actions.mcp.run import run_for_agent
 from holdfast.actions.tools.base_tools import is_base_tool
-from holdfast.core.fingerprint import calls_others, gets_secrets
+from holdfast.core.hold import calls_others, gets_secrets
 from holdfast.core.records import Agent, Tool
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
