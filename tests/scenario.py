@@ -20,11 +20,11 @@ from holdfast.actions.agents.create import add_sleeptime_agent
 from holdfast.actions.messages.send import Accepted, SendMessage, SendRequest
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.tools.base_tools import find_named
+from holdfast.core.failures import RetryPolicy
 from holdfast.core.frames import Frame, StopFrame
 from holdfast.core.messages import Decision, Message, Text, ToolReturn
 from holdfast.core.rate_limits import Limit
 from holdfast.core.records import Agent, ModelChoice, Run, Thread, Tool
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import ExitLoop, RequiresApproval, Rule

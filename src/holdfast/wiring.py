@@ -22,8 +22,8 @@ from holdfast.actions.runs.callbacks import Callbacks
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.tools.base_tools import shipped_id, sync_base_tools
 from holdfast.core.discussions import TASK as DISCUSSION_TASK
+from holdfast.core.failures import RetryPolicy
 from holdfast.core.redaction import is_secret_name
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.sleeptime import TASK as SLEEPTIME_TASK
 from holdfast.engine.admission import Admission
 from holdfast.engine.archival import ArchivalMemory

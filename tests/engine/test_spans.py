@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
 
+from holdfast.core.failures import RetryPolicy
 from holdfast.core.messages import Approve, ToolReturn
 from holdfast.core.records import Step
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.run import OpenCall
 from holdfast.engine.tracing import Instrumentation, Spans
 from holdfast.store import steps

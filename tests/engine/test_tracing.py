@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.core.failures import RetryPolicy
 from holdfast.core.records import ProviderTrace
 from holdfast.core.redaction import HIDDEN
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine.tracing import Instrumentation, ProviderTraces, Spans
 from holdfast.llm.base import Model, ModelInfo, ModelRequest
 from holdfast.llm.catalog.catalog import ModelCatalog

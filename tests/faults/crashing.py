@@ -15,7 +15,7 @@ import msgspec
 from holdfast.actions.messages.send import SendMessage
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import Message, ToolReturn
-from holdfast.core.rows import OUTCOME_UNKNOWN
+from holdfast.core.transitions import OUTCOME_UNKNOWN
 from holdfast.engine.model_call import TokenRatios
 from holdfast.engine.streams import Streams
 from holdfast.engine.worker import Worker

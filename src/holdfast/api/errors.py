@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api.json import json_response
 from holdfast.api.params import examples_for, readable_pattern
-from holdfast.engine.failures import classify
+from holdfast.core.failures import classify
 from holdfast.errors import ConfigError, DatabaseError, ModelError, RequestError, RunInterrupted, Unprocessable
 
 _MAX_PROBLEMS_SHOWN: Final = 10

@@ -17,11 +17,11 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core import discussions, sleeptime
+from holdfast.core.failures import Failure
 from holdfast.core.frames import Frame, closing_frames, with_due_runs
 from holdfast.core.messages import Message
 from holdfast.core.records import STATUS_OF_STOP, Agent, Run, StopReason
 from holdfast.core.run import Phase, RunState, Settle, plan
-from holdfast.core.transitions import Failure
 from holdfast.engine.archival import ArchiveChanged, PassageWrite, commit
 from holdfast.engine.clock import Clock
 from holdfast.engine.model_call import store_ratio

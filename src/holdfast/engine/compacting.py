@@ -10,9 +10,9 @@ import msgspec
 from holdfast import ids
 from holdfast.core import compaction, model_history
 from holdfast.core.deltas import Reply
+from holdfast.core.failures import RetryPolicy
 from holdfast.core.messages import Message, Summary, text_of
 from holdfast.core.records import CompactionSettings, ModelChoice
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.usage import calibrated, estimate_tokens
 from holdfast.engine.clock import Clock
 from holdfast.engine.model_call import Asker, TokenRatios, find_model

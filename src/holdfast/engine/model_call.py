@@ -16,8 +16,8 @@ from typing import Final
 
 from holdfast.core import heartbeats, model_history, tool_rules
 from holdfast.core.deltas import Finish, Reply, ReplyFolder, UsageDelta
+from holdfast.core.failures import RetryPolicy, pause_ms
 from holdfast.core.messages import Message, text_of
-from holdfast.core.retry_policy import RetryPolicy, pause_ms
 from holdfast.core.run import CallModel
 from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking, ToolSpec
 from holdfast.core.usage import Usage, updated_ratio, worth_storing

@@ -13,15 +13,14 @@ from random import random
 
 from holdfast.core import model_history, system_prompt
 from holdfast.core.deltas import NOTHING_SAID, Reply
+from holdfast.core.failures import RetryPolicy, classify, left_ms, pause_ms
 from holdfast.core.frames import CompactionFrame
 from holdfast.core.messages import ToolReturn
-from holdfast.core.retry_policy import RetryPolicy, left_ms, pause_ms
 from holdfast.core.run import OVERFLOW, CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
 from holdfast.core.usage import calibrated, prompt_limit
 from holdfast.engine.checkpoint import BlockChanged, CancelPending, checkpoint
 from holdfast.engine.clock import Clock, Stopwatch
 from holdfast.engine.compacting import CompactionJob, Compactor, system_too_long
-from holdfast.engine.failures import classify
 from holdfast.engine.model_call import ModelCall, build_request, find_model, tool_schemas
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.run_loading import prompt_counts

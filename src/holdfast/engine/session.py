@@ -16,6 +16,7 @@ from holdfast import ids
 from holdfast.core import transitions
 from holdfast.core.deltas import Reply
 from holdfast.core.events import AnyEvent
+from holdfast.core.failures import Failure
 from holdfast.core.frames import AbandonedFrame, Frame
 from holdfast.core.hold import NO_TOOLS, HeldTools, Hold
 from holdfast.core.memory import MemoryChange
@@ -24,7 +25,7 @@ from holdfast.core.model_history import HistoryBuilder
 from holdfast.core.records import Block, ModelChoice, ProviderTrace, Run, Step, StopReason
 from holdfast.core.run import CallModel, OpenCall, plan
 from holdfast.core.spec import RunSpec
-from holdfast.core.transitions import Attempt, Change, Failure, Replied, RunView, StepChange, Undone, WindowCut
+from holdfast.core.transitions import Attempt, Change, Replied, RunView, StepChange, Undone, WindowCut
 from holdfast.core.usage import Price, Usage, cost
 from holdfast.engine.archival import PassageWrite
 from holdfast.engine.clock import Clock, reading_at

@@ -12,11 +12,11 @@ from functools import partial
 import msgspec
 
 from holdfast import ids, logs
+from holdfast.core.failures import classify
 from holdfast.core.records import Run
 from holdfast.engine.bus import Bus, Watch
 from holdfast.engine.checkpoint import end_unreadable
 from holdfast.engine.clock import Clock
-from holdfast.engine.failures import classify
 from holdfast.engine.run_loading import SKIPPED_AFTER_DEATH, LoadedRun, Windows, load_run
 from holdfast.engine.runner import Runner
 from holdfast.engine.scope import CancelScope, repeat

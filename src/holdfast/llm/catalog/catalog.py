@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from typing import Any, Final, Protocol, runtime_checkable
 from weakref import WeakSet
 
-from holdfast.core.retry_policy import RetryPolicy
+from holdfast.core.failures import RetryPolicy
 from holdfast.errors import Invalid, NotFound
 from holdfast.llm import embedding
 from holdfast.llm.base import Model, ModelInfo, Price, ProviderStatus
