@@ -25,7 +25,6 @@ from holdfast.core.discussions import TASK as DISCUSSION_TASK
 from holdfast.core.failures import RetryPolicy
 from holdfast.core.redaction import is_secret_name
 from holdfast.core.sleeptime import TASK as SLEEPTIME_TASK
-from holdfast.engine.admission import Admission
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.bus import Bus, Feed
 from holdfast.engine.clock import Clock, SystemClock
@@ -42,7 +41,7 @@ from holdfast.engine.streams import Streams
 from holdfast.engine.tasks import TaskSettings, TaskWorker
 from holdfast.engine.tool_calls import Executors, InlineTools, SandboxExecutor
 from holdfast.engine.tracing import Instrumentation, ProviderTraces, Spans
-from holdfast.engine.worker import Worker, WorkerSettings
+from holdfast.engine.worker import Admission, Worker, WorkerSettings
 from holdfast.errors import ConfigError
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog import environment

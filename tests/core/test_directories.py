@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.directories import Directory, FileLimits, ShownFile, directories_section, file_limits, visible_text
 from holdfast.core.records import Agent, FileStatus, Folder, ModelChoice
+from holdfast.core.system_prompt import Directory, FileLimits, ShownFile, directories_section, file_limits, visible_text
 
 LIMITS = FileLimits(most_open=3, characters=1_000)
 

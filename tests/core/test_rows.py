@@ -8,10 +8,10 @@ import pytest
 from holdfast import ids
 from holdfast.core import transitions
 from holdfast.core.deltas import Reply
-from holdfast.core.envelopes import HIDDEN_FROM_USER
 from holdfast.core.events import JudgedCall
 from holdfast.core.hold import HeldCall, Hold
 from holdfast.core.messages import ClientReturn, Deny, Parts, Reasoning, Text, ToolCall, ToolReturn, text_of
+from holdfast.core.model_history import HIDDEN_FROM_USER
 from holdfast.core.records import StopReason
 from holdfast.core.run import CallStatus, OpenCall
 

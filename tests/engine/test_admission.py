@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.engine import admission
+from holdfast.engine import worker
 from holdfast.engine.worker import WorkerSettings
 from holdfast.errors import Busy, TooManyRuns
 from holdfast.store import runs
@@ -121,7 +121,7 @@ class TestQueue:
     async def test_it_is_counted_again_after_a_while(
         self, world: World, full: Node, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(admission, "COUNTED_S", 0.0)
+        monkeypatch.setattr(worker, "QUEUE_COUNTED_S", 0.0)
         full.admission._count_again_at = 0.0  # as if the while were over
         other = Node(world, NARROW)
         assert await other.worker.recover() == 1

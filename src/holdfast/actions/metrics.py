@@ -13,10 +13,9 @@ from typing import Final
 
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.core.records import STATUS_OF_STOP
-from holdfast.engine.admission import REASONS, Admission
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.streams import Streams
-from holdfast.engine.worker import Worker
+from holdfast.engine.worker import REFUSED_FOR, Admission, Worker
 from holdfast.store import queue
 from holdfast.store.queue import Queue
 from holdfast.store.timing import DatabaseUsage
@@ -129,7 +128,7 @@ class Metrics:
             _counter(
                 "holdfast_requests_refused_total",
                 "Messages that were answered 503, because there were too many runs.",
-                [Sample(refused[reason], {"reason": reason}) for reason in REASONS],
+                [Sample(refused[reason], {"reason": reason}) for reason in REFUSED_FOR],
             ),
             _gauge("holdfast_rate_limit_waiting", "Model calls that wait for a limit.", samples("waiting")),
             _counter("holdfast_rate_limit_waits_total", "Model calls that waited for it.", samples("waits")),

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import ids
-from holdfast.core import envelopes, heartbeats, tool_rules
+from holdfast.core import heartbeats, tool_rules
 from holdfast.core.calls import judge
 from holdfast.core.deltas import Reply
 from holdfast.core.events import (
@@ -37,6 +37,7 @@ from holdfast.core.failures import Failure
 from holdfast.core.frames import AbandonedFrame, Frame, RetryFrame, message_frames
 from holdfast.core.hold import HeldTools, Hold, client_answers
 from holdfast.core.messages import ClientReturn, Deny, Message, Parts, Reasoning, Role, Text, ToolReturn, content_text
+from holdfast.core.model_history import heartbeat_text
 from holdfast.core.records import StepStatus, StopReason
 from holdfast.core.run import CallModel, OpenCall, Phase, RunState, apply, held_calls
 from holdfast.core.spec import RunSpec
@@ -461,7 +462,7 @@ def denial_row(origin: Origin, row_id: str, hold: Hold) -> Message:
 
 def heartbeat_row(origin: Origin, row_id: str, reason: str, timezone: str) -> Message:
     """A message of the role `user` that the server writes, to tell the model why it is called again."""
-    row = _row(origin, row_id, "user", (Text(envelopes.heartbeat(reason, origin.now_us, timezone)),))
+    row = _row(origin, row_id, "user", (Text(heartbeat_text(reason, origin.now_us, timezone)),))
     return msgspec.structs.replace(row, otid=ids.part_otid(row_id, 0), model=None)
 
 

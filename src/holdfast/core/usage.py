@@ -18,6 +18,7 @@ MOST_RATIO: Final = 3.0
 _TELLING_TOKENS: Final = 256
 _NEWEST_COUNTS: Final = 0.25
 _WORTH_STORING: Final = 0.03
+_COMPACT_ABOVE_PERCENT: Final = 90  # of the window
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -101,3 +102,7 @@ def worth_storing(stored: float | None, ratio: float) -> bool:
 def prompt_limit(context_window: int, max_output_tokens: int | None) -> int:
     """How many tokens a prompt may have: the window without what is kept for the reply, a quarter of it at most."""
     return context_window - min(max_output_tokens or 0, context_window // 4)
+
+
+def should_compact(total_tokens: int, context_window: int) -> bool:
+    return total_tokens > context_window * _COMPACT_ABOVE_PERCENT // 100

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from holdfast.core.directories import MOST_LISTED, Directory, ShownFile, directories_section, file_limits
 from holdfast.core.records import Agent, AgentFile
+from holdfast.core.system_prompt import MOST_LISTED, Directory, ShownFile, directories_section, file_limits
 from holdfast.engine.archival import ArchivalMemory, Search
 from holdfast.engine.clock import Clock
 from holdfast.errors import ToolFailed

@@ -13,7 +13,7 @@ from holdfast.core.deltas import Reply
 from holdfast.core.failures import RetryPolicy
 from holdfast.core.messages import Message, Summary, text_of
 from holdfast.core.records import CompactionSettings, ModelChoice
-from holdfast.core.usage import calibrated, estimate_tokens
+from holdfast.core.usage import calibrated, estimate_tokens, should_compact
 from holdfast.engine.clock import Clock
 from holdfast.engine.model_call import Asker, TokenRatios, find_model
 from holdfast.engine.rate_limits import RateLimits
@@ -77,7 +77,7 @@ class Compactor:
                 continue
             if made is None:
                 continue
-            if not compaction.should_compact(made.tokens_after, wanted.model.context_window):
+            if not should_compact(made.tokens_after, wanted.model.context_window):
                 return made
             if best is None or made.tokens_after < best.tokens_after:
                 best = made

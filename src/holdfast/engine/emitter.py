@@ -19,10 +19,7 @@ from holdfast.errors import ToolFailed
 
 def emitter_for(
     spec: RunSpec, intent: CallModel, attempt: Attempt, step_id: str, clock: Clock
-) -> Emitter | HeartbeatEmitter | None:
-    """The one that a run needs; None for one that shows its messages only when they are whole."""
-    if not spec.stream_tokens:
-        return None
+) -> Emitter | HeartbeatEmitter:
     if spec.heartbeats is None:
         return Emitter(spec, intent, attempt, step_id, clock)
     return HeartbeatEmitter(spec, spec.heartbeats, intent, attempt, step_id, clock)

@@ -135,7 +135,9 @@ class ModelCall:
         assert step is not None
         self._step_id = step.id
         self.attempt = session.begin_attempt(step)
-        self._emitter = emitter_for(session.spec, intent, self.attempt, step.id, session.clock)
+        self._emitter: Emitter | HeartbeatEmitter | None = None  # messages are shown when they are whole
+        if session.spec.stream_tokens:
+            self._emitter = emitter_for(session.spec, intent, self.attempt, step.id, session.clock)
 
     @property
     def provider(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from holdfast.core.envelopes import zone
+from holdfast.core.dates import zone
 from holdfast.core.heartbeats import only_confirms_speech, spoken_text
 from holdfast.core.messages import Message, Thoughts, content_text, text_of
 from holdfast.core.spec import Speaking

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast import ids
-from holdfast.core import envelopes
+from holdfast.core import model_history
 from holdfast.core.messages import Approve, ClientReturn, Deny, Message, Summary, Thoughts, ToolCall, ToolReturn
 from holdfast.core.model_history import are_one_reply
 from holdfast.wire.agent_file_ids import LocalIds
@@ -79,7 +79,7 @@ class MessageWriter:
         for part in row.parts:
             match part:
                 case Summary(text, stats):
-                    content.append(_text(envelopes.summary(text, stats, row.created_us, self._timezone)))
+                    content.append(_text(model_history.summary_text(text, stats, row.created_us, self._timezone)))
                 case Thoughts(text):
                     content.append({"type": "reasoning", "is_native": False, "reasoning": text, "signature": None})
                 case _:
@@ -89,7 +89,7 @@ class MessageWriter:
     def _returned(self, row: Message, given: ToolReturn) -> dict[str, Any]:
         shown = stored_return(given)
         if isinstance(given.content, str):
-            packed = envelopes.tool_return(given.content, given.status, row.created_us, self._timezone)
+            packed = model_history.tool_return_text(given.content, given.status, row.created_us, self._timezone)
             shown["func_response"] = packed
         return shown
 

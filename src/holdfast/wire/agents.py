@@ -10,9 +10,9 @@ from typing_extensions import TypedDict
 
 from holdfast import ids
 from holdfast.core import default_texts
-from holdfast.core.directories import file_limits
 from holdfast.core.messages import Message
 from holdfast.core.records import Agent, Block, CompactionSettings, Folder, Group, Identity, Tool
+from holdfast.core.system_prompt import file_limits
 from holdfast.wire import messages, times
 from holdfast.wire.blocks import BlockResponse, block_view
 from holdfast.wire.clients import Client

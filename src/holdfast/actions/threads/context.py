@@ -6,7 +6,7 @@ from holdfast.actions.agents.first_messages import first_messages
 from holdfast.actions.agents.read import whole_state
 from holdfast.actions.runs.spec import effective_model
 from holdfast.actions.threads.find import require_idle
-from holdfast.core import envelopes, system_prompt
+from holdfast.core import dates, system_prompt
 from holdfast.core.messages import Message, text_of
 from holdfast.engine.attached_files import directories_in_view
 from holdfast.engine.checkpoint import cancel_parked
@@ -75,7 +75,7 @@ async def _contents(tx: Transaction, agent_id: str, thread_id: str, now_us: int)
         agent,
         await blocks_in_view(tx, thread),
         conversation_id=thread.conversation_id,
-        recompiled_at_text=envelopes.local_time(now_us, agent.timezone),
+        recompiled_at_text=dates.local_time(now_us, agent.timezone),
         previous_messages=await _hidden_messages(tx, thread_id),
         archival_count=archived,
         directories=await directories_in_view(tx, agent),

@@ -12,7 +12,7 @@ from holdfast import ids
 from holdfast.actions.queries import Page, ThreadFilter
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.threads.find import require_idle
-from holdfast.core import envelopes, system_prompt
+from holdfast.core import dates, system_prompt
 from holdfast.core.messages import Message, Text
 from holdfast.core.records import Agent, Block, Thread
 from holdfast.engine.attached_files import directories_in_view
@@ -166,7 +166,7 @@ async def _begin(tx: Transaction, agent: Agent, thread: Thread, now_us: int) -> 
         agent,
         in_view,
         conversation_id=thread.id,
-        recompiled_at_text=envelopes.local_time(now_us, agent.timezone),
+        recompiled_at_text=dates.local_time(now_us, agent.timezone),
         previous_messages=0,
         directories=directories,
     )
