@@ -1,4 +1,4 @@
-"""Arguments that are read leniently, checked where rules prefill them, and read while a model writes them, cut anywhere."""
+"""Arguments: read leniently, checked where rules prefill them, and read while a model writes them, cut anywhere."""
 
 from __future__ import annotations
 

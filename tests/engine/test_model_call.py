@@ -1,4 +1,4 @@
-"""Which model is asked; what vendors count for each token that we guess, and what comes of it before a request is sent."""
+"""What vendors count for each token that we guess, and what comes of it before a request is sent; unknown models."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Who owns a run: leases, recovery, handing over, and the cancels that nobody pushed. A server with enough to do refuses
-more, at once, and before anything of it is stored.
-"""
+"""Who owns a run: leases, recovery, handing over, and the cancels that nobody pushed. A server with enough to do
+refuses more, at once, and before anything of it is stored."""
 
 from __future__ import annotations
 

@@ -14,10 +14,11 @@ from random import random
 from types import TracebackType
 from typing import Final
 
-from holdfast.core import heartbeats, model_history, tool_rules
+from holdfast.core import heartbeats, tool_rules
 from holdfast.core.deltas import Finish, Reply, ReplyFolder, UsageDelta
 from holdfast.core.failures import RetryPolicy, pause_ms
 from holdfast.core.messages import Message, text_of
+from holdfast.core.model_history import HistoryBuilder, HistoryKey, rows_of_turn
 from holdfast.core.run import CallModel
 from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking, ToolSpec
 from holdfast.core.usage import Usage, updated_ratio, worth_storing
@@ -48,11 +49,13 @@ def build_request(
     intent: CallModel,
     window: list[Message],
     run_id: str,
-    history_builder: model_history.HistoryBuilder,
+    history_builder: HistoryBuilder,
 ) -> ModelRequest:
     """What a model is sent for one step."""
-    model = spec.model
-    built = _history(spec, window, run_id, history_builder)
+    model, loop = spec.model, spec.heartbeats
+    rows = rows_of_turn(window, run_id) if spec.autoclear else window
+    key = HistoryKey(model.handle, model.context_window, spec.timezone, loop is not None and loop.thinking)
+    built = history_builder.build(rows, key)
     return ModelRequest(
         handle=model.handle,
         system=_system_text(spec, window),
@@ -64,19 +67,10 @@ def build_request(
         context_window=model.context_window,
         max_output_tokens=model.max_output_tokens,
         temperature=model.temperature,
-        response_format=model.response_format if spec.heartbeats is None else None,
+        response_format=model.response_format if loop is None else None,
         settings=model.settings,
         user=spec.agent_id,
     )
-
-
-def _history(
-    spec: RunSpec, window: list[Message], run_id: str, history_builder: model_history.HistoryBuilder
-) -> model_history.History:
-    rows = model_history.rows_of_turn(window, run_id) if spec.autoclear else window
-    thinking = spec.heartbeats is not None and spec.heartbeats.thinking
-    key = model_history.HistoryKey(spec.model.handle, spec.model.context_window, spec.timezone, thinking)
-    return history_builder.build(rows, key)
 
 
 def _system_text(spec: RunSpec, window: list[Message]) -> str:
