@@ -173,20 +173,9 @@ def fingerprint(tool: Tool, secret_names: Collection[str], attached: Iterable[To
     parts: dict[str, Any] = {name: getattr(tool, name) for name in _HASHED}
     # The tag that names the MCP server is left out: the tool is bound to the server's id, and its name may change.
     parts["tags"] = sorted(tag for tag in tool.tags if not (tool.mcp_server_id and tag.startswith(MCP_TAG)))
-    parts["secrets"] = sorted(secret_names) if gets_secrets(tool) else []
-    if calls_others(tool):
-        parts["calls"] = sorted(fingerprint(other, secret_names) for other in attached if not calls_others(other))
+    parts["secrets"] = sorted(secret_names) if tool.gets_secrets else []
+    if tool.calls_others:
+        parts["calls"] = sorted(fingerprint(other, secret_names) for other in attached if not other.calls_others)
     # An empty field counts as one that is not there: adding a field changes no hash that is stored already.
     present = {name: value for name, value in parts.items() if value not in (None, [], {}, "")}
     return hashlib.sha256(msgspec.json.encode(present, order="deterministic")).hexdigest()
-
-
-def gets_secrets(tool: Tool) -> bool:
-    """What a model has written is given none. Of the built-in tools only `web_search` needs one; those that run
-    programs give each tool what is its own, and the code nothing. Those of MCP servers have them in their headers."""
-    return tool.tool_type in ("custom", "external_mcp") or tool.name == "web_search"
-
-
-def calls_others(tool: Tool) -> bool:
-    """Whether it runs programs that call the agent's other tools, so that a change of one of them is a change of it."""
-    return tool.tool_type != "custom" and tool.name in ("run_code", "run_code_with_tools")

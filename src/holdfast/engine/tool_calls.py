@@ -18,7 +18,7 @@ import msgspec
 from holdfast import ids
 from holdfast.core import memory
 from holdfast.core.arguments import arguments_of
-from holdfast.core.hold import NO_TOOLS, HeldTools, ToolIdentity, calls_others, fingerprint, gets_secrets, identity_of
+from holdfast.core.hold import NO_TOOLS, HeldTools, ToolIdentity, fingerprint, identity_of
 from holdfast.core.memory import MemoryChange
 from holdfast.core.messages import Content, Message, Status, ToolReturn, text_of
 from holdfast.core.records import Agent, Block, Passage, Tool
@@ -189,12 +189,12 @@ class SandboxExecutor:
             source_code=builtin.sandboxed_source(stored),
             arguments=arguments_of(call.call.arguments),  # judged before: what cannot be read has been refused
             args_schema=stored.args_json_schema,
-            environment=environment if gets_secrets(stored) else {},
+            environment=environment if stored.gets_secrets else {},
             timeout_s=self._timeout_s,
             return_char_limit=stored.return_char_limit,
             egress=stored.egress,
         )
-        if not calls_others(stored):
+        if not stored.calls_others:
             return job
         # One that was attached since is left out: the rules of this run do not know it.
         known = [other for other in attached if (told := spec.tool(other.name)) and told.tool_id == other.id]
@@ -209,7 +209,7 @@ class SandboxExecutor:
             tool = await tools.get(tx, tool_id)
         except NotFound:
             return None
-        attached = await tools.of_agent(tx, agent_id) if calls_others(tool) else []
+        attached = await tools.of_agent(tx, agent_id) if tool.calls_others else []
         secrets = (await agents.secrets_of(tx, [agent_id])).get(agent_id, [])
         return tool, attached, {secret.key: self._open_secret(secret.sealed) for secret in secrets}
 
@@ -264,13 +264,14 @@ async def find_held_tools(database: Database, spec: RunSpec, calls: Iterable[Ope
     async def read(tx: Transaction) -> HeldTools:
         stored = await tools.find_many(tx, list(asked))
         secrets = await agents.secret_ids_of(tx, spec.agent_id)
-        attached = await tools.of_agent(tx, spec.agent_id) if any(map(calls_others, stored.values())) else []
+        attached = await tools.of_agent(tx, spec.agent_id) if any(tool.calls_others for tool in stored.values()) else []
         hashes = {tool_id: fingerprint(tool, secrets, attached) for tool_id, tool in stored.items()}
         # The version is the one that the model was shown: an edit since then must not pass for what was asked about.
         identities = {
             tool.name: ToolIdentity(tool_id, tool.version, hashes.get(tool_id)) for tool_id, tool in asked.items()
         }
-        return HeldTools(identities, secrets if any(map(gets_secrets, (*stored.values(), *attached))) else None)
+        uses_secrets = any(tool.gets_secrets for tool in (*stored.values(), *attached))
+        return HeldTools(identities, secrets if uses_secrets else None)
 
     return await database.read(read)
 
