@@ -11,7 +11,7 @@ from holdfast.core.deltas import CallDelta, Delta, OmittedDelta, ReasoningDelta,
 from holdfast.core.frames import CallFrame, Frame, HiddenReasoningFrame, ReasoningFrame, TextFrame
 from holdfast.core.messages import ToolCall
 from holdfast.core.run import CallModel
-from holdfast.core.spec import HeartbeatLoop, RunSpec
+from holdfast.core.spec import HeartbeatLoop, RunSpec, spoken_text
 from holdfast.core.transitions import Attempt
 from holdfast.engine.clock import Clock
 from holdfast.errors import ToolFailed
@@ -248,7 +248,7 @@ class HeartbeatEmitter:
 
     def _whole_words(self, call: _Call) -> list[Frame]:
         """Of a call whose words are not a string, or that has none: then it is shown as the call that it is."""
-        words = heartbeats.spoken_text(ToolCall(call.id, call.name, "".join(call.written)), self._loop.speaking)
+        words = spoken_text(ToolCall(call.id, call.name, "".join(call.written)), self._loop.speaking)
         if words is not None:
             return [self._words(words)]
         return [self._call_frame(call, call.name, self._without_thoughts("".join(call.written)))]

@@ -17,8 +17,8 @@ from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.json import json_response
 from holdfast.api.params import After, Before, Count, Limit, Order, OrderBy, RunId
 from holdfast.api.sending import resumed_stream
-from holdfast.core.heartbeats import speaking_in
 from holdfast.core.records import StopReason
+from holdfast.core.spec import speaking_in
 from holdfast.wire.messages import WireMessage, filter_types, to_wire
 from holdfast.wire.requests import RetrieveStreamRequest
 from holdfast.wire.run_explanation import Why, why_view
