@@ -100,7 +100,10 @@ async def blocks_in_view(tx: Transaction, thread: Thread) -> list[Block]:
 
 
 def shared_part(spec: RunSpec) -> SharedSpec:
-    """Objects keep the order of their keys, and the hash depends on it: a model is shown a schema as it was written."""
+    """What is large and changes seldom: agents with the same tools and model share it, in all their conversations.
+
+    Objects keep the order of their keys, and the hash depends on it: a model is shown a schema as it was written.
+    """
     text = _encode({name: getattr(spec, name) for name in SHARED})
     return SharedSpec(hashlib.sha256(text).hexdigest(), text.decode())
 
@@ -135,7 +138,7 @@ def _shares(one: RunSpec, other: RunSpec) -> bool:
 
 
 def own_part(started: RunStarted) -> str:
-    """The event without what is shared."""
+    """The event without what is shared: ids, and what a request may set differently with every message."""
     own = {name: getattr(started.spec, name) for name in _OWN}
     return _encode({"event": "run_started", **msgspec.structs.asdict(started), "spec": own}).decode()
 

@@ -516,16 +516,16 @@ class ThreadQueues:
         self._queues: dict[str, _ThreadQueue] = {}
 
     def length(self, thread_id: str) -> int:
-        queue = self._queues.get(thread_id)
-        return 0 if queue is None else queue.length
+        line = self._queues.get(thread_id)
+        return 0 if line is None else line.length
 
     async def enter(self, thread_id: str) -> None:
         """Returns when it is this request's turn, which lasts until `leave`."""
-        queue = self._queues.setdefault(thread_id, _ThreadQueue())
-        queue.length += 1
+        line = self._queues.setdefault(thread_id, _ThreadQueue())
+        line.length += 1
         entered = False
         try:
-            entered = await queue.lock.acquire()
+            entered = await line.lock.acquire()
         finally:
             if not entered:
                 self._shorten(thread_id)
@@ -535,9 +535,9 @@ class ThreadQueues:
         self._shorten(thread_id)
 
     def _shorten(self, thread_id: str) -> None:
-        queue = self._queues[thread_id]
-        queue.length -= 1
-        if not queue.length:
+        line = self._queues[thread_id]
+        line.length -= 1
+        if not line.length:
             del self._queues[thread_id]
 
 
