@@ -28,11 +28,10 @@ from holdfast.core.frames import (
     TextFrame,
     UsageFrame,
 )
-from holdfast.core.heartbeats import only_confirms_speech, spoken_text
 from holdfast.core.messages import Message, Reasoning, Text, Thoughts
 from holdfast.core.records import STATUS_OF_STOP, Run, Step
 from holdfast.core.run import Phase, RunState, replay
-from holdfast.core.spec import Speaking
+from holdfast.core.spec import Speaking, only_confirms_speech, spoken_text
 from holdfast.engine.run_loading import SKIPPED_AFTER_DEATH
 from holdfast.errors import HoldfastError
 from holdfast.store import frames, holds, journal, messages, runs, steps

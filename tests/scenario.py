@@ -20,29 +20,27 @@ from holdfast.actions.agents.create import add_sleeptime_agent
 from holdfast.actions.messages.send import Accepted, SendMessage, SendRequest
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.tools.base_tools import find_named
+from holdfast.core.failures import RetryPolicy
 from holdfast.core.frames import Frame, StopFrame
 from holdfast.core.messages import Decision, Message, Text, ToolReturn
 from holdfast.core.rate_limits import Limit
 from holdfast.core.records import Agent, ModelChoice, Run, Thread, Tool
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import ExitLoop, RequiresApproval, Rule
-from holdfast.engine.admission import Admission
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
-from holdfast.engine.inline import InlineTools
-from holdfast.engine.model_call import Instrumentation
+from holdfast.engine.model_call import TokenRatios
 from holdfast.engine.rate_limits import RateLimits
-from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.run_reader import RunReader
 from holdfast.engine.runner import Runner
 from holdfast.engine.streams import Numbered, Streams
-from holdfast.engine.tool_calls import Execute, Executor
-from holdfast.engine.worker import Worker, WorkerSettings
+from holdfast.engine.tool_calls import Execute, Executor, InlineTools
+from holdfast.engine.tracing import Instrumentation
+from holdfast.engine.worker import Admission, Worker, WorkerSettings
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents, blocks, groups, holds, messages, runs, threads, tools

@@ -24,7 +24,7 @@ import logging, sys
 from pathlib import Path
 from holdfast import telemetry
 from holdfast.core.messages import ToolCall
-from holdfast.engine.spans import Spans
+from holdfast.engine.tracing import Spans
 from holdfast.settings import Settings
 
 logging.basicConfig(level="WARNING")

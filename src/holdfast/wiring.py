@@ -22,32 +22,26 @@ from holdfast.actions.runs.callbacks import Callbacks
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.tools.base_tools import shipped_id, sync_base_tools
 from holdfast.core.discussions import TASK as DISCUSSION_TASK
+from holdfast.core.failures import RetryPolicy
 from holdfast.core.redaction import is_secret_name
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.sleeptime import TASK as SLEEPTIME_TASK
-from holdfast.engine.admission import Admission
 from holdfast.engine.archival import ArchivalMemory
-from holdfast.engine.bus import Bus
+from holdfast.engine.bus import Bus, Feed
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
-from holdfast.engine.feed import Feed
 from holdfast.engine.ingestion import KIND as INGESTION
 from holdfast.engine.ingestion import Ingestion, IngestionLimits
-from holdfast.engine.inline import InlineTools
-from holdfast.engine.mcp_calls import McpExecutor
-from holdfast.engine.mcp_servers import OAUTH_CALLBACK, McpServers
-from holdfast.engine.model_call import Instrumentation
+from holdfast.engine.mcp_servers import OAUTH_CALLBACK, McpExecutor, McpServers
+from holdfast.engine.model_call import TokenRatios
 from holdfast.engine.rate_limits import RateLimits
-from holdfast.engine.ratios import TokenRatios
 from holdfast.engine.retention import Retention, RetentionPolicy
 from holdfast.engine.run_reader import RunReader
 from holdfast.engine.runner import Runner
-from holdfast.engine.spans import Spans
 from holdfast.engine.streams import Streams
 from holdfast.engine.tasks import TaskSettings, TaskWorker
-from holdfast.engine.tool_calls import Executors, SandboxExecutor
-from holdfast.engine.tracing import ProviderTraces
-from holdfast.engine.worker import Worker, WorkerSettings
+from holdfast.engine.tool_calls import Executors, InlineTools, SandboxExecutor
+from holdfast.engine.tracing import Instrumentation, ProviderTraces, Spans
+from holdfast.engine.worker import Admission, Worker, WorkerSettings
 from holdfast.errors import ConfigError
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog import environment

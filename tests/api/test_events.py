@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from holdfast.core.changes import Change
-from holdfast.engine.feed import MOST_WAITING
+from holdfast.engine.bus import MOST_UNREAD
 from tests.scenario import eventually
 from tests.served import ServedClient, served
 from tests.serving import ServerProcess
@@ -184,7 +184,7 @@ async def test_a_reader_that_leaves_is_forgotten(client: ServedClient) -> None:
 async def test_a_client_that_does_not_read_misses_events_and_is_told_so(client: ServedClient) -> None:
     """The transport takes 64 pieces that nobody has read, as a socket takes so many bytes; then the writer waits."""
     async with following(client.http) as feed:
-        for place in range(MOST_WAITING + 200):
+        for place in range(MOST_UNREAD + 200):
             client.deps.feed.committed([Change("agent", f"agent-{place}", "changed", f"agent-{place}")])
             await asyncio.sleep(0)
         await feed.until_type("resync")

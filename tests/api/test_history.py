@@ -12,7 +12,7 @@ from letta_client import APIStatusError, ConflictError
 
 from holdfast import ids
 from holdfast.actions.threads.compact import compact_thread
-from holdfast.core.retry_policy import RetryPolicy
+from holdfast.core.failures import RetryPolicy
 from holdfast.core.usage import Usage
 from holdfast.engine.compacting import Compaction, CompactionJob, Compactor
 from holdfast.errors import Conflict

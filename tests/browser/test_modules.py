@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from holdfast.core import rows
+from holdfast.core import transitions
 from tests.serving import ServerProcess
 
 
@@ -126,8 +126,8 @@ def test_a_failed_try_leaves_nothing_of_what_it_had_said(page: Page) -> None:
 def test_the_console_knows_how_the_server_tells_that_a_call_did_not_end(page: Page) -> None:
     """`outcomes` reads it off the return's text, so the texts of the core must begin as the console thinks."""
     not_run, cut_off = call(page, "transcript.js", "[m.NOT_RUN, m.CUT_OFF]")
-    assert rows.NOT_RUN.startswith(not_run) and rows.NOT_RUN_AFTER_FAILURE.startswith(not_run)
-    assert rows.CUT_OFF.startswith(cut_off[0]) and rows.OUTCOME_UNKNOWN.startswith(cut_off[1])
+    assert transitions.NOT_RUN.startswith(not_run) and transitions.NOT_RUN_AFTER_FAILURE.startswith(not_run)
+    assert transitions.CUT_OFF.startswith(cut_off[0]) and transitions.OUTCOME_UNKNOWN.startswith(cut_off[1])
 
 
 def test_a_fork_of_what_is_gone_stands_at_the_top_of_the_tree(page: Page) -> None:

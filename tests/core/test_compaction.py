@@ -11,7 +11,7 @@ from holdfast.core.compaction import Mode
 from holdfast.core.messages import CompactionStats, Image, Message, Reasoning, Summary, Text, Turn
 from holdfast.core.model_history import estimate_message, pending_start
 from holdfast.core.records import CompactionSettings
-from holdfast.core.usage import estimate_tokens
+from holdfast.core.usage import estimate_tokens, should_compact
 
 from .rows import MODEL, WINDOW, approved, assert_well_formed, call, returned, row
 from .strategies import any_row
@@ -40,12 +40,12 @@ def exchange(number: int, size: int = 10) -> list[Message]:
 
 @pytest.mark.parametrize(("tokens", "expected"), [(90, False), (91, True)])
 def test_compaction_begins_above_nine_tenths_of_the_window(tokens: int, expected: bool) -> None:
-    assert compaction.should_compact(tokens, 100) is expected
+    assert should_compact(tokens, 100) is expected
 
 
 def test_the_window_is_rounded_down() -> None:
-    assert compaction.should_compact(9, 11) is False
-    assert compaction.should_compact(10, 11) is True
+    assert should_compact(9, 11) is False
+    assert should_compact(10, 11) is True
 
 
 @pytest.mark.parametrize(

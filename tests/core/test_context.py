@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import envelopes, model_history
+from holdfast.core import dates, model_history
 from holdfast.core.messages import (
     AnyPart,
     ClientReturn,
@@ -213,7 +213,7 @@ def test_a_summary_is_a_user_turn_that_says_what_is_hidden() -> None:
 
 
 def test_a_summary_without_figures_has_none() -> None:
-    assert "compaction_stats" not in json.loads(envelopes.summary("x", None, 0, "UTC"))
+    assert "compaction_stats" not in json.loads(model_history.summary_text("x", None, 0, "UTC"))
 
 
 def test_reasoning_is_replayed_only_to_the_model_that_produced_it() -> None:
@@ -270,19 +270,19 @@ def test_parts_that_do_not_belong_to_a_role_are_not_sent() -> None:
 
 
 def test_an_unknown_timezone_is_shown_as_utc() -> None:
-    assert envelopes.local_time(AT_US, "Atlantis/Capital") == "2026-11-15 06:15:43 PM UTC+0000"
-    assert envelopes.local_time(AT_US, "../secret") == "2026-11-15 06:15:43 PM UTC+0000"
+    assert dates.local_time(AT_US, "Atlantis/Capital") == "2026-11-15 06:15:43 PM UTC+0000"
+    assert dates.local_time(AT_US, "../secret") == "2026-11-15 06:15:43 PM UTC+0000"
 
 
 def test_midnight_and_noon_are_twelve() -> None:
-    assert envelopes.local_time(0, "UTC") == "1970-01-01 12:00:00 AM UTC+0000"
-    assert envelopes.local_time(43_200_000_000, "Asia/Kolkata") == "1970-01-01 05:30:00 PM IST+0530"
+    assert dates.local_time(0, "UTC") == "1970-01-01 12:00:00 AM UTC+0000"
+    assert dates.local_time(43_200_000_000, "Asia/Kolkata") == "1970-01-01 05:30:00 PM IST+0530"
 
 
 def test_a_heartbeat_tells_the_model_that_the_user_does_not_see_it() -> None:
-    packed = json.loads(envelopes.heartbeat("go on", AT_US, "UTC"))
+    packed = json.loads(model_history.heartbeat_text("go on", AT_US, "UTC"))
     assert packed["type"] == "heartbeat"
-    assert packed["reason"] == f"{envelopes.HIDDEN_FROM_USER} go on"
+    assert packed["reason"] == f"{model_history.HIDDEN_FROM_USER} go on"
 
 
 def test_estimates_count_bytes_of_every_part_and_a_flat_price_for_images() -> None:

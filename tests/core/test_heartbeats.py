@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from holdfast.core import heartbeats
-from holdfast.core.argument_stream import ArgumentStream
-from holdfast.core.call_checks import judge, resume
+from holdfast.core.arguments import ArgumentStream
+from holdfast.core.calls import judge, resume
 from holdfast.core.deltas import Reply
 from holdfast.core.events import JudgedCall, ModelReplied, ToolReturned
 from holdfast.core.hold import HeldCall, Hold
@@ -29,7 +29,15 @@ from holdfast.core.messages import (
 from holdfast.core.model_history import HistoryBuilder, HistoryKey
 from holdfast.core.records import StopReason
 from holdfast.core.run import CallModel, Done, Phase, RunState, apply, plan
-from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking
+from holdfast.core.spec import (
+    HeartbeatLoop,
+    RunSpec,
+    Speaking,
+    only_confirms_speech,
+    speaking_in,
+    spoken_text,
+    visible_text,
+)
 from holdfast.core.tool_rules import Children, Choice, Conditional, ContinueLoop, ExitLoop, RequiredBeforeExit, Rule
 from holdfast.core.usage import Usage
 from holdfast.errors import ToolFailed
@@ -214,15 +222,15 @@ def test_of_a_call_that_was_cut_off_no_words_are_kept_that_nobody_was_shown() ->
 
 def test_what_a_reader_sees_of_a_message_includes_the_words_of_send_message() -> None:
     row = Message(id="m", role="assistant", parts=(Thoughts("hm"), made("send_message", message="hi")), created_us=1)
-    assert heartbeats.visible_text(row).strip() == "hi"
+    assert visible_text(row).strip() == "hi"
 
 
 def test_a_return_confirms_words_only_if_they_were_shown() -> None:
     answer = ToolReturn("c", "send_message", "success", "Sent message successfully.")
-    assert heartbeats.only_confirms_speech(answer, Speaking())
-    assert not heartbeats.only_confirms_speech(answer, None)
-    assert not heartbeats.only_confirms_speech(msgspec.structs.replace(answer, status="error"), Speaking())
-    assert not heartbeats.only_confirms_speech(msgspec.structs.replace(answer, was_asked=True), Speaking())
+    assert only_confirms_speech(answer, Speaking())
+    assert not only_confirms_speech(answer, None)
+    assert not only_confirms_speech(msgspec.structs.replace(answer, status="error"), Speaking())
+    assert not only_confirms_speech(msgspec.structs.replace(answer, was_asked=True), Speaking())
 
 
 @pytest.mark.parametrize(
@@ -236,9 +244,9 @@ def test_a_return_confirms_words_only_if_they_were_shown() -> None:
     ],
 )
 def test_words_of_a_speaking_call(arguments: str, words: str | None) -> None:
-    assert heartbeats.spoken_text(ToolCall("c", "send_message", arguments), Speaking()) == words
-    assert heartbeats.spoken_text(ToolCall("c", "note", arguments), Speaking()) is None
-    assert heartbeats.spoken_text(ToolCall("c", "send_message", arguments), None) is None
+    assert spoken_text(ToolCall("c", "send_message", arguments), Speaking()) == words
+    assert spoken_text(ToolCall("c", "note", arguments), Speaking()) is None
+    assert spoken_text(ToolCall("c", "send_message", arguments), None) is None
 
 
 # --- whether a run goes on -------------------------------------------------------------------------------------------
@@ -364,4 +372,4 @@ def test_thoughts_beside_arguments_that_nobody_can_read_are_text() -> None:
     ],
 )
 def test_a_request_may_name_the_tool_that_speaks(config: dict[str, Any], speaking: Speaking | None) -> None:
-    assert heartbeats.speaking_in(config) == speaking
+    assert speaking_in(config) == speaking

@@ -6,23 +6,23 @@ import msgspec
 import pytest
 
 from holdfast import ids
-from holdfast.core import rows
+from holdfast.core import transitions
 from holdfast.core.deltas import Reply
-from holdfast.core.envelopes import HIDDEN_FROM_USER
 from holdfast.core.events import JudgedCall
 from holdfast.core.hold import HeldCall, Hold
 from holdfast.core.messages import ClientReturn, Deny, Parts, Reasoning, Text, ToolCall, ToolReturn, text_of
+from holdfast.core.model_history import HIDDEN_FROM_USER
 from holdfast.core.records import StopReason
 from holdfast.core.run import CallStatus, OpenCall
 
 from .machine import call, judged, spec
 
-ORIGIN = rows.Origin("run-1", "step-1", "holdfast/offline", 1_790_000_000_000_000)
+ORIGIN = transitions.Origin("run-1", "step-1", "holdfast/offline", 1_790_000_000_000_000)
 SAID = (Reasoning("hm"), Text("words"))
 
 
 def written(*calls: JudgedCall, spoken: Parts = SAID) -> list[tuple[str, str, Parts]]:
-    made = rows.reply_rows(ORIGIN, "message-r", "message-h", spoken, calls)
+    made = transitions.reply_rows(ORIGIN, "message-r", "message-h", spoken, calls)
     assert all((row.run_id, row.step_id, row.model) == ("run-1", "step-1", "holdfast/offline") for row in made)
     return [(row.id, row.role, row.parts) for row in made]
 
@@ -59,33 +59,33 @@ def test_a_mixed_reply_is_an_assistant_row_and_then_an_approval_request() -> Non
 
 def test_of_a_reply_that_was_cut_off_only_what_it_said_is_kept() -> None:
     cut_off = Reply((*SAID, ToolCall("c", "note", '{"ha')), None, None)
-    (kept,) = rows.partial_rows(ORIGIN, "message-r", cut_off, spec())
+    (kept,) = transitions.partial_rows(ORIGIN, "message-r", cut_off, spec())
     assert (kept.id, kept.role, kept.parts) == ("message-r", "assistant", SAID)
-    assert rows.partial_rows(ORIGIN, "message-r", Reply((ToolCall("c", "note", ""),), None, None), spec()) == []
+    assert transitions.partial_rows(ORIGIN, "message-r", Reply((ToolCall("c", "note", ""),), None, None), spec()) == []
 
 
 def test_all_returns_of_a_step_share_a_row_in_the_order_of_its_calls() -> None:
     first, second = ToolReturn("c1", "note", "success", "a"), ToolReturn("c2", "lookup", "success", "b")
-    row = rows.tool_row(ORIGIN, "message-t", [second], [first], {"c1": 0, "c2": 1, "c3": 2})
+    row = transitions.tool_row(ORIGIN, "message-t", [second], [first], {"c1": 0, "c2": 1, "c3": 2})
     assert row.parts == (first, second)
     assert row.name == "note"
     assert row.role == "tool"
 
 
 def test_a_tool_row_without_returns_has_no_name() -> None:
-    assert rows.tool_row(ORIGIN, "message-t", [], [], {"c1": 0}).name is None
+    assert transitions.tool_row(ORIGIN, "message-t", [], [], {"c1": 0}).name is None
 
 
 def test_a_cancelled_hold_is_answered_by_denials_of_what_it_asked() -> None:
     hold = Hold("m", "step-1", (HeldCall(call("guarded"), asks=True), HeldCall(call("note"), asks=False)))
-    row = rows.denial_row(ORIGIN, "message-d", hold)
+    row = transitions.denial_row(ORIGIN, "message-d", hold)
     assert row.parts == (Deny("c-guarded", "The user cancelled the request, so the tool call was denied."),)
     assert row.role == "approval"
     assert not row.is_approval_request
 
 
 def test_every_call_of_a_cancelled_hold_is_told_of_the_denial() -> None:
-    told = rows.withdrawal(OpenCall(call("note"), "allowed"))
+    told = transitions.withdrawal(OpenCall(call("note"), "allowed"))
     assert told == ToolReturn(
         "c-note",
         "note",
@@ -96,7 +96,7 @@ def test_every_call_of_a_cancelled_hold_is_told_of_the_denial() -> None:
 
 def test_a_heartbeat_is_a_user_turn_that_no_user_wrote() -> None:
     row_id = ids.derive("message", "heartbeat")
-    row = rows.heartbeat_row(ORIGIN, row_id, rows.required_tools_reason(["note", "finish"]), "UTC")
+    row = transitions.heartbeat_row(ORIGIN, row_id, transitions.required_tools_reason(["note", "finish"]), "UTC")
     packed = msgspec.json.decode(text_of(row.parts))
     assert (row.role, row.model, packed["type"]) == ("user", None, "heartbeat")
     assert packed["reason"] == (
@@ -106,8 +106,8 @@ def test_a_heartbeat_is_a_user_turn_that_no_user_wrote() -> None:
 
 
 def test_a_denial_without_a_reason_does_not_make_one_up() -> None:
-    assert rows.denial_text(None) == "Error: request to call tool denied."
-    assert rows.denial_text("no") == "Error: request to call tool denied. User reason: no"
+    assert transitions.denial_text(None) == "Error: request to call tool denied."
+    assert transitions.denial_text("no") == "Error: request to call tool denied. User reason: no"
 
 
 @pytest.mark.parametrize(
@@ -116,28 +116,28 @@ def test_a_denial_without_a_reason_does_not_make_one_up() -> None:
         ("refused", None, "no such tool"),
         ("refused", "cancelled", "no such tool"),
         ("denied", None, "Error: request to call tool denied. User reason: no such tool"),
-        ("started", "cancelled", rows.CUT_OFF),
-        ("started", "error", rows.OUTCOME_UNKNOWN),
-        ("started", None, rows.OUTCOME_UNKNOWN),
-        ("allowed", "cancelled", rows.NOT_RUN),
-        ("held", "cancelled", rows.NOT_RUN),
+        ("started", "cancelled", transitions.CUT_OFF),
+        ("started", "error", transitions.OUTCOME_UNKNOWN),
+        ("started", None, transitions.OUTCOME_UNKNOWN),
+        ("allowed", "cancelled", transitions.NOT_RUN),
+        ("held", "cancelled", transitions.NOT_RUN),
         ("allowed", None, "Tool not found"),
-        ("allowed", "error", rows.NOT_RUN_AFTER_FAILURE),
-        ("answered", "cancelled", rows.NOT_RUN),
+        ("allowed", "error", transitions.NOT_RUN_AFTER_FAILURE),
+        ("answered", "cancelled", transitions.NOT_RUN),
     ],
 )
 def test_a_call_that_is_not_run_to_its_end_hears_why(status: CallStatus, ending: StopReason | None, text: str) -> None:
-    told = rows.settlement(OpenCall(call("note"), status, "no such tool"), ending, {})
+    told = transitions.settlement(OpenCall(call("note"), status, "no such tool"), ending, {})
     assert told == ToolReturn("c-note", "note", "error", text)
 
 
 def test_a_refused_call_without_a_note_is_told_that_it_was_refused() -> None:
-    assert rows.settlement(OpenCall(call("note"), "refused"), None, {}).content == "Error: the call was refused."
+    assert transitions.settlement(OpenCall(call("note"), "refused"), None, {}).content == "Error: the call was refused."
 
 
 def test_a_client_return_is_used_as_it_was_sent_even_when_the_run_is_ending() -> None:
     answer = ClientReturn("c-camera", (Text("snap"),), "error", ("out",), ("err",))
     endings: tuple[StopReason | None, ...] = (None, "cancelled")
     for ending in endings:
-        told = rows.settlement(OpenCall(call("camera"), "answered"), ending, {"c-camera": answer})
+        told = transitions.settlement(OpenCall(call("camera"), "answered"), ending, {"c-camera": answer})
         assert told == ToolReturn("c-camera", "camera", "error", (Text("snap"),), ("out",), ("err",))

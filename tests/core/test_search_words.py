@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.search_words import MOST_ASKED, MOST_BYTES, MOST_WORDS, query_words, words_of
+from holdfast.core.search_words import MOST_ASKED, MOST_BYTES, MOST_WORDS, fuse_rankings, query_words, words_of
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,14 @@ def test_only_the_beginning_of_a_very_long_text_is_indexed() -> None:
 def test_a_word_of_two_scripts_is_taken_apart() -> None:
     assert words_of("abc東京都xyz") == ["abc", "東京", "京都", "xyz"]
     assert words_of("東") == ["東"]
+
+
+def test_what_is_high_in_both_rankings_comes_first() -> None:
+    ranked = fuse_rankings([["a", "b", "c"], ["c", "b", "d"]])
+    assert [found for found, _ in ranked] == ["c", "b", "a", "d"]
+    assert ranked[0][1] == 1 / 63 + 1 / 61
+
+
+def test_one_ranking_keeps_its_order() -> None:
+    assert [found for found, _ in fuse_rankings([["x", "y", "z"]])] == ["x", "y", "z"]
+    assert fuse_rankings([]) == []

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from holdfast.core import transitions
 from holdfast.core.deltas import NOTHING_SAID, Reply
 from holdfast.core.events import AnyEvent
+from holdfast.core.failures import Failure
 from holdfast.core.frames import AbandonedFrame, MessageFrame, RetryFrame
 from holdfast.core.hold import NO_TOOLS
 from holdfast.core.messages import Approve, Message, Text, ToolCall, ToolReturn, text_of
@@ -33,7 +34,7 @@ from holdfast.core.run import (
 )
 from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking
 from holdfast.core.tool_rules import RequiredBeforeExit
-from holdfast.core.transitions import Attempt, Change, Failure, Replied, RunView, StepChange, Undone
+from holdfast.core.transitions import Attempt, Change, Replied, RunView, StepChange, Undone
 from holdfast.core.usage import Usage
 
 from .machine import FAILURE, WINDOW, judged, spec, started

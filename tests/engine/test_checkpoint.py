@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.core.failures import Failure, classify
 from holdfast.core.frames import ErrorFrame, StopFrame, UsageFrame
 from holdfast.core.run import Phase
-from holdfast.core.transitions import Failure
 from holdfast.core.usage import Usage
 from holdfast.engine.checkpoint import CancelPending, checkpoint, frames_at_stop
-from holdfast.engine.failures import classify
 from holdfast.engine.run_loading import load_run
 from holdfast.engine.session import Session
 from holdfast.errors import LeaseLost

@@ -14,16 +14,16 @@ import pytest
 from holdfast.core.compaction import CLIPPED, Mode
 from holdfast.core.deltas import Delta
 from holdfast.core.events import Compacted
+from holdfast.core.failures import RetryPolicy
 from holdfast.core.frames import UsageFrame
 from holdfast.core.messages import Message, Summary, Text, ToolCall, ToolReturn, text_of
 from holdfast.core.rate_limits import parse_limits
 from holdfast.core.records import CompactionSettings, ModelChoice
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.usage import Usage
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.compacting import CompactionJob, Compactor
+from holdfast.engine.model_call import TokenRatios
 from holdfast.engine.rate_limits import RateLimits
-from holdfast.engine.ratios import TokenRatios
 from holdfast.errors import ContextTooLong, LimitReached, ModelUnavailable, RateLimited, SystemPromptTooLong
 from holdfast.llm.base import Model, ModelInfo, ModelRequest, ToolSchema
 from holdfast.llm.catalog.catalog import ModelCatalog

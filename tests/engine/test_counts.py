@@ -10,8 +10,8 @@ from sqlalchemy import update
 
 from holdfast.actions import monitoring
 from holdfast.actions.monitoring import Metrics
+from holdfast.actions.runs.cancel import Histogram
 from holdfast.core.frames import StopFrame
-from holdfast.engine.counts import Histogram
 from holdfast.engine.worker import WorkerSettings
 from holdfast.store import runs
 from holdfast.store.tables import runs as run_rows

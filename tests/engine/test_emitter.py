@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import rows
-from holdfast.core.call_checks import judge
+from holdfast.core import transitions
+from holdfast.core.calls import judge
 from holdfast.core.deltas import (
     CallDelta,
     Delta,
@@ -34,7 +34,7 @@ from ..effort import examples
 
 SPEC = spec()
 ATTEMPT = Attempt("message-r", "message-h")
-ORIGIN = rows.Origin("run-1", "step-1", "holdfast/offline", 0)
+ORIGIN = transitions.Origin("run-1", "step-1", "holdfast/offline", 0)
 ANY = Choice(tuple(EFFECTS), forced=False)
 
 
@@ -55,7 +55,7 @@ def stored(deltas: Sequence[Delta], *, parallel: bool = True, choice: Choice = A
         folder.add(delta)
     reply = folder.reply()
     calls = judge(SPEC, choice, reply.calls, parallel=parallel)
-    return rows.reply_rows(ORIGIN, ATTEMPT.reply_id, ATTEMPT.held_id, reply.spoken, calls)
+    return transitions.reply_rows(ORIGIN, ATTEMPT.reply_id, ATTEMPT.held_id, reply.spoken, calls)
 
 
 def assert_same(frames: Sequence[Frame], written: Sequence[Message]) -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import heartbeats, rows
-from holdfast.core.call_checks import judge
+from holdfast.core import heartbeats, transitions
+from holdfast.core.calls import judge
 from holdfast.core.deltas import (
     CallDelta,
     Delta,
@@ -32,14 +32,14 @@ from holdfast.core.tool_rules import Choice
 from holdfast.core.transitions import Attempt
 from holdfast.core.usage import Usage
 from holdfast.engine.clock import SystemClock
-from holdfast.engine.heartbeat_emitter import HeartbeatEmitter
+from holdfast.engine.emitter import HeartbeatEmitter
 from holdfast.wire.messages import WireMessage, to_wire
 
 from ..core.machine import EFFECTS, spec
 from ..effort import examples
 
 ATTEMPT = Attempt("message-00000000-0000-4000-8000-000000000100", "message-00000000-0000-4000-8000-000000000200")
-ORIGIN = rows.Origin("run-1", "step-1", "holdfast/offline", 0)
+ORIGIN = transitions.Origin("run-1", "step-1", "holdfast/offline", 0)
 SPEAKING = Speaking()
 ANY = Choice((*EFFECTS, SPEAKING.tool), forced=True)
 CALL = CallModel(1, ANY, parallel=False)
@@ -69,7 +69,7 @@ def stored(given: tuple[RunSpec, HeartbeatLoop], deltas: Sequence[Delta]) -> Mes
     reply = folder.reply()
     calls = judge(given[0], ANY, reply.calls, parallel=False)
     spoken = heartbeats.reply_parts(given[1], reply)
-    (row,) = rows.reply_rows(ORIGIN, ATTEMPT.reply_id, ATTEMPT.held_id, spoken, calls)
+    (row,) = transitions.reply_rows(ORIGIN, ATTEMPT.reply_id, ATTEMPT.held_id, spoken, calls)
     return row
 
 

@@ -18,7 +18,7 @@ from holdfast.core.deltas import Delta
 from holdfast.core.messages import Message, Text, ToolReturn, text_of
 from holdfast.core.records import Agent, Block, Thread, Tool
 from holdfast.engine.archival import ArchivalMemory
-from holdfast.engine.inline import InlineTools, Performed
+from holdfast.engine.tool_calls import InlineTools, Performed
 from holdfast.llm.base import ModelRequest
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.llm.offline.model import OfflineModel

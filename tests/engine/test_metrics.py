@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.failures import RetryPolicy
 from holdfast.core.messages import Approve, ToolReturn
 from holdfast.core.records import Step
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.run import OpenCall
 from holdfast.core.usage import Usage, cost
 from holdfast.store import agents, runs, steps

@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.actions.messages.send import Accepted
 from holdfast.core.events import ModelFailed
+from holdfast.core.failures import RetryPolicy
 from holdfast.core.frames import AbandonedFrame, ErrorFrame, Frame, RetryFrame, TextFrame, UsageFrame
 from holdfast.core.messages import text_of
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.usage import Usage
 
 from ..invariants import Snapshot, assert_invariants

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.core.deltas import NOTHING_SAID, Reply
 from holdfast.core.events import CancelAsked, RunStarted
+from holdfast.core.failures import classify
 from holdfast.core.frames import MessageFrame
 from holdfast.core.messages import Approve, ClientReturn, Message, Text, ToolCall, ToolReturn, text_of
 from holdfast.core.records import Agent, ModelChoice, Run, Step, Thread
@@ -14,7 +15,6 @@ from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import RequiredBeforeExit
 from holdfast.core.usage import Usage
 from holdfast.engine.clock import SystemClock
-from holdfast.engine.failures import classify
 from holdfast.engine.run_loading import LoadedRun
 from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import bindparam, update
 
 from holdfast.core.events import RunStarted
-from holdfast.core.fingerprint import identity_of
+from holdfast.core.hold import identity_of
 from holdfast.core.messages import Approve, ToolCall, content_text
 from holdfast.core.records import Tool
 from holdfast.core.run import OpenCall

@@ -17,7 +17,7 @@ from holdfast.core.deltas import Delta
 from holdfast.core.messages import ToolReturn
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
-from holdfast.engine.ratios import TokenRatios
+from holdfast.engine.model_call import TokenRatios
 from holdfast.engine.streams import Streams
 from holdfast.engine.tool_calls import Execute, Executor
 from holdfast.engine.worker import Worker

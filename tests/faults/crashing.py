@@ -15,8 +15,8 @@ import msgspec
 from holdfast.actions.messages.send import SendMessage
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import Message, ToolReturn
-from holdfast.core.rows import OUTCOME_UNKNOWN
-from holdfast.engine.ratios import TokenRatios
+from holdfast.core.transitions import OUTCOME_UNKNOWN
+from holdfast.engine.model_call import TokenRatios
 from holdfast.engine.streams import Streams
 from holdfast.engine.worker import Worker
 from holdfast.llm.base import Model, ModelInfo, ModelRequest

@@ -17,8 +17,8 @@ import pytest
 from holdfast.actions.runs import cancel as cancel_runs
 from holdfast.core.egress_policy import entries
 from holdfast.core.messages import ToolReturn
-from holdfast.core.rows import DENIED_BY_CANCEL
 from holdfast.core.run import OpenCall
+from holdfast.core.transitions import DENIED_BY_CANCEL
 from tests.invariants import assert_invariants
 from tests.scenario import eventually
 from tests.served import ServedClient, served

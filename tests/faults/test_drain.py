@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.core.rows import OUTCOME_UNKNOWN
+from holdfast.core.transitions import OUTCOME_UNKNOWN
 from tests.invariants import assert_invariants
 from tests.served import served
 

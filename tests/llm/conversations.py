@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core import envelopes
+from holdfast.core import model_history
 from holdfast.core.deltas import Delta, Reply, ReplyFolder
 from holdfast.core.messages import Status, Text, ToolCall, ToolReturn, Turn
 from holdfast.llm.base import ModelRequest, ToolSchema
@@ -73,5 +73,5 @@ def called(*calls: ToolCall) -> Turn:
 
 
 def results(*texts: str, name: str = "print_tool", status: Status = "success") -> Turn:
-    wrapped = (envelopes.tool_return(text, status, 0, "UTC") for text in texts)
+    wrapped = (model_history.tool_return_text(text, status, 0, "UTC") for text in texts)
     return Turn("tool", tuple(ToolReturn(f"c{index}", name, status, text) for index, text in enumerate(wrapped)))

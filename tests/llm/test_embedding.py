@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.retry_policy import RetryPolicy
+from holdfast.core.failures import RetryPolicy
 from holdfast.errors import AddressRefused, BadReply, NotFound, Rejected, Unsupported
 from holdfast.llm.catalog.adapters import Vendors
 from holdfast.llm.catalog.catalog import ModelCatalog

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import errors
-from holdfast.core import compaction, envelopes
+from holdfast.core import compaction, model_history
 from holdfast.core.deltas import CallDelta, Finish, ReasoningDelta, TextDelta, UsageDelta
 from holdfast.core.messages import (
     Image,
@@ -169,7 +169,9 @@ async def test_what_comes_then_waits_for_what_comes_before() -> None:
 
 
 async def test_the_answer_quotes_every_result() -> None:
-    dice = Turn("tool", (ToolReturn("c1", "roll_dice", "success", envelopes.tool_return("7", "success", 0, "UTC")),))
+    dice = Turn(
+        "tool", (ToolReturn("c1", "roll_dice", "success", model_history.tool_return_text("7", "success", 0, "UTC")),)
+    )
     bare = Turn("tool", (ToolReturn("c2", "peek", "success", (Text("a cat."), Image("image/png", "AA=="))),))
     packed = Turn("tool", (ToolReturn("c3", "look", "success", '{"status": "OK", "message": {"x": 1}, "time": ""}'),))
     odd = Turn("tool", (ToolReturn("c4", "odd", "success", '{"a": 1}'), ToolReturn("c5", "cut", "success", "{")))
@@ -219,7 +221,7 @@ async def test_packed_user_messages_are_unpacked() -> None:
     "alert",
     [
         "ToolRuleViolated: You must call bash_tool, print_tool at least once to exit the loop.",
-        envelopes.heartbeat("ToolRuleViolated: You must call bash_tool, print_tool at least once.", 0, "UTC"),
+        model_history.heartbeat_text("ToolRuleViolated: You must call bash_tool, print_tool at least once.", 0, "UTC"),
     ],
 )
 async def test_an_alert_that_insists_on_tools_is_obeyed(alert: str) -> None:
@@ -234,8 +236,8 @@ async def test_an_alert_that_insists_on_tools_is_obeyed(alert: str) -> None:
     "alert",
     [
         "<system-alert>Automated keep-alive ping. Go on.</system-alert>",
-        envelopes.heartbeat("Go on.", 0, "UTC"),
-        envelopes.summary("They met.", None, 0, "UTC"),
+        model_history.heartbeat_text("Go on.", 0, "UTC"),
+        model_history.summary_text("They met.", None, 0, "UTC"),
     ],
 )
 async def test_an_alert_that_insists_on_nothing_leaves_the_question_standing(alert: str) -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast.actions.messages.send import Accepted
+from holdfast.core.failures import RetryPolicy
 from holdfast.core.frames import Frame
 from holdfast.core.messages import Approve, ClientReturn, Decision, Deny, text_of
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine.streams import RunStream, without_abandoned
 from holdfast.errors import Busy, NothingToCancel, PendingApproval
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.core import rows
-from holdfast.core.call_checks import judge, resume
+from holdfast.core import transitions
+from holdfast.core.calls import judge, resume
 from holdfast.core.compaction import cut
 from holdfast.core.deltas import FinishReason
 from holdfast.core.events import (
@@ -138,7 +138,7 @@ class Machine(RuleBasedStateMachine):
         spoken = (Text("words"),) if data.draw(st.booleans()) else ()
         self.written += 1
         origin = self.origin(intent.number)
-        written = rows.reply_rows(origin, f"r{self.written}", f"h{self.written}", spoken, judged)
+        written = transitions.reply_rows(origin, f"r{self.written}", f"h{self.written}", spoken, judged)
         self.window += written
         usage = Usage(WINDOW if full else 5, 1)
         self.happen(ModelReplied(written[0].id if written else None, judged, finish, usage, bool(spoken)))
@@ -194,7 +194,7 @@ class Machine(RuleBasedStateMachine):
         intent = self.next()
         assert isinstance(intent, Settle)
         if self.state.hold is not None:
-            self.window.append(rows.denial_row(self.origin(), f"d{self.runs}", self.state.hold))
+            self.window.append(transitions.denial_row(self.origin(), f"d{self.runs}", self.state.hold))
         for call in intent.calls:
             self.give_back(call.call, "error")
 
@@ -297,14 +297,16 @@ class Machine(RuleBasedStateMachine):
     def step(self) -> str:
         return self.state.step_id or f"s{self.runs}-{max(1, self.state.model_calls)}"
 
-    def origin(self, number: int | None = None) -> rows.Origin:
+    def origin(self, number: int | None = None) -> transitions.Origin:
         step = self.step() if number is None else f"s{self.runs}-{number}"
-        return rows.Origin(f"run{self.runs}", step, MODEL, 0)
+        return transitions.Origin(f"run{self.runs}", step, MODEL, 0)
 
     def give_back(self, call: ToolCall, status: Status) -> None:
         row_id, answer = f"t{self.runs}-{self.step()}", ToolReturn(call.id, call.name, status, "out")
         known = next((row for row in self.window if row.id == row_id), None)
-        row = rows.tool_row(self.origin(), row_id, known.returns if known else (), [answer], self.state.calls.places)
+        row = transitions.tool_row(
+            self.origin(), row_id, known.returns if known else (), [answer], self.state.calls.places
+        )
         if known is None:
             self.window.append(row)
         else:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from holdfast.core.call_checks import judge, resume
+from holdfast.core.calls import judge, resume
 from holdfast.core.events import (
     AnyEvent,
     CancelAsked,

@@ -17,11 +17,10 @@ import msgspec
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.core.records import STATUS_OF_STOP
 from holdfast.core.statistics import Span, Statistics, WorkerFigures, span_of
-from holdfast.engine.admission import REASONS, Admission
 from holdfast.engine.clock import Clock
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.streams import Streams
-from holdfast.engine.worker import Worker, skew_of
+from holdfast.engine.worker import REFUSED_FOR, Admission, Worker, skew_of
 from holdfast.store import runs, statistics
 from holdfast.store.runs import Queue
 from holdfast.store.transaction import Database, DatabaseError, DatabaseUsage, Transaction
@@ -133,7 +132,7 @@ class Metrics:
             _counter(
                 "holdfast_requests_refused_total",
                 "Messages that were answered 503, because there were too many runs.",
-                [Sample(refused[reason], {"reason": reason}) for reason in REASONS],
+                [Sample(refused[reason], {"reason": reason}) for reason in REFUSED_FOR],
             ),
             _gauge("holdfast_rate_limit_waiting", "Model calls that wait for a limit.", samples("waiting")),
             _counter("holdfast_rate_limit_waits_total", "Model calls that waited for it.", samples("waits")),

@@ -20,8 +20,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast.api.params import examples_for, readable_pattern
+from holdfast.core.failures import classify
 from holdfast.core.frames import ErrorFrame
-from holdfast.engine.failures import classify
 from holdfast.engine.streams import Numbered
 from holdfast.errors import (
     ConfigError,

@@ -5,7 +5,7 @@
 
 const TEXTS = { assistant_message: "assistant", user_message: "user", system_message: "system", reasoning_message: "reasoning" };
 
-// How the server begins the return of a call that a stop, a failure or a crash kept from ending (core/rows.py).
+// How the server begins the return of a call that a stop, a failure or a crash kept from ending (core/transitions.py).
 export const NOT_RUN = "Error: the tool was not executed";
 export const CUT_OFF = ["Error: the tool was stopped because", "Error: the server stopped while this tool was running"];
 

@@ -1,4 +1,4 @@
-"""When a history is compacted, where it is cut, and what the summariser is asked.
+"""Where a history is cut when it is compacted, and what the summariser is asked.
 
 Rows are never split from what belongs to them: a call leaves together with its return, and an approval request that
 waits for its answer does not leave at all.
@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from holdfast.core import default_texts
-from holdfast.core.budget import calibrated
 from holdfast.core.messages import (
     CompactionStats,
     Message,
@@ -22,6 +21,7 @@ from holdfast.core.messages import (
 )
 from holdfast.core.model_history import BYTES_PER_TOKEN, estimate_message, history, pending_start
 from holdfast.core.records import CompactionSettings
+from holdfast.core.usage import calibrated
 
 Mode = Literal["sliding_window", "all", "self_compact_all", "self_compact_sliding_window"]
 Estimate = Callable[[Message], int]
@@ -35,7 +35,6 @@ _FALLBACKS: Final[dict[Mode, tuple[Mode, ...]]] = {
 CLIPPED: Final = "... [summary truncated to fit]"
 # Every request for a summary ends in a user turn that opens with this tag, whatever prompt an agent brings.
 REQUEST_TAG: Final = "<summary_request>"
-_TRIGGER_PERCENT: Final = 90
 _KEEP_PERCENT: Final = 70
 _GROWTH_PERCENT: Final = 10
 # Estimates count bytes; vendors count tokens, and often more of them. Where nothing is learnt yet, this is feared.
@@ -43,10 +42,6 @@ _FEARED_RATIO: Final = 1.3
 _TRANSCRIPT_SHARE_PERCENT: Final = 50
 _SUMMARY_SHARE_PERCENT: Final = 50
 _ROW_CHARS: Final = 8_000
-
-
-def should_compact(total_tokens: int, context_window: int) -> bool:
-    return total_tokens > context_window * _TRIGGER_PERCENT // 100
 
 
 def modes_to_try(mode: Mode) -> tuple[Mode, ...]:

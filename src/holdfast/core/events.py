@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.fingerprint import ToolIdentity
-from holdfast.core.hold import Hold
+from holdfast.core.hold import Hold, ToolIdentity
 from holdfast.core.messages import Status, ToolCall
 from holdfast.core.records import StopReason
 from holdfast.core.spec import RunSpec

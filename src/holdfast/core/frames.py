@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.heartbeats import only_confirms_speech, spoken_text
 from holdfast.core.messages import Message, wire_message_count
 from holdfast.core.records import FAILED_WITH_ANSWER, StopReason
-from holdfast.core.spec import Speaking
+from holdfast.core.spec import Speaking, only_confirms_speech, spoken_text
 from holdfast.core.usage import Usage
 
 

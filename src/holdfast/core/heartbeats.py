@@ -13,10 +13,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast.core import tool_rules
-from holdfast.core.argument_stream import ArgumentStream, Piece
-from holdfast.core.arguments import all_arguments_of
+from holdfast.core.arguments import ArgumentStream, Piece, all_arguments_of
 from holdfast.core.deltas import Reply
-from holdfast.core.messages import Message, Parts, Text, Thoughts, ToolCall, ToolReturn, content_text, text_of
+from holdfast.core.messages import Parts, Text, Thoughts, ToolCall
 from holdfast.core.records import StopReason
 from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking
 from holdfast.core.tool_rules import Called, Children, Conditional, ContinueLoop, Rule
@@ -153,43 +152,6 @@ def stored_arguments(arguments: Mapping[str, Any], *, heartbeat: bool) -> str:
 def arguments_with_thoughts(arguments: str, thoughts: str) -> str:
     """A stored call as it is shown to the model that made it: thoughts are an argument again."""
     return msgspec.json.encode({THINKING: thoughts, **all_arguments_of(arguments)}).decode()
-
-
-def speaking_in(config: Mapping[str, Any]) -> Speaking | None:
-    """What a request says about the tool that speaks for the agent; an older one may say nothing."""
-    if not config.get("use_assistant_message", True):
-        return None
-    usual = Speaking()
-    return Speaking(
-        config.get("assistant_message_tool_name") or usual.tool,
-        config.get("assistant_message_tool_kwarg") or usual.argument,
-    )
-
-
-def spoken_text(call: ToolCall, speaking: Speaking | None) -> str | None:
-    """What a call of the speaking tool says, or None for any other call. What is not a text is shown as JSON."""
-    if speaking is None or call.name != speaking.tool:
-        return None
-    try:
-        words = all_arguments_of(call.arguments).get(speaking.argument)
-    except ToolFailed:
-        return None
-    if words is None or isinstance(words, str):
-        return words
-    return msgspec.json.format(msgspec.json.encode(words), indent=2).decode()
-
-
-def only_confirms_speech(answer: ToolReturn, speaking: Speaking | None) -> bool:
-    """Whether a return only confirms a call of the speaking tool. It is not shown, because the text of the call is."""
-    is_speech = speaking is not None and answer.name == speaking.tool
-    return is_speech and answer.status != "error" and not answer.was_asked
-
-
-def visible_text(message: Message) -> str:
-    """What a reader sees of it: what was said, in texts and through send_message, and what tools returned."""
-    words = [words for call in message.calls if (words := spoken_text(call, Speaking()))]
-    returned = [content_text(answer.content) for answer in message.returns]
-    return "\n".join([text_of(message.parts), *words, *returned])
 
 
 def reply_parts(loop: HeartbeatLoop, reply: Reply) -> Parts:

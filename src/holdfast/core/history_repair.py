@@ -28,7 +28,7 @@ from holdfast.core.messages import (
     ToolReturn,
 )
 from holdfast.core.model_history import OUTCOME_UNKNOWN, are_one_reply, first_returns
-from holdfast.core.rows import denial_text
+from holdfast.core.transitions import denial_text
 
 NEVER_ANSWERED: Final = "Nobody had answered this request when the history was exported."
 _DECISIONS = (Approve, Deny, ClientReturn)

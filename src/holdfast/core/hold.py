@@ -1,16 +1,34 @@
-"""Calls that wait for a human or for the client: what was asked, and whether an answer fits the question."""
+"""Calls that wait for a human or for the client: what was asked, of which very tool, and whether an answer fits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.fingerprint import ToolIdentity
 from holdfast.core.messages import Approve, ClientReturn, Decision, ToolCall
 from holdfast.core.model_history import cut_content
+from holdfast.core.records import MCP_TAG, Tool
 from holdfast.errors import Conflict, Invalid
+
+# Everything else of a tool is part of its hash, so that a field added later is covered as soon as it is used.
+# Tags are part of it: some of them, such as retry-safe, change how a tool is run.
+_NOT_HASHED: Final = frozenset(
+    {
+        "id",
+        "version",
+        "return_char_limit",
+        "default_requires_approval",
+        "enable_parallel_execution",
+        "metadata",
+        "project_id",
+        "created_us",
+        "updated_us",
+    }
+)
+_HASHED: Final = tuple(name for name in Tool.__struct_fields__ if name not in _NOT_HASHED)
 
 
 class HeldCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -78,6 +96,29 @@ def check_answer(hold: Hold, decisions: Sequence[Decision], tools: Mapping[str, 
     return tuple(by_id[call_id] for call_id in hold.asked_ids)
 
 
+def _check_approvable(held: HeldCall, tools: Mapping[str, ToolIdentity]) -> None:
+    name = held.call.name
+    if held.client:
+        raise Invalid(
+            f"The client tool '{name}' must be answered with a tool return: the server cannot execute it. "
+            f'Send {{"type": "tool", "tool_call_id": "{held.call.id}", "tool_return": …, "status": "success"}}.'
+        )
+    current = tools.get(name)
+    if current is None:
+        return
+    instead = "Deny the call, or cancel the run, and let the agent ask again."
+    if held.tool is not None and held.tool.tool_id != current.tool_id:
+        raise Conflict(
+            f"CONFLICT: The name '{name}' belongs to another tool now than when approval was asked for call "
+            f"{held.call.id}. {instead}"
+        )
+    if current.version != held.version or (held.tool is not None and held.tool != current):
+        raise Conflict(
+            f"CONFLICT: The tool '{name}' was changed after approval was asked for call {held.call.id}: its code, its "
+            f"schema, its requirements, its tags or the names of the secrets that it gets. {instead}"
+        )
+
+
 def changed_secrets(hold: Hold, current: Mapping[str, str]) -> list[str]:
     """The names of the secrets that were changed, added or removed since it was asked. `current`: their ids by name."""
     if hold.secrets is None:
@@ -111,24 +152,30 @@ def client_answers(decisions: Sequence[Decision]) -> dict[str, ClientReturn]:
     return {decision.call_id: decision for decision in decisions if isinstance(decision, ClientReturn)}
 
 
-def _check_approvable(held: HeldCall, tools: Mapping[str, ToolIdentity]) -> None:
-    name = held.call.name
-    if held.client:
-        raise Invalid(
-            f"The client tool '{name}' must be answered with a tool return: the server cannot execute it. "
-            f'Send {{"type": "tool", "tool_call_id": "{held.call.id}", "tool_return": …, "status": "success"}}.'
-        )
-    current = tools.get(name)
-    if current is None:
-        return
-    instead = "Deny the call, or cancel the run, and let the agent ask again."
-    if held.tool is not None and held.tool.tool_id != current.tool_id:
-        raise Conflict(
-            f"CONFLICT: The name '{name}' belongs to another tool now than when approval was asked for call "
-            f"{held.call.id}. {instead}"
-        )
-    if current.version != held.version or (held.tool is not None and held.tool != current):
-        raise Conflict(
-            f"CONFLICT: The tool '{name}' was changed after approval was asked for call {held.call.id}: its code, its "
-            f"schema, its requirements, its tags or the names of the secrets that it gets. {instead}"
-        )
+class ToolIdentity(msgspec.Struct, frozen=True):
+    """What makes a tool that very tool: its id, its version and a hash over what it runs and what an approver is shown.
+
+    It is worked out only where an approval is asked for, answered or carried out; other calls do not need it.
+    `fingerprint` is None when the tool was gone already when its approval was asked for.
+    """
+
+    tool_id: str
+    version: int
+    fingerprint: str | None
+
+
+def identity_of(tool: Tool, secret_names: Collection[str], attached: Iterable[Tool] = ()) -> ToolIdentity:
+    """`secret_names`, `attached`: the secrets and the tools of the agent that it runs for."""
+    return ToolIdentity(tool.id, tool.version, fingerprint(tool, secret_names, attached))
+
+
+def fingerprint(tool: Tool, secret_names: Collection[str], attached: Iterable[Tool] = ()) -> str:
+    parts: dict[str, Any] = {name: getattr(tool, name) for name in _HASHED}
+    # The tag that names the MCP server is left out: the tool is bound to the server's id, and its name may change.
+    parts["tags"] = sorted(tag for tag in tool.tags if not (tool.mcp_server_id and tag.startswith(MCP_TAG)))
+    parts["secrets"] = sorted(secret_names) if tool.gets_secrets else []
+    if tool.calls_others:
+        parts["calls"] = sorted(fingerprint(other, secret_names) for other in attached if not other.calls_others)
+    # An empty field counts as one that is not there: adding a field changes no hash that is stored already.
+    present = {name: value for name, value in parts.items() if value not in (None, [], {}, "")}
+    return hashlib.sha256(msgspec.json.encode(present, order="deterministic")).hexdigest()

@@ -1,13 +1,19 @@
-"""MCP servers as they are stored, and what is known of their tools."""
+"""MCP servers as they are stored, what is known of their tools, and the templates in what they are sent."""
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
 
 import msgspec
 
 McpKind = Literal["stdio", "sse", "streamable_http"]
 LoginStatus = Literal["pending", "authorized", "error"]
+# `{{ NAME }}` and `{{ NAME | default }}` in what a server is sent, filled in from the agent's secrets.
+_TEMPLATE: Final = re.compile(r"\{\{\s*([A-Z_][A-Z0-9_]*)\s*(?:\|([^{}]*))?\}\}")
+# What holds no secret itself: it only says which one is meant.
+_ONLY_A_NAME: Final = re.compile(r"(Bearer )?\{\{\s*[A-Z_][A-Z0-9_]*\s*\}\}")
 
 
 class McpServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,3 +57,27 @@ class McpLogin(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     created_us: int = 0
     updated_us: int = 0
+
+
+def has_template(text: str) -> bool:
+    return _TEMPLATE.search(text) is not None
+
+
+def only_names_a_secret(text: str) -> bool:
+    return _ONLY_A_NAME.fullmatch(text) is not None
+
+
+def filled(text: str, secrets: Mapping[str, str]) -> str:
+    """As it stands, if one of its names is no secret of the agent's and has no default: half a header helps nobody."""
+    missing = False
+
+    def value(found: re.Match[str]) -> str:
+        nonlocal missing
+        name, default = found[1], found[2]
+        if name in secrets:
+            return secrets[name]
+        missing = missing or default is None
+        return (default or "").strip()
+
+    result = _TEMPLATE.sub(value, text)
+    return text if missing else result

@@ -4,6 +4,9 @@ Rules kept here: every call has exactly one return, in the tool turn right after
 second call or return with a known id, are left out; turns of the user, and of the assistant, never stand side by side;
 the first turn is the user's. Vendors refuse a request that breaks one of them, and would refuse every later turn of the
 thread too. So they are enforced here and not assumed of the rows, which may come from a crash or an import.
+
+What is not the user's own words is carried to a model in JSON texts: tool results, summaries, heartbeats. Their keys
+and layout are known to clients and to imported histories, so they are made here and nowhere else.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.core import envelopes, heartbeats
+from holdfast.core import heartbeats
+from holdfast.core.dates import local_time
 from holdfast.core.messages import (
     AnyPart,
+    CompactionStats,
     Content,
     Image,
     Message,
@@ -25,6 +30,7 @@ from holdfast.core.messages import (
     Parts,
     Reasoning,
     RedactedReasoning,
+    Status,
     Summary,
     Text,
     Thoughts,
@@ -40,6 +46,8 @@ OUTCOME_UNKNOWN: Final = (
 )
 EARLIER_NOT_SHOWN: Final = "[Earlier messages are not shown.]"
 EMPTY_MESSAGE: Final = "[empty message]"
+HIDDEN_FROM_USER: Final = "[This is an automated system message hidden from the user]"
+SUMMARY_NOTE: Final = "Note: earlier messages are hidden from view to save space. They are summarised below."
 # What an image costs depends on vendor and size; this is near the top of the usual range.
 IMAGE_TOKENS: Final = 1_600
 BYTES_PER_TOKEN: Final = 4
@@ -295,7 +303,7 @@ class _Draft:
     def _shown(self, row: Message) -> Iterator[AnyPart]:
         for part in row.parts:
             if isinstance(part, Summary):
-                yield Text(envelopes.summary(part.text, part.stats, row.created_us, self._timezone))
+                yield Text(summary_text(part.text, part.stats, row.created_us, self._timezone))
             elif isinstance(part, Image) or (isinstance(part, Text) and part.text):
                 yield part
 
@@ -320,7 +328,7 @@ class _Draft:
         )
         content = cut_content(found.content, self._limit)
         if isinstance(content, str):
-            content = envelopes.tool_return(content, found.status, at_us, self._timezone)
+            content = tool_return_text(content, found.status, at_us, self._timezone)
         return ToolReturn(call.id, call.name, found.status, content)
 
 
@@ -389,3 +397,30 @@ def _text_size(text: str) -> int:
 
 def _tokens(size: int) -> int:
     return -(-size // BYTES_PER_TOKEN)
+
+
+def tool_return_text(message: str, status: Status, at_us: int, timezone: str) -> str:
+    word = "OK" if status == "success" else "Failed"
+    time = _quoted(local_time(at_us, timezone))
+    # Written by hand because it is made anew for every return of every request.
+    return f'{{\n  "status": "{word}",\n  "message": {_quoted(message)},\n  "time": {time}\n}}'
+
+
+def summary_text(text: str, stats: CompactionStats | None, at_us: int, timezone: str) -> str:
+    packed: dict[str, object] = {
+        "type": "system_alert",
+        "message": f"{SUMMARY_NOTE}\n\n{text}",
+        "time": local_time(at_us, timezone),
+    }
+    if stats is not None:
+        packed["compaction_stats"] = stats
+    return msgspec.json.encode(packed).decode()
+
+
+def heartbeat_text(reason: str, at_us: int, timezone: str) -> str:
+    packed = {"type": "heartbeat", "reason": f"{HIDDEN_FROM_USER} {reason}", "time": local_time(at_us, timezone)}
+    return msgspec.json.encode(packed).decode()
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()

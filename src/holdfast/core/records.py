@@ -84,6 +84,19 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         """What its owner lets it connect to, said with tags such as `egress:none`; None leaves it to the server."""
         return egress_policy.of_tags(self.tags)
 
+    @property
+    def gets_secrets(self) -> bool:
+        """What a model has written is given none. Of the built-in tools only `web_search` needs one; those that run
+        programs give each tool what is its own, and the code nothing. Those of MCP servers have them in their
+        headers."""
+        return self.tool_type in ("custom", "external_mcp") or self.name == "web_search"
+
+    @property
+    def calls_others(self) -> bool:
+        """Whether it runs programs that call the agent's other tools, so that a change of one of them is a change of
+        it."""
+        return self.tool_type != "custom" and self.name in ("run_code", "run_code_with_tools")
+
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     id: str

@@ -19,7 +19,6 @@ import msgspec
 from holdfast.core import heartbeats, tool_rules
 from holdfast.core.arguments import all_arguments_of
 from holdfast.core.calls import Calls, CallStatus, OpenCall
-from holdfast.core.compaction import should_compact
 from holdfast.core.events import (
     AnyEvent,
     CancelAsked,
@@ -39,7 +38,7 @@ from holdfast.core.hold import HeldCall, Hold
 from holdfast.core.records import StopReason
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import Called, Choice
-from holdfast.core.usage import Usage
+from holdfast.core.usage import Usage, should_compact
 from holdfast.errors import BugError, IllegalEvent, ToolFailed
 
 OVERFLOW: Final = "context_window_exceeded"  # why a context is compacted that did not fit

@@ -1,13 +1,14 @@
 """The words that a text is found by: lower case, without accents and vowel signs, plurals as singulars.
 
 Both databases index what is written here, so that a search finds the same in each. Languages that are written without
-spaces give pairs of neighbouring characters.
+spaces give pairs of neighbouring characters. What was found by words and by meaning becomes one ranking here too.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 _WORD: Final = re.compile(r"[^\W_]+")
@@ -19,6 +20,7 @@ _LONGEST: Final = 64  # characters of a word: longer ones are keys and encoded d
 MOST_WORDS: Final = 50_000
 MOST_BYTES: Final = 600_000
 MOST_ASKED: Final = 64
+_DAMPING: Final = 60  # the constant of the original paper: how little a first place counts more than a second
 
 
 def _singular(word: str) -> str:
@@ -79,3 +81,15 @@ def _pieces(word: str) -> list[str]:
     if at < len(word):
         pieces.append(_singular(word[at:][:_LONGEST]))
     return pieces
+
+
+def fuse_rankings(rankings: Iterable[Sequence[str]]) -> list[tuple[str, float]]:
+    """Reciprocal rank fusion: one ranking out of several whose scores cannot be compared.
+
+    Ids with their scores, best first. Among equals, who came first in the first ranking that has it.
+    """
+    scores: dict[str, float] = {}
+    for ranking in rankings:
+        for rank, found in enumerate(ranking, start=1):
+            scores[found] = scores.get(found, 0.0) + 1 / (_DAMPING + rank)
+    return sorted(scores.items(), key=lambda item: -item[1])

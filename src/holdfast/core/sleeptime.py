@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from holdfast.core.compaction import shortened, without_middle
-from holdfast.core.heartbeats import only_confirms_speech, spoken_text
 from holdfast.core.messages import Message, Text, ToolCall, content_text, text_of
-from holdfast.core.spec import Speaking
+from holdfast.core.spec import Speaking, only_confirms_speech, spoken_text
 
 RUN_TYPE: Final = "sleeptime_agent_send_message_async"
 TASK: Final = "sleeptime"

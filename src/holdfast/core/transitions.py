@@ -3,18 +3,21 @@
 `run.py` says what a run may do next, and this module what each fact changes (decision 21). A transition takes a fact
 and the run before it, and gives a Change. The next checkpoint stores it as a whole, so that rows, window, journal and
 frames agree (I2, I6). Nothing here knows of a database, a stream or a clock.
+
+The rows that facts leave in a thread are made at the end of the module: replies, the returns of calls, heartbeats, the
+denials of a cancelled hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from holdfast import ids
-from holdfast.core import heartbeats, rows, tool_rules
-from holdfast.core.call_checks import judge
+from holdfast.core import heartbeats, tool_rules
+from holdfast.core.calls import judge
 from holdfast.core.deltas import Reply
 from holdfast.core.events import (
     RETURNED_CHARS,
@@ -22,6 +25,7 @@ from holdfast.core.events import (
     CancelAsked,
     Compacted,
     CompactionFailed,
+    JudgedCall,
     ModelFailed,
     ModelReplied,
     Parked,
@@ -29,13 +33,24 @@ from holdfast.core.events import (
     ToolReturned,
     ToolsStarted,
 )
+from holdfast.core.failures import Failure
 from holdfast.core.frames import AbandonedFrame, Frame, RetryFrame, message_frames
 from holdfast.core.hold import HeldTools, Hold, client_answers
-from holdfast.core.messages import Message, Reasoning, Text, ToolReturn, content_text
+from holdfast.core.messages import ClientReturn, Deny, Message, Parts, Reasoning, Role, Text, ToolReturn, content_text
+from holdfast.core.model_history import heartbeat_text
 from holdfast.core.records import StepStatus, StopReason
 from holdfast.core.run import CallModel, OpenCall, Phase, RunState, apply, held_calls
 from holdfast.core.spec import RunSpec
 from holdfast.core.usage import Usage, estimate_tokens
+
+DENIED_BY_CANCEL: Final = "The user cancelled the request, so the tool call was denied."
+NOT_RUN: Final = "Error: the tool was not executed because the user cancelled the request."
+CUT_OFF: Final = "Error: the tool was stopped because the user cancelled the request. It may have taken effect in part."
+NOT_RUN_AFTER_FAILURE: Final = "Error: the tool was not executed because the run failed."
+OUTCOME_UNKNOWN: Final = (
+    "Error: the server stopped while this tool was running, so its outcome is unknown. It was not run again. "
+    "Check whether it took effect before you repeat it."
+)
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -60,17 +75,6 @@ class RunView(msgspec.Struct, frozen=True):
     def is_at_step(self) -> bool:
         """Whether the newest step is the one being worked on. Between two steps it is the one that has ended."""
         return self.step_number == self.state.model_calls + (self.state.phase is Phase.THINKING)
-
-
-class Failure(msgspec.Struct, frozen=True):
-    kind: str  # the exception's class
-    stop_reason: StopReason
-    error: dict[str, Any]
-    overflow: bool = False
-
-    def data(self) -> dict[str, Any]:
-        """What a failed step shows."""
-        return {"message": self.error["message"], "traceback": None, "details": self.error}
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -133,7 +137,7 @@ def replied(view: RunView, intent: CallModel, attempt: Attempt, reply: Reply, us
     )
     spoken = reply.spoken if spec.heartbeats is None else heartbeats.reply_parts(spec.heartbeats, reply)
     draft = _Draft(view)
-    written = rows.reply_rows(draft.origin(intent.number), attempt.reply_id, attempt.held_id, spoken, calls)
+    written = reply_rows(draft.origin(intent.number), attempt.reply_id, attempt.held_id, spoken, calls)
     reply_id = written[0].id if written else None
     draft.record(ModelReplied(reply_id, calls, reply.finish or "stop", usage, spoke=bool(reply.spoken)))
     draft.append(written)
@@ -141,7 +145,7 @@ def replied(view: RunView, intent: CallModel, attempt: Attempt, reply: Reply, us
         draft.show(written)
     if not calls and draft.state.phase is Phase.THINKING and not draft.state.stop_after_compaction:
         missing = tool_rules.uncalled_required(spec.rules, spec.tool_names, draft.state.history)
-        draft.append_heartbeat(rows.required_tools_reason(missing))
+        draft.append_heartbeat(required_tools_reason(missing))
     return draft.change(step=StepChange(status="success", usage=usage))
 
 
@@ -189,11 +193,11 @@ def settled(view: RunView, calls: Sequence[OpenCall]) -> Change:
     state, draft = view.state, _Draft(view)
     hold = state.hold
     if hold is not None:
-        draft.append([rows.denial_row(draft.origin(), ids.derive("message", view.run_id, "withdrawn"), hold)])
-        draft.add_returns([rows.withdrawal(call) for call in calls], _asked_first(hold))
+        draft.append([denial_row(draft.origin(), ids.derive("message", view.run_id, "withdrawn"), hold)])
+        draft.add_returns([withdrawal(call) for call in calls], _asked_first(hold))
         return draft.change()
     answers = client_answers([d for row in view.window if row.run_id == view.run_id for d in row.decisions])
-    draft.add_returns([rows.settlement(call, state.ending, answers) for call in calls])
+    draft.add_returns([settlement(call, state.ending, answers) for call in calls])
     return draft.change()
 
 
@@ -251,7 +255,7 @@ def cancelled(
     if reply is not None and attempt is not None and keeps:
         # Only a token stream has delivered it; it is stored so that stream and history agree (I6). A call that was cut
         # off is not stored, because it would need a return (I3); a replay still shows its fragments.
-        draft.append(rows.partial_rows(draft.origin(state.model_calls + 1), attempt.reply_id, reply, spec))
+        draft.append(partial_rows(draft.origin(state.model_calls + 1), attempt.reply_id, reply, spec))
     draft.keep_returns(undone.returns)
     step = StepChange("cancelled", "cancelled", usage if interrupted else None) if view.is_at_step else None
     return draft.change(step=step, keeps_partial_reply=keeps)
@@ -319,11 +323,11 @@ class _Draft:
             keeps_partial_reply=keeps_partial_reply,
         )
 
-    def origin(self, step_number: int | None = None) -> rows.Origin:
+    def origin(self, step_number: int | None = None) -> Origin:
         """Of rows of that step; else of the step that rows belong to now."""
         view = self._view
         step_id = ids.derive("step", view.run_id, step_number) if step_number else _step_id(view.run_id, self.state)
-        return rows.Origin(view.run_id, step_id, view.spec.model.handle, view.now_us)
+        return Origin(view.run_id, step_id, view.spec.model.handle, view.now_us)
 
     def record(self, event: AnyEvent) -> None:
         self.state = apply(self.state, event)
@@ -341,7 +345,7 @@ class _Draft:
 
     def append_heartbeat(self, reason: str) -> None:
         row_id = ids.derive("message", self._view.run_id, self.state.model_calls, "heartbeat")
-        self.append([rows.heartbeat_row(self.origin(), row_id, reason, self._view.spec.timezone)])
+        self.append([heartbeat_row(self.origin(), row_id, reason, self._view.spec.timezone)])
 
     def add_returns(self, returns: Sequence[ToolReturn], places: Mapping[str, int] | None = None) -> None:
         """All returns of a step share one row, in the order of its calls. It is shown when the last one is there."""
@@ -350,7 +354,7 @@ class _Draft:
         before = next((row for row in reversed(self.window) if row.id == row_id), None)
         if state.step_id is not None:  # its calls were put to somebody before
             returns = [msgspec.structs.replace(answer, was_asked=True) for answer in returns]
-        row = rows.tool_row(
+        row = tool_row(
             origin, row_id, before.returns if before else (), returns, state.calls.places if places is None else places
         )
         if before is not None:
@@ -400,3 +404,114 @@ def _asked_first(hold: Hold) -> dict[str, int]:
     """Where the return of each call belongs."""
     others = (held.call.id for held in hold.calls if not held.asks)
     return {call_id: place for place, call_id in enumerate((*hold.asked_ids, *others))}
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a row comes from; stamped on every row of a step."""
+
+    run_id: str
+    step_id: str
+    model: str
+    now_us: int
+
+
+def reply_rows(
+    origin: Origin, reply_id: str, held_id: str, spoken: Parts, calls: Sequence[JudgedCall]
+) -> list[Message]:
+    """One assistant row, one approval request, or both: then the request holds only the calls that ask."""
+    asking = tuple(judged.call for judged in calls if judged.verdict == "held")
+    others = tuple(judged.call for judged in calls if judged.verdict != "held")
+    rows: list[Message] = []
+    if others or (spoken and not asking):
+        rows.append(_row(origin, reply_id, "assistant", spoken + others))
+    if asking and others:
+        rows.append(_row(origin, held_id, "approval", asking))
+    elif asking:
+        rows.append(_row(origin, reply_id, "approval", spoken + asking))
+    return rows
+
+
+def partial_rows(origin: Origin, reply_id: str, reply: Reply, spec: RunSpec) -> list[Message]:
+    """What is stored of a reply that was cut off: its text, not its calls, which would need returns (I3)."""
+    loop = spec.heartbeats
+    spoken = reply.spoken if loop is None else heartbeats.partial_parts(spec, loop, reply)
+    return [_row(origin, reply_id, "assistant", spoken)] if spoken else []
+
+
+def tool_row(
+    origin: Origin, row_id: str, known: Sequence[ToolReturn], new: Sequence[ToolReturn], places: Mapping[str, int]
+) -> Message:
+    """All returns of a step in one row, in the order of its calls: `places` says where each id belongs.
+
+    Tools that run one after another return in order; then `known` is not looked through again.
+    """
+    latest = {part.call_id: part for part in new if part.call_id in places}
+    added = sorted(latest.values(), key=lambda part: places[part.call_id])
+    if known and added and places[added[0].call_id] <= places[known[-1].call_id]:
+        together = {part.call_id: part for part in known} | latest
+        parts = tuple(sorted(together.values(), key=lambda part: places[part.call_id]))
+    else:
+        parts = (*known, *added)
+    return msgspec.structs.replace(_row(origin, row_id, "tool", parts), name=parts[0].name if parts else None)
+
+
+def denial_row(origin: Origin, row_id: str, hold: Hold) -> Message:
+    """The denial of every held call that a cancel writes in place of a human's answer (I4)."""
+    return _row(origin, row_id, "approval", tuple(Deny(call_id, DENIED_BY_CANCEL) for call_id in hold.asked_ids))
+
+
+def heartbeat_row(origin: Origin, row_id: str, reason: str, timezone: str) -> Message:
+    """A message of the role `user` that the server writes, to tell the model why it is called again."""
+    row = _row(origin, row_id, "user", (Text(heartbeat_text(reason, origin.now_us, timezone)),))
+    return msgspec.structs.replace(row, otid=ids.part_otid(row_id, 0), model=None)
+
+
+def _row(origin: Origin, row_id: str, role: Role, parts: Parts) -> Message:
+    return Message(
+        id=row_id,
+        role=role,
+        parts=parts,
+        created_us=origin.now_us,
+        run_id=origin.run_id,
+        step_id=origin.step_id,
+        model=origin.model,
+    )
+
+
+def required_tools_reason(names: Sequence[str]) -> str:
+    return f"ToolRuleViolated: You must call {', '.join(names)} at least once to exit the loop."
+
+
+def settlement(call: OpenCall, ending: StopReason | None, answers: Mapping[str, ClientReturn]) -> ToolReturn:
+    """The return of a call that is not run, or not run to its end."""
+    answer = answers.get(call.call.id)
+    if call.status == "answered" and answer is not None:
+        return ToolReturn(call.call.id, call.call.name, answer.status, answer.content, answer.stdout, answer.stderr)
+    return ToolReturn(call.call.id, call.call.name, "error", _why_not_run(call, ending))
+
+
+def _why_not_run(call: OpenCall, ending: StopReason | None) -> str:
+    match call.status, ending:
+        case "refused", _:
+            return call.note or "Error: the call was refused."
+        case "denied", _:
+            return denial_text(call.note)
+        case "started", "cancelled":
+            return CUT_OFF
+        case "started", _:
+            return OUTCOME_UNKNOWN
+        case _, "cancelled":
+            return NOT_RUN
+        case _, None:
+            return "Tool not found"
+        case _:
+            return NOT_RUN_AFTER_FAILURE
+
+
+def withdrawal(call: OpenCall) -> ToolReturn:
+    """The return of any call of a hold that was cancelled, siblings included."""
+    return ToolReturn(call.call.id, call.call.name, "error", denial_text(DENIED_BY_CANCEL))
+
+
+def denial_text(reason: str | None) -> str:
+    return "Error: request to call tool denied." + (f" User reason: {reason}" if reason else "")

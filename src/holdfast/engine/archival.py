@@ -15,9 +15,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast import ids
-from holdfast.core.fusion import fuse_rankings
 from holdfast.core.records import Agent, Archive, Passage
-from holdfast.core.search_words import query_words
+from holdfast.core.search_words import fuse_rankings, query_words
 from holdfast.core.usage import estimate_tokens
 from holdfast.engine.clock import Clock
 from holdfast.errors import (

@@ -3,6 +3,9 @@
 The lease number is a fencing token: a checkpoint whose lease is not the current one writes nothing, and raises
 LeaseLost. One that finds a cancel on record, and does not itself carry it out, writes nothing and raises CancelPending
 (I5): the database orders the two, not timing.
+
+What the end of a run makes due is written in the transaction that ends it, and there only: a turn is counted once, and
+nothing is lost. What is looked at is part of the run, and of the agent that it was accepted with.
 """
 
 from __future__ import annotations
@@ -12,22 +15,22 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast import ids
+from holdfast.core import discussions, sleeptime
+from holdfast.core.failures import Failure
 from holdfast.core.frames import Frame, closing_frames, with_due_runs
 from holdfast.core.messages import Message
-from holdfast.core.records import STATUS_OF_STOP, Run, StopReason
+from holdfast.core.records import STATUS_OF_STOP, Agent, Run, StopReason
 from holdfast.core.run import Phase, RunState, Settle, plan
-from holdfast.core.transitions import Failure
-from holdfast.engine.after_run import NOTHING, Due, continue_discussion, leads_on, run_ended
 from holdfast.engine.archival import ArchiveChanged, PassageWrite, commit
 from holdfast.engine.clock import Clock
-from holdfast.engine.ratios import store_ratio
+from holdfast.engine.model_call import store_ratio
 from holdfast.engine.run_loading import load_run
-from holdfast.engine.scope import CancelScope
+from holdfast.engine.scope import CancelScope, until_database_answers
 from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, store_frames
-from holdfast.engine.waiting import until_database_answers
 from holdfast.errors import BugError, LeaseLost, RunInterrupted
-from holdfast.store import agents, holds, journal, memory_edits, messages, runs, steps, threads, traces
+from holdfast.store import agents, groups, holds, journal, memory_edits, messages, runs, steps, tasks, threads, traces
 from holdfast.store import frames as frame_rows
 from holdfast.store.transaction import Database, DatabaseError, Transaction
 
@@ -116,7 +119,7 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
     if await _advance(tx, run, run.checkpoints + 1, end, unless_cancelling=False):
         await threads.reserve(tx, run.thread_id, 0, end.now_us)
         await agents.record_last_run(tx, run.agent_id, end.stop_reason, end.now_us, end.duration_ns)
-    await continue_discussion(tx, run)
+    await _continue_discussion(tx, run)
     ended = {"status": "failed", "stop_reason": failure.stop_reason, "error_type": failure.kind}
     for step in await steps.list_of_run(tx, run.id):
         if step.status == "pending":
@@ -128,9 +131,23 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
         await store_frames(tx, stream, closing_frames(failure.stop_reason, failure.error, usage, step_count))
 
 
+async def turn_captured(tx: Transaction, agent_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
+    """A turn that no run of ours has made, in the transaction that stores it. The ids of the runs that will be shown
+    it, if it makes any due."""
+    return await _count_turn(tx, agent_id, message_ids, finished=True)
+
+
+class _Due(msgspec.Struct, frozen=True):
+    """What the end of a run makes due: the work of sleeptime agents that look after its agent, the next speech of a
+    discussion that it was part of."""
+
+    has_tasks: bool = False
+    run_ids: tuple[str, ...] = ()  # of sleeptime agents; these runs do not exist yet
+
+
 class _Written(msgspec.Struct, frozen=True):
     next_position: int | None = None  # where the thread's history ends now; None when it is not known without asking
-    due: Due = NOTHING
+    due: _Due = _Due()
 
 
 async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> _Written:
@@ -139,7 +156,8 @@ async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> _Wri
     if not await _move(tx, session, end):
         return _Written()
     next_position = await _write_rows(tx, session, end)
-    await _write_events(tx, session)
+    events = [_encoder.encode(event).decode() for event in draft.events]
+    await journal.append(tx, run.id, session.journalled + 1, events, session.clock.now_us())
     for step in draft.steps.values():
         await steps.save(tx, step)
     if end is not None:
@@ -157,9 +175,9 @@ async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> _Wri
         await store_ratio(tx, *draft.ratio)
     if draft.hold is not None and not await holds.insert(tx, run, draft.hold, session.clock.now_us()):
         raise BugError(f"thread {run.thread_id} waits for a decision already")
-    due = NOTHING
-    if end is not None and leads_on(session.agent, run):
-        due = await run_ended(tx, session.agent, run, end.stop_reason)
+    due = _Due()
+    if end is not None and _leads_on(session.agent, run):
+        due = await _make_due(tx, session.agent, run, end.stop_reason)
     if run.background:
         await store_frames(tx, session.stream, with_due_runs(frames, due.run_ids))
     return _Written(next_position, due)
@@ -231,18 +249,6 @@ async def _advance(
     return outcome == "ok"
 
 
-async def _write_passages(tx: Transaction, write: PassageWrite) -> None:
-    try:
-        await commit(tx, write)
-    except ArchiveChanged as error:
-        raise BlockChanged("the agent's archive changed under a memory tool") from error
-
-
-async def _write_events(tx: Transaction, session: Session) -> None:
-    texts = [_encoder.encode(event).decode() for event in session.draft.events]
-    await journal.append(tx, session.run.id, session.journalled + 1, texts, session.clock.now_us())
-
-
 async def _write_rows(tx: Transaction, session: Session, end: _End | None) -> int | None:
     """As `_write`. Only our own moves of the end are counted: if somebody else moves it too, their change of the window
     is one that we do not know, and ours is never taken for the one that ends there.
@@ -274,3 +280,54 @@ async def _write_rows(tx: Transaction, session: Session, end: _End | None) -> in
     if draft.system_digest is not None:
         await threads.set_system_digest(tx, thread_id, draft.system_digest)
     return None if session.next_position is None else session.next_position + moves
+
+
+async def _write_passages(tx: Transaction, write: PassageWrite) -> None:
+    try:
+        await commit(tx, write)
+    except ArchiveChanged as error:
+        raise BlockChanged("the agent's archive changed under a memory tool") from error
+
+
+def _leads_on(agent: Agent, run: Run) -> bool:
+    """Whether its end may make something due. One that waited for a decision was looked at when it was parked."""
+    return run.stop_reason is None and (_is_counted(agent, run) or discussions.ID in run.metadata)
+
+
+async def _make_due(tx: Transaction, agent: Agent, run: Run, stop_reason: StopReason) -> _Due:
+    in_discussion = await _continue_discussion(tx, run)
+    run_ids: tuple[str, ...] = ()
+    if _is_counted(agent, run):
+        # A turn that failed, was cancelled or waits for a decision is not counted, but is shown with the next one.
+        finished = STATUS_OF_STOP.get(stop_reason) == "completed" and stop_reason != "requires_approval"
+        run_ids = await _count_turn(tx, run.agent_id, (run.id,), finished=finished)
+    return _Due(in_discussion or bool(run_ids), run_ids)
+
+
+async def _continue_discussion(tx: Transaction, run: Run) -> bool:
+    """Whether the run was part of one."""
+    discussion = run.metadata.get(discussions.ID)
+    if discussion is not None:
+        await tasks.add(tx, discussions.TASK, discussion)
+    return discussion is not None
+
+
+def _is_counted(agent: Agent, run: Run) -> bool:
+    """What a sleeptime agent is set to do sets nobody to work, whoever looks after it."""
+    return bool(agent.enable_sleeptime) and run.metadata.get("run_type") != sleeptime.RUN_TYPE
+
+
+async def _count_turn(tx: Transaction, agent_id: str, said_ids: Sequence[str], *, finished: bool) -> tuple[str, ...]:
+    """The ids of the runs that will be shown this turn, if it makes any due. `said_ids`: of its run, or of the messages
+    that belong to none."""
+    counted = await groups.count_turn(tx, agent_id, finished=finished)
+    if counted is None:
+        return ()
+    due: list[str] = []
+    for helper_id in counted.agent_ids:
+        shown_by = ids.derive("run", sleeptime.TASK, helper_id, said_ids[-1]) if counted.is_due else None
+        await groups.keep_turn(tx, counted.group_id, helper_id, said_ids, shown_by)
+        if shown_by is not None:
+            await tasks.add(tx, sleeptime.TASK, helper_id)
+            due.append(shown_by)
+    return tuple(due)

@@ -8,18 +8,16 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import ids
-from holdfast.core import budget, compaction, model_history
+from holdfast.core import compaction, model_history
 from holdfast.core.deltas import Reply
+from holdfast.core.failures import RetryPolicy
 from holdfast.core.messages import Message, Summary, text_of
 from holdfast.core.records import CompactionSettings, ModelChoice
-from holdfast.core.retry_policy import RetryPolicy
-from holdfast.core.usage import estimate_tokens
-from holdfast.engine.asking import Asker
+from holdfast.core.usage import calibrated, estimate_tokens, should_compact
 from holdfast.engine.clock import Clock
-from holdfast.engine.model_call import find_model
+from holdfast.engine.model_call import Asker, TokenRatios, find_model
 from holdfast.engine.rate_limits import RateLimits
-from holdfast.engine.ratios import TokenRatios
-from holdfast.engine.spans import Spans
+from holdfast.engine.tracing import Spans
 from holdfast.errors import ContextTooLong, EmptyReply, ModelError, Rejected, SystemPromptTooLong
 from holdfast.llm.base import Catalog, Model, ModelInfo, ModelRequest, ToolSchema
 
@@ -79,7 +77,7 @@ class Compactor:
                 continue
             if made is None:
                 continue
-            if not compaction.should_compact(made.tokens_after, wanted.model.context_window):
+            if not should_compact(made.tokens_after, wanted.model.context_window):
                 return made
             if best is None or made.tokens_after < best.tokens_after:
                 best = made
@@ -112,14 +110,14 @@ class Compactor:
         said = await self._summarise(wanted, settings, evicted)
         text = compaction.clip(said, settings.clip_chars, context_window=model.context_window, ratio=ratio)
         kept = sum(map(estimate, [*window[:start], *window[place:]])) + overhead
-        tokens_after = budget.calibrated(kept + estimate_tokens(text), ratio)
+        tokens_after = calibrated(kept + estimate_tokens(text), ratio)
         gone = sum(map(estimate, evicted))
         stats = compaction.stats(
             wanted.trigger,
             context_window=model.context_window,
             before=window,
             cut_at=place,
-            tokens_before=wanted.tokens_before or budget.calibrated(kept + gone, ratio),
+            tokens_before=wanted.tokens_before or calibrated(kept + gone, ratio),
             tokens_after=tokens_after,
         )
         summary = Message(
@@ -188,6 +186,6 @@ def _require_small_system(wanted: CompactionJob, ratio: float | None) -> None:
     """Nothing that can be summarised would help."""
     fixed = wanted.window[: compaction.first_evictable(wanted.window)]
     guess = sum(map(model_history.estimate_message, fixed)) + model_history.estimate_tools(wanted.tools)
-    tokens = budget.calibrated(guess, ratio)
+    tokens = calibrated(guess, ratio)
     if tokens >= wanted.model.context_window:
         raise system_too_long(tokens, wanted.model.context_window)

@@ -22,8 +22,8 @@ from holdfast.core.chunking import Chunker
 from holdfast.core.file_types import Kind
 from holdfast.core.records import File, Folder
 from holdfast.engine.archival import ArchivalMemory, NewPassage, PassageWrite, batch_size, store_passages
+from holdfast.engine.attached_files import open_windows
 from holdfast.engine.clock import Clock
-from holdfast.engine.file_views import open_windows
 from holdfast.engine.tasks import HeldTask
 from holdfast.errors import HoldfastError
 from holdfast.store import agent_files, files, folders

@@ -7,15 +7,16 @@ A short transaction at a time, so that whatever else is to be written goes betwe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
+from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
-from holdfast.engine.size_limit import SizeLimit
-from holdfast.engine.waiting import repeat
+from holdfast.engine.scope import repeat
 from holdfast.store import archives, files, folders, rate_limits, retention, specs, tombstones, traces
 from holdfast.store.retention import Place, Remains, Sizes, Swept
 from holdfast.store.transaction import Database, Job, Transaction
@@ -30,6 +31,7 @@ SETTLED_S: Final = 60.0
 _LONGEST_UPLOAD_S: Final = 86_400.0
 _COUNT_HOLDS_US: Final = 3_600_000_000  # what was deleted with its agent is still in it
 _Sweep = Callable[[Transaction, int, Place], Coroutine[Any, Any, Swept]]
+_PARTS: Final = 64  # the limit is kept to one in so many
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,15 +148,15 @@ class Retention:
     async def clear_deleted_archives(self) -> None:
         """Whoever deletes an archive clears it too; these are what is left when they were cut short."""
         for archive_id in await self._database.read(archives.marked_deleted):
-            await self._until_done(partial(_clear, archive_id))
+            await self._until_done(partial(_clear_archive_part, archive_id))
 
     async def clear_deleted_files(self) -> None:
         """As with archives. Also uploads that were cut off with their server."""
         for file_id in await self._database.read(files.marked_deleted):
-            await self._until_done(partial(_clear_file, file_id))
+            await self._until_done(partial(_clear_file_part, file_id))
         for folder_id in await self._database.read(folders.marked_deleted):
             while (left := await self._database.read(partial(_file_of, folder_id))) is not None:
-                await self._until_done(partial(_clear_file, left))
+                await self._until_done(partial(_clear_file_part, left))
             await self._database.write(partial(_delete_folder, folder_id))
         before_us = self._before_us(_LONGEST_UPLOAD_S)
         for file_id in await self._database.read_long(lambda tx: files.find_cut_off(tx, before_us)):
@@ -167,28 +169,61 @@ class Retention:
             await asyncio.sleep(_BETWEEN_PARTS_S)
 
 
-async def _clear_file(file_id: str, tx: Transaction) -> bool:
-    return await files.clear(tx, file_id)
+class SizeLimit:
+    """How many bytes ended runs have left behind of one kind, added up as they end, so that nobody has to read it all
+    again.
+
+    Runs are counted in the order in which they ended, each once. Neighbours are kept as one sum, so the memory does not
+    grow with the number of runs. When there is too much, the oldest go first, and their sum is subtracted.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.counted = Place()  # all runs up to here
+        self.swept = Place()  # those up to here were removed
+        self._sums: deque[tuple[Place, int]] = deque()  # each up to its place
+        self._total = 0
+
+    @property
+    def total(self) -> int:
+        """Too large rather than too small: what went in other ways, as with its agent, is still counted."""
+        return self._total
+
+    def add(self, runs: Iterable[tuple[Place, int]]) -> None:
+        for place, size in runs:
+            self.counted = place
+            self._total += size
+            if self._sums and self._sums[-1][1] + size <= self.most_bytes // _PARTS:
+                self._sums[-1] = place, self._sums[-1][1] + size
+            else:
+                self._sums.append((place, size))
+
+    def excess(self) -> Place | None:
+        """Up to where runs have to be removed."""
+        last: Place | None = None
+        while self._total > self.most_bytes:
+            last, size = self._sums.popleft()
+            self._total -= size
+        return last
+
+    def recount(self) -> None:
+        self.counted = self.swept
+        self._sums.clear()
+        self._total = 0
 
 
-async def _forget_bytes(file_id: str, tx: Transaction) -> bool:
-    return await files.forget_bytes(tx, file_id)
+async def clear_file(database: Database, archival: ArchivalMemory, folder_id: str, file_id: str) -> None:
+    """If it is cut short, retention goes on with it."""
+    while not await database.write(lambda tx: files.clear(tx, file_id)):
+        pass
+    archival.forget(folder_id)
 
 
-async def _file_of(folder_id: str, tx: Transaction) -> str | None:
-    return await files.any_of_folder(tx, folder_id)
-
-
-async def _delete_folder(folder_id: str, tx: Transaction) -> None:
-    await folders.delete_marked(tx, folder_id)
-
-
-async def _clear(archive_id: str, tx: Transaction) -> bool:
-    return await archives.clear(tx, archive_id)
-
-
-async def _delete_specs(before_us: int, hashes: list[str], tx: Transaction) -> int:
-    return await specs.delete_unused(tx, before_us, hashes)
+async def clear_folder(database: Database, archival: ArchivalMemory, folder_id: str) -> None:
+    while (file_id := await database.read(lambda tx: files.any_of_folder(tx, folder_id))) is not None:
+        await clear_file(database, archival, folder_id, file_id)
+    await database.write(lambda tx: folders.delete_marked(tx, folder_id))
+    archival.forget(folder_id)
 
 
 async def _step(sweep: _Sweep, before_us: int, place: Place, tx: Transaction) -> Swept:
@@ -201,3 +236,27 @@ async def _sizes(remains: Remains, before_us: int, place: Place, tx: Transaction
 
 async def _sweep_for_room(remains: Remains, tx: Transaction, before_us: int, place: Place) -> Swept:
     return await retention.sweep_for_room(tx, remains, before_us, place)
+
+
+async def _delete_specs(before_us: int, hashes: list[str], tx: Transaction) -> int:
+    return await specs.delete_unused(tx, before_us, hashes)
+
+
+async def _clear_archive_part(archive_id: str, tx: Transaction) -> bool:
+    return await archives.clear(tx, archive_id)
+
+
+async def _clear_file_part(file_id: str, tx: Transaction) -> bool:
+    return await files.clear(tx, file_id)
+
+
+async def _file_of(folder_id: str, tx: Transaction) -> str | None:
+    return await files.any_of_folder(tx, folder_id)
+
+
+async def _delete_folder(folder_id: str, tx: Transaction) -> None:
+    await folders.delete_marked(tx, folder_id)
+
+
+async def _forget_bytes(file_id: str, tx: Transaction) -> bool:
+    return await files.forget_bytes(tx, file_id)

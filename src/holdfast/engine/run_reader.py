@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from holdfast.core.frames import TERMINAL, Frame, closing_frames, message_frames
-from holdfast.core.heartbeats import AGENT_TYPES, speaking_in
+from holdfast.core.heartbeats import AGENT_TYPES
 from holdfast.core.records import Run
+from holdfast.core.spec import speaking_in
 from holdfast.engine import retention
 from holdfast.engine.streams import PACKET_GAP_S, Numbered, Streams
 from holdfast.engine.worker import Worker

@@ -11,25 +11,23 @@ import logging
 from collections.abc import Sequence
 from random import random
 
-from holdfast.core import budget, model_history, system_prompt
+from holdfast.core import model_history, system_prompt
 from holdfast.core.deltas import NOTHING_SAID, Reply
+from holdfast.core.failures import RetryPolicy, classify, left_ms, pause_ms
 from holdfast.core.frames import CompactionFrame
 from holdfast.core.messages import ToolReturn
-from holdfast.core.retry_policy import RetryPolicy, left_ms, pause_ms
 from holdfast.core.run import OVERFLOW, CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
-from holdfast.engine import requests
+from holdfast.core.usage import calibrated, prompt_limit
 from holdfast.engine.checkpoint import BlockChanged, CancelPending, checkpoint
 from holdfast.engine.clock import Clock, Stopwatch
 from holdfast.engine.compacting import CompactionJob, Compactor, system_too_long
-from holdfast.engine.failures import classify
-from holdfast.engine.inline import InlineTools
-from holdfast.engine.model_call import Instrumentation, ModelCall, find_model
+from holdfast.engine.model_call import ModelCall, build_request, find_model, tool_schemas
 from holdfast.engine.rate_limits import RateLimits
-from holdfast.engine.scope import CancelScope, Interrupted
+from holdfast.engine.run_loading import prompt_counts
+from holdfast.engine.scope import CancelScope, Interrupted, until_database_answers
 from holdfast.engine.session import Session
-from holdfast.engine.spans import SpannedExecutor, Spans
-from holdfast.engine.tool_calls import Executor, find_held_tools, next_batch, preparing
-from holdfast.engine.waiting import until_database_answers
+from holdfast.engine.tool_calls import Executor, InlineTools, SpannedExecutor, find_held_tools, next_batch, preparing
+from holdfast.engine.tracing import Instrumentation, Spans
 from holdfast.errors import ContextTooLong, ModelError, RunInterrupted
 from holdfast.llm.base import Catalog, ModelRequest
 from holdfast.store.transaction import Database, DatabaseError
@@ -148,7 +146,7 @@ class Runner:
             await self._checkpoint(session, scope)
             scope.check()
         await self._refresh_system(session, scope)
-        request = requests.build(session.spec, intent, session.window, session.run.id, session.history_builder)
+        request = build_request(session.spec, intent, session.window, session.run.id, session.history_builder)
         await self._ask(session, ModelCall(session, info, model, request, intent, self._instrumentation), scope)
 
     async def _ask(self, session: Session, call: ModelCall, scope: CancelScope) -> None:
@@ -196,11 +194,11 @@ class Runner:
         our guess is: the vendor may take it all the same, and nobody is served by compacting it again."""
         guess = request.estimated_tokens()
         ratio = await self._ratios.of(request.handle)
-        tokens, window = budget.calibrated(guess, ratio), request.context_window
+        tokens, window = calibrated(guess, ratio), request.context_window
         session.metrics.prompt_guess = tokens
-        if tokens <= budget.prompt_limit(window, request.max_output_tokens) or session.state.overflows:
+        if tokens <= prompt_limit(window, request.max_output_tokens) or session.state.overflows:
             return guess
-        fixed = budget.calibrated(model_history.estimate_context(request.system, 0, request.tools), ratio)
+        fixed = calibrated(model_history.estimate_context(request.system, 0, request.tools), ratio)
         if fixed >= window:
             raise system_too_long(fixed, window)
         raise ContextTooLong(f"The request has about {tokens} tokens; the context window holds {window}.")
@@ -278,7 +276,7 @@ class Runner:
             run_id=session.run.id,
             step_id=session.view.step_id,
             tokens_before=_tokens_now(session, trigger),
-            tools=requests.schemas(spec, spec.tool_names),
+            tools=tool_schemas(spec, spec.tool_names),
         )
 
     def _announcement(self, session: Session, trigger: str) -> CompactionFrame:
@@ -306,11 +304,11 @@ class Runner:
         digest = _digest(session)
         # Waits here, because a summary that was paid for may be in the draft.
         stored, archived = await until_database_answers(
-            lambda: self._database.read(lambda tx: requests.counts(tx, session.run.agent_id, session.run.thread_id)),
+            lambda: self._database.read(lambda tx: prompt_counts(tx, session.run.agent_id, session.run.thread_id)),
             f"run {session.run.id}",
             scope.pause,
         )
-        message = requests.system_message(
+        message = system_prompt.recompiled(
             session.window[0],
             session.agent,
             session.blocks,

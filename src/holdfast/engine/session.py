@@ -15,21 +15,23 @@ import msgspec
 from holdfast import ids
 from holdfast.core import transitions
 from holdfast.core.deltas import Reply
-from holdfast.core.frames import AbandonedFrame
-from holdfast.core.hold import NO_TOOLS, HeldTools
+from holdfast.core.events import AnyEvent
+from holdfast.core.failures import Failure
+from holdfast.core.frames import AbandonedFrame, Frame
+from holdfast.core.hold import NO_TOOLS, HeldTools, Hold
+from holdfast.core.memory import MemoryChange
 from holdfast.core.messages import Message, ToolReturn
 from holdfast.core.model_history import HistoryBuilder
-from holdfast.core.records import Block, ProviderTrace, Step, StopReason
+from holdfast.core.records import Block, ModelChoice, ProviderTrace, Run, Step, StopReason
 from holdfast.core.run import CallModel, OpenCall, plan
 from holdfast.core.spec import RunSpec
-from holdfast.core.transitions import Attempt, Change, Failure, Replied, RunView, StepChange, Undone
-from holdfast.core.usage import Usage, cost
+from holdfast.core.transitions import Attempt, Change, Replied, RunView, StepChange, Undone, WindowCut
+from holdfast.core.usage import Price, Usage, cost
 from holdfast.engine.archival import PassageWrite
 from holdfast.engine.clock import Clock, reading_at
-from holdfast.engine.draft import Draft, MemoryWrite
 from holdfast.engine.run_loading import LoadedRun
-from holdfast.engine.step_metrics import StepMetrics, pending_step
 from holdfast.engine.streams import RunStream
+from holdfast.llm.base import ModelInfo
 
 _CUT_OFF: Final = {"error_type": "internal_error", "detail": "The server stopped in the middle of this reply."}
 
@@ -319,3 +321,145 @@ class Session:
         if step.created_us == self.run.created_us:  # the first step of a run begins with it
             return self.received_ns
         return reading_at(self.clock, (step.step_start_ns or self.clock.now_us() * 1_000) // 1_000)
+
+
+class MemoryWrite(msgspec.Struct, frozen=True):
+    """A memory tool's effect, guarded by the versions of the blocks that it was computed from."""
+
+    change: MemoryChange
+    versions: dict[str, int]  # by block id
+    after: list[Block]  # all blocks in view, once it is applied
+
+
+class Draft(msgspec.Struct):
+    """What the next checkpoint will write. Gathered while a run moves through instant decisions, written in one go."""
+
+    events: list[AnyEvent] = []
+    rows: list[Message] = []
+    positions: dict[str, int] = {}  # rows with a place of their own; all others are appended
+    changed: dict[str, Message] = {}
+    steps: dict[str, Step] = {}
+    frames: list[Frame] = []
+    memory: list[MemoryWrite | PassageWrite] = []
+    cut: WindowCut | None = None
+    hold: Hold | None = None
+    system_digest: str | None = None
+    ratio: tuple[str, float] | None = None  # of a model: what it has just taught us about its way of counting
+    # What outlives a checkpoint that a cancel overtook: it happened, and cannot be made not to have happened.
+    reply: Replied | None = None
+    given_up: Reply | None = None  # what a failed try had said
+    returns: list[ToolReturn] = []
+
+    @property
+    def has_facts(self) -> bool:
+        return bool(self.events)
+
+    @property
+    def undone(self) -> Undone:
+        """What is left of it when it is thrown away."""
+        return Undone(self.reply, self.given_up, self.returns)
+
+    def add(self, change: Change) -> None:
+        self.events.extend(change.events)
+        self.rows.extend(change.rows)
+        self.positions.update(change.positions)
+        self.frames.extend(change.frames)
+        for row in change.changed:
+            self._change_row(row)
+        if change.cut is not None:
+            self.cut = change.cut
+        if change.hold is not None:
+            self.hold = change.hold
+
+    def _change_row(self, row: Message) -> None:
+        for index, new in enumerate(self.rows):
+            if new.id == row.id:  # not stored yet
+                self.rows[index] = row
+                return
+        self.changed[row.id] = row
+
+
+def pending_step(
+    run: Run,
+    model: ModelChoice,
+    number: int,
+    now_us: int,
+    provider_name: str | None = None,
+    endpoint: str | None = None,
+) -> Step:
+    """The record of a model call that is about to be made."""
+    return Step(
+        id=ids.derive("step", run.id, number),
+        run_id=run.id,
+        agent_id=run.agent_id,
+        number=number,
+        status="pending",
+        model_handle=model.handle,
+        context_window_limit=model.context_window,
+        provider_name=provider_name or model.handle.partition("/")[0],
+        provider_category=model.provider_category,
+        model_endpoint=endpoint,
+        created_us=now_us,
+        step_start_ns=now_us * 1_000,
+    )
+
+
+class StepMetrics(msgspec.Struct):
+    """What is known of the step at hand, whatever becomes of the draft: who serves it, what it costs, how long it
+    takes.
+
+    Starting over undoes decisions, not time. A call that was made has taken what it took, also when a cancel overtakes
+    its reply, and so have tools that were killed."""
+
+    step_id: str
+    began_ns: int = 0  # when the step began, by the monotonic clock of this process
+    serving: dict[str, Any] = {}  # columns of the step that tell who answers
+    price: Price | None = None
+    prompt_guess: int = 0  # tokens of the request at hand, for when nobody will tell how many they were
+    llm_request_start_ns: int | None = None  # a time of day
+    llm_request_ns: int | None = None
+    ttft_ns: int | None = None
+    tool_execution_ns: int | None = None
+    failed_tries: list[dict[str, Any]] = []  # what traced tries before the present one ended with
+
+    @classmethod
+    def of(cls, step: Step, began_ns: int) -> StepMetrics:
+        """Carries on where an earlier process, or an earlier try, has stopped."""
+        return cls(
+            step.id,
+            began_ns,
+            llm_request_start_ns=step.llm_request_start_ns,
+            llm_request_ns=step.llm_request_ns,
+            ttft_ns=step.ttft_ns,
+            tool_execution_ns=step.tool_execution_ns,
+        )
+
+    def served_by(self, info: ModelInfo) -> None:
+        self.price = info.price
+        self.serving = {
+            "provider_name": info.provider_name,
+            "provider_category": info.provider_category,
+            "model_endpoint": info.endpoint,
+        }
+
+    def asking_model(self, at_us: int) -> None:
+        if self.llm_request_start_ns is None:
+            self.llm_request_start_ns = at_us * 1_000
+
+    def asked_model(self, started_ns: int, first_ns: int | None, ended_ns: int) -> None:
+        """One try. Pauses between tries are not the model's; the first content is that of the last try that had any."""
+        self.llm_request_ns = (self.llm_request_ns or 0) + ended_ns - started_ns
+        if first_ns is not None:
+            self.ttft_ns = first_ns - started_ns
+
+    def ran_tools(self, took_ns: int) -> None:
+        """Tools that ran together are given once, with the time that all of them took."""
+        self.tool_execution_ns = (self.tool_execution_ns or 0) + took_ns
+
+    def columns(self) -> dict[str, Any]:
+        return self.serving | {
+            "llm_request_start_ns": self.llm_request_start_ns,
+            "llm_request_ns": self.llm_request_ns,
+            "ttft_ns": self.ttft_ns,
+            "tool_execution_ns": self.tool_execution_ns,
+        }

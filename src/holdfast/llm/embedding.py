@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core.retry_policy import RetryPolicy, pause_ms
+from holdfast.core.failures import RetryPolicy, pause_ms
 from holdfast.errors import BadReply, ModelError, Unsupported
 from holdfast.llm.catalog.discovery import JsonSource
 from holdfast.llm.endpoint import Endpoint, headers_of, path_of

@@ -180,7 +180,7 @@ async def agents_of(tx: Transaction, folder_id: str) -> list[str]:
 
 
 async def mark_deleted(tx: Transaction, folder_id: str, now_us: int) -> None:
-    """No agent has it from then on. To be followed by `files.clear_folder`."""
+    """No agent has it from then on. To be followed by `clear_folder` of `engine/retention.py`."""
     row = await tx.fetch_one(_ONE_LOCKED, {"id": folder_id})
     if row is None:
         raise NotFound(f"Folder {folder_id} not found")

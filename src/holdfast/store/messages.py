@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, and_, bindparam, exists, func, or_, select, update
 
-from holdfast.core.heartbeats import visible_text
 from holdfast.core.messages import Message, Parts
+from holdfast.core.spec import visible_text
 from holdfast.errors import NotFound
 from holdfast.store.paging import Ordering, Page, fetch_page
 from holdfast.store.statements import in_array, insert_into

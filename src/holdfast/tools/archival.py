@@ -9,8 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast.core.arguments import converted
-from holdfast.core.dates import EPOCH
-from holdfast.core.envelopes import zone
+from holdfast.core.dates import EPOCH, zone
 from holdfast.core.records import LONGEST_NAME, MOST_TAGS, Passage
 from holdfast.errors import ToolFailed
 from holdfast.tools.history import moment_us

@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.egress_policy import strictest
-from holdfast.core.fingerprint import calls_others, gets_secrets
 from holdfast.core.records import Tool
 from holdfast.core.tool_rules import Rule, approval_names, bound_names
 from holdfast.tools import builtin
@@ -45,7 +44,7 @@ def with_tools(
 
 
 def _why_not(tool: Tool, rules: Sequence[Rule]) -> str | None:
-    if calls_others(tool):  # it would run where the tools run, and their secrets are
+    if tool.calls_others:  # it would run where the tools run, and their secrets are
         return "it runs programs, and this is one already."
     if tool.default_requires_approval or tool.name in approval_names(rules):
         return "a person has to approve each call of it. Call it by itself."
@@ -66,7 +65,7 @@ def _job(caller: Job, tool: Tool, secrets: Mapping[str, str]) -> Job:
         source_code=builtin.sandboxed_source(tool),
         arguments={},
         args_schema=tool.args_json_schema,
-        environment=dict(secrets) if gets_secrets(tool) else {},
+        environment=dict(secrets) if tool.gets_secrets else {},
     )
 
 

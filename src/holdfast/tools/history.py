@@ -8,11 +8,9 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from holdfast.core.dates import moments
-from holdfast.core.envelopes import zone
-from holdfast.core.heartbeats import only_confirms_speech, spoken_text
+from holdfast.core.dates import moments, zone
 from holdfast.core.messages import Message, Thoughts, content_text, text_of
-from holdfast.core.spec import Speaking
+from holdfast.core.spec import Speaking, only_confirms_speech, spoken_text
 from holdfast.errors import ToolFailed
 from holdfast.tools import voice
 

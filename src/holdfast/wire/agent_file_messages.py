@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast import ids
-from holdfast.core import envelopes
+from holdfast.core import model_history
 from holdfast.core.messages import (
     AnyPart,
     Approve,
@@ -399,7 +399,7 @@ def _summary(text: str, given: FileMessage) -> Summary:
     message = packed.get("message")
     if packed.get("type") != "system_alert" or not isinstance(message, str):
         return Summary(text, given.compaction, given.shown)
-    ours = f"{envelopes.SUMMARY_NOTE}\n\n"
+    ours = f"{model_history.SUMMARY_NOTE}\n\n"
     if message.startswith(ours):
         return Summary(message.removeprefix(ours), given.compaction, given.shown)
     return Summary(_OLD_INTRODUCTION.sub("", message, count=1), given.compaction, given.shown)

@@ -16,9 +16,8 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from holdfast import ids
-from holdfast.core import envelopes
-from holdfast.core.mcp import McpSecrets, McpServer
-from holdfast.core.mcp_templates import only_names_a_secret
+from holdfast.core import model_history
+from holdfast.core.mcp import McpSecrets, McpServer, only_names_a_secret
 from holdfast.core.messages import Approve, ClientReturn, Deny, Message, Summary, Thoughts, ToolCall, ToolReturn
 from holdfast.core.model_history import are_one_reply
 from holdfast.core.records import Agent, AgentFile, Archive, Block, File, Folder, Group, Identity, Passage, Tool
@@ -436,7 +435,7 @@ class _MessageWriter:
         for part in row.parts:
             match part:
                 case Summary(text, stats):
-                    content.append(_text_view(envelopes.summary(text, stats, row.created_us, self._timezone)))
+                    content.append(_text_view(model_history.summary_text(text, stats, row.created_us, self._timezone)))
                 case Thoughts(text):
                     content.append({"type": "reasoning", "is_native": False, "reasoning": text, "signature": None})
                 case _:
@@ -446,7 +445,7 @@ class _MessageWriter:
     def _returned(self, row: Message, given: ToolReturn) -> dict[str, Any]:
         shown = stored_return(given)
         if isinstance(given.content, str):
-            packed = envelopes.tool_return(given.content, given.status, row.created_us, self._timezone)
+            packed = model_history.tool_return_text(given.content, given.status, row.created_us, self._timezone)
             shown["func_response"] = packed
         return shown
 

@@ -16,9 +16,9 @@ from typing_extensions import TypedDict
 
 from holdfast import ids
 from holdfast.core import default_texts
-from holdfast.core.directories import file_limits
 from holdfast.core.messages import Message
 from holdfast.core.records import Agent, Block, CompactionSettings, Folder, Group, Identity, Tool
+from holdfast.core.system_prompt import file_limits
 from holdfast.wire import messages, times
 from holdfast.wire.blocks import BlockResponse, CreateBlock, Tag, block_view
 from holdfast.wire.bounds import MAX_ITEMS, MAX_LINES, MAX_NAME, MAX_NAME_BYTES, Handle, Id, JsonObject, Many, Name

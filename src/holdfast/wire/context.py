@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 from typing_extensions import TypedDict
 
-from holdfast.core import budget, default_texts, model_history
+from holdfast.core import default_texts, model_history
 from holdfast.core.messages import Message, text_of
 from holdfast.core.records import Agent, Thread, Tool
 from holdfast.core.system_prompt import Sections
-from holdfast.core.usage import estimate_tokens
+from holdfast.core.usage import calibrated, estimate_tokens
 from holdfast.wire.messages import stored_view
 
 
@@ -71,7 +71,7 @@ def context_overview(contents: Contents, context_window: int, ratio: float | Non
     guesses = {name: estimate_tokens(text) for name, text in texts.items()}
     guesses["functions"] = model_history.estimate_tools(functions)
     guesses["messages"] = sum(model_history.estimate_shown(row, context_window) for row in rest)
-    weights = {name: budget.calibrated(guess, ratio) for name, guess in guesses.items()}
+    weights = {name: calibrated(guess, ratio) for name, guess in guesses.items()}
     return {
         "context_window_size_max": context_window,
         "context_window_size_current": sum(weights.values()),

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final, Literal, Required, Self, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 from typing_extensions import TypedDict
 
-from holdfast.core.mcp import McpKind, McpSecrets, McpServer
-from holdfast.core.mcp_templates import only_names_a_secret
+from holdfast.core.mcp import McpKind, McpSecrets, McpServer, only_names_a_secret
 from holdfast.wire.bounds import MAX_ITEMS, MAX_KEYS, Name
 from holdfast.wire.times import optional_timestamp
 

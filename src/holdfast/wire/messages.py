@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import ids
-from holdfast.core.heartbeats import only_confirms_speech, spoken_text
 from holdfast.core.messages import (
     AnyPart,
     Approve,
@@ -34,7 +33,7 @@ from holdfast.core.messages import (
     content_text,
     text_of,
 )
-from holdfast.core.spec import Speaking
+from holdfast.core.spec import Speaking, only_confirms_speech, spoken_text
 from holdfast.wire.times import message_date, packed_time, timestamp
 
 WireMessage = dict[str, Any]

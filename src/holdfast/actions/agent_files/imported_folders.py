@@ -18,9 +18,9 @@ from holdfast import ids
 from holdfast.actions.agent_files.errors import named
 from holdfast.actions.agent_files.imported_model import Embeddings
 from holdfast.core.chunking import DEFAULT_TOKENS, FEWEST_TOKENS, MOST_TOKENS, Chunker
-from holdfast.core.directories import file_limits
 from holdfast.core.file_types import FileType, file_type, numbered
 from holdfast.core.records import LONGEST_NAME, Agent, Archive, File, Folder
+from holdfast.core.system_prompt import file_limits
 from holdfast.engine.archival import ArchivalMemory, NewPassage, PassageWrite, model_in
 from holdfast.engine.ingestion import KIND, TextCutter
 from holdfast.errors import Invalid

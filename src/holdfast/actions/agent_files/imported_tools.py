@@ -20,8 +20,7 @@ from holdfast.actions.agent_files.errors import named
 from holdfast.actions.mcp.servers import require_usable
 from holdfast.actions.tools import base_tools
 from holdfast.actions.tools.write import described_tool, store_named
-from holdfast.core.mcp import McpSecrets, McpServer
-from holdfast.core.mcp_templates import only_names_a_secret
+from holdfast.core.mcp import McpSecrets, McpServer, only_names_a_secret
 from holdfast.core.records import MCP_TAG, Tool
 from holdfast.core.tool_rules import RequiresApproval, Rule
 from holdfast.engine.mcp_servers import McpServers

@@ -18,7 +18,7 @@ from holdfast.actions.blocks import check_limit
 from holdfast.actions.folders.attach import attach_known
 from holdfast.actions.identities import require_identities
 from holdfast.actions.tools import base_tools
-from holdfast.core import envelopes, system_prompt
+from holdfast.core import dates, system_prompt
 from holdfast.core.default_texts import DEFAULT_SYSTEM, SLEEPTIME_PERSONA, SUMMARY
 from holdfast.core.messages import Message, Text, Thoughts, ToolCall, ToolReturn
 from holdfast.core.records import (
@@ -354,7 +354,7 @@ def first_messages(
         agent,
         blocks,
         conversation_id=None,
-        recompiled_at_text=envelopes.local_time(now_us, agent.timezone),
+        recompiled_at_text=dates.local_time(now_us, agent.timezone),
         previous_messages=0,
     )
     messages = [_message("system", (Text(system),), now_us)]
@@ -406,7 +406,7 @@ def _message(role: Any, parts: tuple[Any, ...], now_us: int, model: str | None =
 
 
 def _packed(agent: Agent, fields: dict[str, str], now_us: int) -> str:
-    return msgspec.json.encode({**fields, "time": envelopes.local_time(now_us, agent.timezone)}).decode()
+    return msgspec.json.encode({**fields, "time": dates.local_time(now_us, agent.timezone)}).decode()
 
 
 def _text(content: str | list[dict[str, Any]]) -> str:

@@ -9,7 +9,7 @@ from holdfast.core.deltas import Reply
 from holdfast.core.messages import Text, Turn, text_of
 from holdfast.core.records import Agent, ModelChoice, Thread
 from holdfast.core.usage import Usage
-from holdfast.engine.asking import Asker
+from holdfast.engine.model_call import Asker
 from holdfast.errors import EmptyReply
 from holdfast.llm.base import Catalog, ModelRequest, NamedTool, ToolSchema
 from holdfast.store import agents, threads

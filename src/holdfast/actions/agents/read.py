@@ -8,8 +8,8 @@ import msgspec
 
 from holdfast.actions.folders.agent_files import files_seen
 from holdfast.core import heartbeats
-from holdfast.core.directories import file_limits
 from holdfast.core.records import Agent
+from holdfast.core.system_prompt import file_limits
 from holdfast.llm.catalog.presets import completed
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows

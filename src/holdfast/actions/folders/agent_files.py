@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.actions.queries import Page
-from holdfast.core.directories import MOST_LISTED, file_limits, visible_text
 from holdfast.core.records import Agent, AgentFile
-from holdfast.engine.file_views import open_windows, shown_file
+from holdfast.core.system_prompt import MOST_LISTED, file_limits, visible_text
+from holdfast.engine.attached_files import open_windows, shown_file
 from holdfast.errors import Invalid, NotFound
 from holdfast.store import agent_files as agent_file_rows
 from holdfast.store import agents as agent_rows

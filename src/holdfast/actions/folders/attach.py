@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.actions.agents.read import whole_state
 from holdfast.actions.tools.attach import attach_named, detach_named
-from holdfast.engine.file_views import open_windows
+from holdfast.engine.attached_files import open_windows
 from holdfast.errors import NotFound
 from holdfast.store import agent_files as agent_file_rows
 from holdfast.store import agents as agent_rows

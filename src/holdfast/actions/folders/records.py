@@ -14,8 +14,8 @@ from holdfast.actions.queries import Page, read_page
 from holdfast.core.chunking import DEFAULT_TOKENS, FEWEST_TOKENS, MOST_TOKENS
 from holdfast.core.records import Folder
 from holdfast.engine.archival import ArchivalMemory, model_in
-from holdfast.engine.file_deletion import clear_file, clear_folder
 from holdfast.engine.ingestion import KIND
+from holdfast.engine.retention import clear_file, clear_folder
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.llm.base import Catalog
 from holdfast.store import agents as agent_rows

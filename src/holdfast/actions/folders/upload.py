@@ -13,8 +13,8 @@ from holdfast.core.file_types import FileType, file_type, numbered
 from holdfast.core.records import LONGEST_NAME, File
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
-from holdfast.engine.file_deletion import clear_file
 from holdfast.engine.ingestion import KIND
+from holdfast.engine.retention import clear_file
 from holdfast.engine.tasks import TaskWorker
 from holdfast.errors import Conflict, Invalid, RequestError, TooLarge, UnsupportedFile
 from holdfast.store import agent_files as agent_file_rows

@@ -22,8 +22,7 @@ from holdfast.actions.mcp.sync import (
     store_one,
     try_to_sync,
 )
-from holdfast.core.mcp import McpSecrets, McpServer
-from holdfast.core.mcp_templates import has_template, only_names_a_secret
+from holdfast.core.mcp import McpSecrets, McpServer, has_template, only_names_a_secret
 from holdfast.core.records import Tool
 from holdfast.engine.mcp_servers import McpServers
 from holdfast.errors import Conflict, Invalid, NotFound, Unprocessable

@@ -21,8 +21,8 @@ from holdfast.core.records import PARENT, PARENT_WAITS, Run
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec, Speaking
 from holdfast.engine.run_reader import RunReader
+from holdfast.engine.scope import until_database_answers
 from holdfast.engine.tool_calls import Execute
-from holdfast.engine.waiting import until_database_answers
 from holdfast.engine.worker import Worker
 from holdfast.errors import Busy, NotFound, RequestError, ShuttingDown, ToolFailed
 from holdfast.store import agents, messages, runs

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import ids
 from holdfast.core.messages import Message, Role, Text
-from holdfast.engine.after_run import turn_captured
+from holdfast.engine.checkpoint import turn_captured
 from holdfast.engine.tasks import TaskWorker
 from holdfast.store import agents, messages, threads
 from holdfast.store.transaction import Database, Transaction

@@ -19,8 +19,9 @@ from holdfast.core.messages import Message
 from holdfast.core.model_history import HistoryBuilder
 from holdfast.core.records import Run
 from holdfast.core.run import NEW, CallModel, apply, plan
-from holdfast.engine import requests
 from holdfast.engine.clock import Clock
+from holdfast.engine.model_call import build_request
+from holdfast.engine.run_loading import prompt_counts
 from holdfast.errors import BugError, Invalid
 from holdfast.llm.base import Catalog
 from holdfast.store.transaction import Database
@@ -42,7 +43,7 @@ async def preview_request(
         raise BugError("a run that begins with messages begins with a model call")
     run = _unstored_run(context, clock.now_us())
     window = [*await _current_window(database, context, clock.now_us()), *input_rows(run, sending.parsed.messages)]
-    request = requests.build(spec, intent, window, run.id, HistoryBuilder())
+    request = build_request(spec, intent, window, run.id, HistoryBuilder())
     return catalog.open(await catalog.find(spec.model.handle)).payload(request)
 
 
@@ -58,8 +59,8 @@ async def _current_window(database: Database, context: AcceptContext, now_us: in
     digest = system_prompt.digest(context.agent, context.blocks, conversation_id, context.directories)
     if digest == context.system_digest:
         return context.window
-    stored, archived = await database.read(lambda tx: requests.counts(tx, context.agent.id, context.thread.id))
-    system = requests.system_message(
+    stored, archived = await database.read(lambda tx: prompt_counts(tx, context.agent.id, context.thread.id))
+    system = system_prompt.recompiled(
         context.window[0],
         context.agent,
         context.blocks,

@@ -8,11 +8,10 @@ from __future__ import annotations
 from holdfast.actions.queries import Page, read_page
 from holdfast.actions.threads.find import DEFAULT, require_thread
 from holdfast.core.dates import moments
-from holdfast.core.fusion import fuse_rankings
-from holdfast.core.heartbeats import visible_text
 from holdfast.core.messages import Message
 from holdfast.core.records import Run
-from holdfast.core.search_words import MOST_ASKED
+from holdfast.core.search_words import MOST_ASKED, fuse_rankings
+from holdfast.core.spec import visible_text
 from holdfast.errors import NotFound, Unprocessable
 from holdfast.store import agents as agent_rows
 from holdfast.store import messages as message_rows

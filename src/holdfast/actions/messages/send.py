@@ -16,24 +16,20 @@ import msgspec
 
 from holdfast import ids
 from holdfast.actions.runs.spec import freeze
-from holdfast.core.call_checks import resume
+from holdfast.core.calls import resume
 from holdfast.core.events import AnyEvent, Resumed, RunStarted
-from holdfast.core.fingerprint import identity_of
-from holdfast.core.hold import answers_same_calls, check_answer, cut_answer, run_names
+from holdfast.core.hold import answers_same_calls, check_answer, cut_answer, identity_of, run_names
 from holdfast.core.messages import Decision, Message, Text
 from holdfast.core.model_history import return_char_limit
 from holdfast.core.records import PARENT, PARENT_WAITS, Agent, Block, Run, Step, Thread, Tool
 from holdfast.core.run import NEW, CallModel, apply, plan
 from holdfast.core.spec import RunSpec
-from holdfast.engine.admission import Admission
+from holdfast.engine.attached_files import directories_in_view
 from holdfast.engine.clock import Clock
-from holdfast.engine.file_views import directories_in_view
-from holdfast.engine.run_loading import LoadedRun, blocks_in_view
-from holdfast.engine.shared_spec import SharedParts, own_part
-from holdfast.engine.step_metrics import pending_step
+from holdfast.engine.run_loading import LoadedRun, SharedParts, Windows, blocks_in_view, own_part
+from holdfast.engine.session import pending_step
 from holdfast.engine.streams import RunStream
-from holdfast.engine.windows import Windows
-from holdfast.engine.worker import Worker
+from holdfast.engine.worker import Admission, Worker
 from holdfast.errors import Busy, HoldfastError, Invalid, PendingApproval
 from holdfast.llm.base import Catalog
 from holdfast.store import agents, holds, journal, messages, runs, specs, steps, threads, tools

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.heartbeats import speaking_in
 from holdfast.core.records import Run
+from holdfast.core.spec import speaking_in
 from holdfast.engine.clock import Clock
 from holdfast.errors import Invalid
 from holdfast.store import messages, runs

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Literal
 
 from holdfast.core.records import Run
 from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
-from holdfast.engine.counts import Histogram
 from holdfast.engine.worker import Worker
 from holdfast.errors import NothingToCancel
 from holdfast.store import agents, holds, runs, threads
@@ -150,3 +150,16 @@ async def _with_parked(tx: Transaction, thread_id: str, active: Sequence[Run]) -
     """A run whose approval is pending has the status `completed`, and can be cancelled all the same."""
     hold = await holds.open_of_thread(tx, thread_id)
     return [*(run.id for run in active), *([hold.run_id] if hold else [])]
+
+
+class Histogram:
+    """How many values lay in which range, in this process since it started. For metrics."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)  # the last: above all bounds
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value

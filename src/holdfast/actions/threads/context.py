@@ -6,13 +6,12 @@ from holdfast.actions.agents.create import first_messages
 from holdfast.actions.agents.read import whole_state
 from holdfast.actions.runs.spec import effective_model
 from holdfast.actions.threads.find import require_idle
-from holdfast.core import envelopes, system_prompt
+from holdfast.core import dates, system_prompt
 from holdfast.core.messages import Message, text_of
-from holdfast.engine import requests
+from holdfast.engine.attached_files import directories_in_view
 from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
-from holdfast.engine.file_views import directories_in_view
-from holdfast.engine.ratios import TokenRatios
+from holdfast.engine.model_call import TokenRatios
 from holdfast.engine.run_loading import blocks_in_view
 from holdfast.errors import NotFound
 from holdfast.llm.base import Catalog
@@ -76,7 +75,7 @@ async def _contents(tx: Transaction, agent_id: str, thread_id: str, now_us: int)
         agent,
         await blocks_in_view(tx, thread),
         conversation_id=thread.conversation_id,
-        recompiled_at_text=envelopes.local_time(now_us, agent.timezone),
+        recompiled_at_text=dates.local_time(now_us, agent.timezone),
         previous_messages=await _hidden_messages(tx, thread_id),
         archival_count=archived,
         directories=await directories_in_view(tx, agent),
@@ -106,7 +105,7 @@ async def recompile_system(
     digest = system_prompt.digest(agent, in_view, thread.conversation_id, directories)
     if not update_timestamp and digest == await threads.system_digest(tx, thread_id):
         return text_of(known.parts)
-    system = requests.system_message(
+    system = system_prompt.recompiled(
         known,
         agent,
         in_view,

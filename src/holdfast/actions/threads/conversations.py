@@ -12,12 +12,12 @@ from holdfast import ids
 from holdfast.actions.queries import Page, ThreadFilter
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.actions.threads.find import require_idle
-from holdfast.core import envelopes, system_prompt
+from holdfast.core import dates, system_prompt
 from holdfast.core.messages import Message, Text
 from holdfast.core.records import Agent, Block, Thread
+from holdfast.engine.attached_files import directories_in_view
 from holdfast.engine.checkpoint import cancel_parked
 from holdfast.engine.clock import Clock
-from holdfast.engine.file_views import directories_in_view
 from holdfast.engine.run_loading import blocks_in_view
 from holdfast.errors import Invalid, NotFound
 from holdfast.llm.base import Catalog
@@ -172,7 +172,7 @@ async def _begin(tx: Transaction, agent: Agent, thread: Thread, now_us: int) -> 
         agent,
         in_view,
         conversation_id=thread.id,
-        recompiled_at_text=envelopes.local_time(now_us, agent.timezone),
+        recompiled_at_text=dates.local_time(now_us, agent.timezone),
         previous_messages=0,
         directories=directories,
     )

@@ -8,12 +8,11 @@ from typing import Any
 from holdfast import ids
 from holdfast.actions.mcp.run import run_for_agent
 from holdfast.actions.tools.base_tools import is_base_tool
-from holdfast.core.fingerprint import calls_others, gets_secrets
 from holdfast.core.records import Agent, Tool
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.clock import Clock
-from holdfast.engine.inline import InlineTools
 from holdfast.engine.mcp_servers import McpServers
+from holdfast.engine.tool_calls import InlineTools
 from holdfast.errors import Invalid, NotFound
 from holdfast.secretbox import SecretBox
 from holdfast.store import agents as agent_rows
@@ -95,12 +94,12 @@ async def run_attached(
         tool_id=tool.id,
         agent_id=agent.id,
         agent_name=agent.name,
-        environment=secrets if gets_secrets(tool) else {},
+        environment=secrets if tool.gets_secrets else {},
         timeout_s=timeout_s,
         return_char_limit=tool.return_char_limit,
         egress=tool.egress,
     )
-    if calls_others(tool):
+    if tool.calls_others:
         job = with_tools(job, attached, agent.tool_rules, secrets)
     outcome = await sandbox.run(job)
     return execution_view(outcome.status, outcome.content, outcome.stdout, outcome.stderr, outcome.isolation)

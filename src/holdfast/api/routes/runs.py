@@ -19,8 +19,8 @@ from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import After, Before, Count, Deps, JobId, Limit, Order, OrderBy, RunId
 from holdfast.api.routes.messages import resumed_stream
-from holdfast.core.heartbeats import speaking_in
 from holdfast.core.records import StopReason
+from holdfast.core.spec import speaking_in
 from holdfast.wire.messages import WireMessage, filter_types, to_wire
 from holdfast.wire.requests import RetrieveStreamRequest
 from holdfast.wire.run_explanation import Why, why_view

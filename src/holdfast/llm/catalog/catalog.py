@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from holdfast.core.retry_policy import RetryPolicy
+from holdfast.core.failures import RetryPolicy
 from holdfast.errors import Invalid, ModelError, NotFound
 from holdfast.llm import embedding
 from holdfast.llm.base import Model, ModelInfo, Price, ProviderStatus

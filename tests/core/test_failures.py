@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.retry_policy import LONGEST_PAUSE_S, RetryPolicy, asks_too_much, left_ms, pause_ms
+from holdfast.core.failures import LONGEST_PAUSE_S, RetryPolicy, asks_too_much, left_ms, pause_ms
 
 PATIENCE = RetryPolicy(retries=3, first_pause_s=0.5)
 
