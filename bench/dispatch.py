@@ -31,7 +31,7 @@ from tests.postgres import create_database, running_server
 from tests.scenario import eventually
 
 from holdfast import ids
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.actions.messages.send import SendRequest
 from holdfast.core.messages import Message, Text
 from holdfast.core.records import Agent, ModelChoice, Thread

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any, Final
 
 from holdfast import cli
-from holdfast.api import layers
+from holdfast.api import middleware
 
 _LONGEST: Final = 1 << 20
 # What a server imports, at the latest when it is asked for the first time.
@@ -155,7 +155,7 @@ def _tell_of_ends(children: dict[int, int]) -> None:
 
 
 def _become(asked: dict[str, Any], output: int) -> list[str]:
-    layers._prefix = os.urandom(10).hex()  # of its request ids
+    middleware._prefix = os.urandom(10).hex()  # of its request ids
     os.environ.clear()
     os.environ.update(asked["environment"])
     for descriptor in (1, 2):

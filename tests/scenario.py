@@ -28,6 +28,7 @@ from holdfast.core.records import Agent, ModelChoice, Run, Thread, Tool
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.core.tool_rules import ExitLoop, RequiresApproval, Rule
+from holdfast.engine.admission import Admission
 from holdfast.engine.archival import ArchivalMemory
 from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
@@ -40,7 +41,7 @@ from holdfast.engine.runner import Runner
 from holdfast.engine.streams import Numbered, Streams
 from holdfast.engine.tool_calls import Execute, Executor, InlineTools
 from holdfast.engine.tracing import Instrumentation
-from holdfast.engine.worker import Admission, Worker, WorkerSettings
+from holdfast.engine.worker import Worker, WorkerSettings
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents, blocks, groups, holds, messages, runs, threads, tools

@@ -12,7 +12,7 @@ from letta_client import AsyncLetta
 from letta_client.types import AgentState
 
 from holdfast import wiring
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.api.server import create_app
 from holdfast.asgi_transport import AsgiTransport
 from holdfast.llm.catalog.catalog import ModelCatalog

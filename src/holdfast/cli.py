@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from holdfast.command_line import ABOUT, REFUSED, build_parser
+from holdfast.cli_arguments import ABOUT, REFUSED, build_parser
 from holdfast.errors import HoldfastError
 
 _NEXT: Final = """\

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.actions.folders.upload import UploadFile
 from holdfast.actions.groups.discuss import Discuss
 from holdfast.actions.messages.ask_agents import AskAgents
@@ -25,10 +25,12 @@ from holdfast.core.discussions import TASK as DISCUSSION_TASK
 from holdfast.core.failures import RetryPolicy
 from holdfast.core.redaction import is_secret_name
 from holdfast.core.sleeptime import TASK as SLEEPTIME_TASK
+from holdfast.engine.admission import Admission
 from holdfast.engine.archival import ArchivalMemory
-from holdfast.engine.bus import Bus, Feed
+from holdfast.engine.bus import Bus
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.compacting import Compactor
+from holdfast.engine.feed import Feed
 from holdfast.engine.ingestion import KIND as INGESTION
 from holdfast.engine.ingestion import Ingestion, IngestionLimits
 from holdfast.engine.mcp_servers import OAUTH_CALLBACK, McpExecutor, McpServers
@@ -41,7 +43,7 @@ from holdfast.engine.streams import Streams
 from holdfast.engine.tasks import TaskSettings, TaskWorker
 from holdfast.engine.tool_calls import Executors, InlineTools, SandboxExecutor
 from holdfast.engine.tracing import Instrumentation, ProviderTraces, Spans
-from holdfast.engine.worker import Admission, Worker, WorkerSettings
+from holdfast.engine.worker import Worker, WorkerSettings
 from holdfast.errors import ConfigError
 from holdfast.llm.base import Catalog
 from holdfast.llm.catalog import environment

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Body
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.api.answers import json_response
 from holdfast.api.params import After, AgentId, ConversationId, Deps, Int64, Limit, Order
 from holdfast.api.server import ROUTERS, create_app

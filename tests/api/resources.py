@@ -11,7 +11,7 @@ import httpx
 import msgspec
 from letta_client import AsyncLetta
 
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.actions.tools.base_tools import sync_base_tools
 from holdfast.api.routes import agent_blocks, agent_tools, agents, blocks, models, tools
 from holdfast.api.server import ROUTERS, create_app

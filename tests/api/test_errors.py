@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import errors
-from holdfast.api.layers import UnhandledErrors
+from holdfast.api.middleware import UnhandledErrors
 from tests.served import served
 
 from .application import AGENT, client_of

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from holdfast.core.changes import Change
-from holdfast.engine.bus import MOST_UNREAD
+from holdfast.engine.feed import MOST_UNREAD
 from tests.scenario import eventually
 from tests.served import ServedClient, served
 from tests.serving import ServerProcess

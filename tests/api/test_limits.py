@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.layers import MAX_VALUES, check_storable
+from holdfast.api.middleware import MAX_VALUES, check_storable
 from holdfast.errors import Unprocessable
 
 from .application import client_of

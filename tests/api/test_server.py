@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.api.layers import LocalPagesOnly, canonical_path
+from holdfast.api.middleware import LocalPagesOnly, canonical_path
 from holdfast.settings import Settings
 
 from .application import AGENT, Worker, client_of

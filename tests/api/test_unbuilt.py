@@ -11,7 +11,7 @@ import pytest_asyncio
 from starlette.routing import Match, Route
 
 from holdfast.api.framework.routing import RouteIndex
-from holdfast.api.layers import canonical_path
+from holdfast.api.middleware import canonical_path
 from holdfast.api.not_implemented import UNBUILT, unbuilt_routes
 from holdfast.api.server import ROUTERS
 

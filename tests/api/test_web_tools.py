@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast.tools.sandbox.pages import charset_of, html_text, unpacked
-from holdfast.tools.sandbox.web import page_text
+from holdfast.tools.sandbox.web_pages import charset_of, html_text, unpacked
+from holdfast.tools.sandbox.web_tools import page_text
 
 from ..served import ServedClient, served
 

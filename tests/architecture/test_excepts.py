@@ -9,7 +9,7 @@ from .sources import dotted, modules, nodes
 
 BROAD = {"Exception", "BaseException"}
 ALLOWED = {
-    "api/layers.py": (1, "the API's edge: logged whole, answered 500"),
+    "api/middleware.py": (1, "the API's edge: logged whole, answered 500"),
     "engine/runner.py": (1, "the boundary of one run: recorded on the run, and logged"),
     "engine/tasks.py": (1, "the boundary of one task: logged whole, tried again, and recorded by its kind in the end"),
     "engine/worker.py": (1, "the run's failure could not be recorded: logged, and a sweep tries again"),

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.commands.serving import serve
 from holdfast.settings import Settings
 from holdfast.tools.base import SandboxStatus

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from starlette.routing import Route
 
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.api.server import ROUTERS, create_app
 from holdfast.asgi_transport import AsgiTransport
 from holdfast.settings import Settings

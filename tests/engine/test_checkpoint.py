@@ -10,7 +10,7 @@ from holdfast.core.run import Phase
 from holdfast.core.usage import Usage
 from holdfast.engine.checkpoint import CancelPending, checkpoint, frames_at_stop
 from holdfast.engine.run_loading import load_run
-from holdfast.engine.session import Session
+from holdfast.engine.run_session import Session
 from holdfast.errors import LeaseLost
 from holdfast.store import leases, runs
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import heartbeats, transitions
+from holdfast.core import heartbeat_loop, transitions
 from holdfast.core.calls import judge
 from holdfast.core.deltas import (
     CallDelta,
@@ -68,7 +68,7 @@ def stored(given: tuple[RunSpec, HeartbeatLoop], deltas: Sequence[Delta]) -> Mes
         folder.add(delta)
     reply = folder.reply()
     calls = judge(given[0], ANY, reply.calls, parallel=False)
-    spoken = heartbeats.reply_parts(given[1], reply)
+    spoken = heartbeat_loop.reply_parts(given[1], reply)
     (row,) = transitions.reply_rows(ORIGIN, ATTEMPT.reply_id, ATTEMPT.held_id, spoken, calls)
     return row
 

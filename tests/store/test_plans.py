@@ -19,8 +19,8 @@ from sqlalchemy import Delete, Select, Update
 
 from holdfast.core.changes import Change
 from holdfast.store import (
-    agent_files,
     agents,
+    attached_files,
     files,
     folders,
     frames,
@@ -47,7 +47,7 @@ from holdfast.store.transaction import Dialect, Row
 
 MODULES = (
     *(runs, leases, rate_limits, threads, messages, frames, holds, journal, steps, traces),
-    *(folders, files, agent_files, statistics),
+    *(folders, files, attached_files, statistics),
 )
 # Statements that are for a person or a sweep, and may read one table from end to end; and what others begin with.
 MAY_SCAN = {"_RECENTLY_DECIDED", "_ALL"}

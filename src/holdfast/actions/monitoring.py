@@ -17,15 +17,16 @@ import msgspec
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.core.records import STATUS_OF_STOP
 from holdfast.core.statistics import Span, Statistics, WorkerFigures, span_of
+from holdfast.engine.admission import REFUSED_FOR, Admission
 from holdfast.engine.clock import Clock
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.streams import Streams
-from holdfast.engine.worker import REFUSED_FOR, Admission, Worker, skew_of
+from holdfast.engine.worker import Worker, skew_of
 from holdfast.store import runs, statistics
 from holdfast.store.runs import Queue
 from holdfast.store.transaction import Database, DatabaseError, DatabaseUsage, Transaction
 from holdfast.version import VERSION
-from holdfast.wire.exposition import Family, Sample, histogram, render
+from holdfast.wire.prometheus import Family, Sample, histogram, render
 
 CACHED_S: Final = 5.0
 ANSWER_S: Final = 1.0

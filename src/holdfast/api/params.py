@@ -18,7 +18,7 @@ from starlette.types import Scope
 
 from holdfast import ids
 from holdfast.actions.agents.model_choice import Defaults
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.core.spec import Speaking
 from holdfast.errors import Invalid
 from holdfast.ids import UUID4_PATTERN

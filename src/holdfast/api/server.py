@@ -12,10 +12,10 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.api import answers
 from holdfast.api.framework.routing import RouteIndex, built
-from holdfast.api.layers import OPEN_PATHS, Auth, CanonicalPaths, Limits, RequestIds, TraceContext, UnhandledErrors
+from holdfast.api.middleware import OPEN_PATHS, Auth, CanonicalPaths, Limits, RequestIds, TraceContext, UnhandledErrors
 from holdfast.api.not_implemented import unbuilt_routes
 from holdfast.api.routes import (
     admin,

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any, cast
 
-from holdfast.command_line import build_parser
+from holdfast.cli_arguments import build_parser
 
 Words = dict[str, list[str]]  # what may follow these words
 

@@ -21,8 +21,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from holdfast import logs, telemetry
-from holdfast.actions.assembled import Holdfast
-from holdfast.api.layers import LocalPagesOnly
+from holdfast.actions.dependencies import Holdfast
+from holdfast.api.middleware import LocalPagesOnly
 from holdfast.api.server import create_app
 from holdfast.commands import settings_from
 from holdfast.commands.connections import Connections, GuardedHttp, Limits, most_connections

@@ -16,7 +16,7 @@ import msgspec
 import uvicorn
 
 from holdfast import logs, telemetry
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.api.server import OBSERVING, create_app
 from holdfast.commands import settings_from
 from holdfast.commands.garbage import collect_rarely

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.core import heartbeats, tool_rules
+from holdfast.core import heartbeat_loop, tool_rules
 from holdfast.core.arguments import arguments_of, merge_prefilled
 from holdfast.core.events import JudgedCall
 from holdfast.core.hold import Hold, ToolIdentity
@@ -72,13 +72,13 @@ def _with_heartbeat(
     """The call as a run with heartbeats keeps it. A call that waits for a decision keeps what the model asked for: what
     the loop makes of it is not known yet."""
     try:
-        requested = heartbeats.heartbeat_arguments(made.arguments).heartbeat
+        requested = heartbeat_loop.heartbeat_arguments(made.arguments).heartbeat
         arguments = arguments_of(judged.call.arguments)
     except ToolFailed:  # it was refused for that
         return judged
     goes_on = requested
     if judged.verdict != "held":
-        following = heartbeats.after_call(
+        following = heartbeat_loop.after_call(
             spec.rules,
             spec.tool_names,
             (*history, Called(made.name, "")),
@@ -87,7 +87,9 @@ def _with_heartbeat(
             outcome="ran" if judged.verdict == "allowed" else "refused",
         )
         goes_on = following.reason is not None and not is_last_step
-    stored = msgspec.structs.replace(judged.call, arguments=heartbeats.stored_arguments(arguments, heartbeat=goes_on))
+    stored = msgspec.structs.replace(
+        judged.call, arguments=heartbeat_loop.stored_arguments(arguments, heartbeat=goes_on)
+    )
     return msgspec.structs.replace(judged, call=stored, heartbeat=requested)
 
 
@@ -107,12 +109,12 @@ def resume(hold: Hold, decisions: Sequence[Decision]) -> tuple[JudgedCall, ...]:
             case None:
                 return JudgedCall(held.call, "refused" if held.note else "allowed", held.note)
             case Approve():
-                loop_arguments = heartbeats.heartbeat_arguments(held.call.arguments)
+                loop_arguments = heartbeat_loop.heartbeat_arguments(held.call.arguments)
                 return JudgedCall(held.call, "allowed", approved=held.tool, heartbeat=loop_arguments.heartbeat)
             case Deny(_, reason):
                 return JudgedCall(held.call, "denied", reason)
             case _:
-                loop_arguments = heartbeats.heartbeat_arguments(held.call.arguments)
+                loop_arguments = heartbeat_loop.heartbeat_arguments(held.call.arguments)
                 return JudgedCall(held.call, "answered", heartbeat=loop_arguments.heartbeat)
 
     return tuple(judged(index) for index in range(len(hold.calls)))

@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.core import heartbeats
+from holdfast.core import heartbeat_loop
 from holdfast.core.dates import local_time
 from holdfast.core.messages import (
     AnyPart,
@@ -287,7 +287,7 @@ class _Draft:
         first = row.calls[0]
         try:
             thoughtful = msgspec.structs.replace(
-                first, arguments=heartbeats.arguments_with_thoughts(first.arguments, thoughts)
+                first, arguments=heartbeat_loop.arguments_with_thoughts(first.arguments, thoughts)
             )
         except ToolFailed:  # arguments that nobody can read, from an imported history
             return (Text(thoughts), *others)

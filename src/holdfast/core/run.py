@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core import heartbeats, tool_rules
+from holdfast.core import heartbeat_loop, tool_rules
 from holdfast.core.arguments import all_arguments_of
 from holdfast.core.calls import Calls, CallStatus, OpenCall
 from holdfast.core.events import (
@@ -344,8 +344,8 @@ def _after_heartbeat_call(state: RunState, *, failed: bool) -> RunState:
     if state.return_position is not None:
         return _next_iteration(state)  # the user has said more meanwhile
     spec, call = state.frozen_spec, state.calls.made[-1]
-    outcome: heartbeats.Outcome = call.status if call.status == "refused" or call.status == "denied" else "ran"
-    following = heartbeats.after_call(
+    outcome: heartbeat_loop.Outcome = call.status if call.status == "refused" or call.status == "denied" else "ran"
+    following = heartbeat_loop.after_call(
         spec.rules,
         spec.tool_names,
         state.history,

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import ids
-from holdfast.core import heartbeats, tool_rules
+from holdfast.core import heartbeat_loop, tool_rules
 from holdfast.core.calls import judge
 from holdfast.core.deltas import Reply
 from holdfast.core.events import (
@@ -135,7 +135,7 @@ def replied(view: RunView, intent: CallModel, attempt: Attempt, reply: Reply, us
     calls = judge(
         spec, intent.choice, reply.calls, parallel=intent.parallel, history=state.history, is_last_step=is_last
     )
-    spoken = reply.spoken if spec.heartbeats is None else heartbeats.reply_parts(spec.heartbeats, reply)
+    spoken = reply.spoken if spec.heartbeats is None else heartbeat_loop.reply_parts(spec.heartbeats, reply)
     draft = _Draft(view)
     written = reply_rows(draft.origin(intent.number), attempt.reply_id, attempt.held_id, spoken, calls)
     reply_id = written[0].id if written else None
@@ -434,7 +434,7 @@ def reply_rows(
 def partial_rows(origin: Origin, reply_id: str, reply: Reply, spec: RunSpec) -> list[Message]:
     """What is stored of a reply that was cut off: its text, not its calls, which would need returns (I3)."""
     loop = spec.heartbeats
-    spoken = reply.spoken if loop is None else heartbeats.partial_parts(spec, loop, reply)
+    spoken = reply.spoken if loop is None else heartbeat_loop.partial_parts(spec, loop, reply)
     return [_row(origin, reply_id, "assistant", spoken)] if spoken else []
 
 

@@ -9,8 +9,8 @@ from holdfast.core.system_prompt import MOST_LISTED, Directory, ShownFile, direc
 from holdfast.engine.archival import ArchivalMemory, Search
 from holdfast.engine.clock import Clock
 from holdfast.errors import ToolFailed
-from holdfast.store import agent_files, agents, files, folders
-from holdfast.store.agent_files import Window
+from holdfast.store import agents, attached_files, files, folders
+from holdfast.store.attached_files import Window
 from holdfast.store.transaction import Database, Transaction
 from holdfast.tools.documents.grep import TIMEOUT_S, grep
 from holdfast.tools.files import File, FilePassage, Match, View
@@ -22,8 +22,8 @@ async def directories_in_view(tx: Transaction, agent: Agent) -> str:
     if not attached:
         return ""
     limits = file_limits(agent)
-    listed = await agent_files.of_agent(tx, agent.id, MOST_LISTED)
-    hidden = await agent_files.count_hidden(tx, agent.id, listed)
+    listed = await attached_files.of_agent(tx, agent.id, MOST_LISTED)
+    hidden = await attached_files.count_hidden(tx, agent.id, listed)
     shown: dict[str, list[ShownFile]] = {}
     for file in listed:
         shown.setdefault(file.folder_id, []).append(await shown_file(tx, file, limits.characters))
@@ -52,7 +52,7 @@ async def open_windows(tx: Transaction, agent_id: str, windows: Sequence[Window]
     agent = await agents.get(tx, agent_id, lock=True)
     most = file_limits(agent).most_open
     fitting = windows[max(0, len(windows) - most) :] if most else ()
-    return await agent_files.show(tx, agent_id, fitting, most, now_us) if fitting else []
+    return await attached_files.show(tx, agent_id, fitting, most, now_us) if fitting else []
 
 
 class AttachedFiles:
@@ -65,7 +65,7 @@ class AttachedFiles:
         self._grep_timeout_s = grep_timeout_s
 
     async def attached(self, agent_id: str, /) -> Sequence[File]:
-        found = await self._database.read_long(lambda tx: agent_files.of_agent(tx, agent_id))
+        found = await self._database.read_long(lambda tx: attached_files.of_agent(tx, agent_id))
         return [File(name=file.full_name, lines=file.lines, shown=_shown(file)) for file in found]
 
     async def show(self, agent_id: str, views: Sequence[View], /, *, only: bool) -> Sequence[str]:
@@ -77,20 +77,20 @@ class AttachedFiles:
                 raise ToolFailed(
                     f"{len(views)} files are too many: at most {most} can be open at once (max_files_open). Open fewer."
                 )
-            known = {file.full_name: file for file in await agent_files.of_agent(tx, agent_id)}
+            known = {file.full_name: file for file in await attached_files.of_agent(tx, agent_id)}
             windows = [_window(view, known[view.name]) for view in views if view.name in known]
             closed: list[AgentFile] = []
             if only:
                 kept = {window.file_id for window in windows}
-                closed = [file for file in await agent_files.open_files(tx, agent_id) if file.file_id not in kept]
-                await agent_files.close(tx, agent_id, [file.file_id for file in closed])
+                closed = [file for file in await attached_files.open_files(tx, agent_id) if file.file_id not in kept]
+                await attached_files.close(tx, agent_id, [file.file_id for file in closed])
             closed += await open_windows(tx, agent_id, windows, now_us)
             return [file.full_name for file in closed]
 
         return await self._database.write(write)
 
     async def grep(self, agent_id: str, pattern: str, include: str | None, context: int, /) -> Sequence[Match]:
-        found = await self._database.read_long(lambda tx: agent_files.of_agent(tx, agent_id))
+        found = await self._database.read_long(lambda tx: attached_files.of_agent(tx, agent_id))
         names = [file.full_name for file in found]
         return await grep(
             names, lambda place: self._text(found[place].file_id), pattern, include, context, self._grep_timeout_s
@@ -111,7 +111,7 @@ class AttachedFiles:
             return ()
         searched = tuple(folder.archive for folder in attached)
         hits = await self._archival.search(Search(query=query, archives=searched, limit=limit))
-        found = await self._database.read_long(lambda tx: agent_files.of_agent(tx, agent_id))
+        found = await self._database.read_long(lambda tx: attached_files.of_agent(tx, agent_id))
         names = {file.file_id: file.full_name for file in found}
         return [
             FilePassage(names[hit.passage.file_id], hit.passage.text)

@@ -23,11 +23,11 @@ from holdfast.core.messages import Message
 from holdfast.core.records import STATUS_OF_STOP, Agent, Run, StopReason
 from holdfast.core.run import Phase, RunState, Settle, plan
 from holdfast.engine.archival import ArchiveChanged, PassageWrite, commit
+from holdfast.engine.cancel_scope import CancelScope, until_database_answers
 from holdfast.engine.clock import Clock
 from holdfast.engine.model_call import store_ratio
 from holdfast.engine.run_loading import load_run
-from holdfast.engine.scope import CancelScope, until_database_answers
-from holdfast.engine.session import Session
+from holdfast.engine.run_session import Session
 from holdfast.engine.streams import RunStream, store_frames
 from holdfast.errors import BugError, LeaseLost, RunInterrupted
 from holdfast.store import agents, groups, holds, journal, memory_edits, messages, runs, steps, tasks, threads, traces

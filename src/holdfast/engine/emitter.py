@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.core import heartbeats, tool_rules
+from holdfast.core import heartbeat_loop, tool_rules
 from holdfast.core.arguments import ArgumentStream, Piece, all_arguments_of
 from holdfast.core.calls import judge
 from holdfast.core.deltas import CallDelta, Delta, OmittedDelta, ReasoningDelta, RedactedDelta, TextDelta
@@ -200,7 +200,7 @@ class HeartbeatEmitter:
         call.written.append(delta.arguments)
         frames: list[Frame] = []
         for piece in call.stream.feed(delta.arguments):
-            if self._loop.thinking and piece.name == heartbeats.THINKING:
+            if self._loop.thinking and piece.name == heartbeat_loop.THINKING:
                 if thoughts := call.thoughts.read(piece):
                     frames.append(self._thoughts(thoughts))
                 if piece.ends:
@@ -237,7 +237,7 @@ class HeartbeatEmitter:
         """Of arguments that are written as a string, or that nobody can read: nothing was shown of them."""
         written = "".join(call.written)
         try:
-            thoughts = heartbeats.heartbeat_arguments(written).thoughts if self._loop.thinking else ""
+            thoughts = heartbeat_loop.heartbeat_arguments(written).thoughts if self._loop.thinking else ""
         except ToolFailed:
             thoughts = ""
         frames: list[Frame] = [self._thoughts(thoughts)] if thoughts else []
@@ -284,7 +284,7 @@ class HeartbeatEmitter:
             given = all_arguments_of(arguments)
         except ToolFailed:
             return arguments
-        taken = {heartbeats.THINKING} if self._loop.thinking else set[str]()
+        taken = {heartbeat_loop.THINKING} if self._loop.thinking else set[str]()
         return msgspec.json.encode({name: value for name, value in given.items() if name not in taken}).decode()
 
     def _hidden(self, data: str | None) -> HiddenReasoningFrame:
@@ -311,7 +311,7 @@ class _Call(msgspec.Struct):
     index: int
     id: str = ""
     name: str = ""
-    thoughts: heartbeats.ThoughtReader = msgspec.field(default_factory=heartbeats.ThoughtReader)
+    thoughts: heartbeat_loop.ThoughtReader = msgspec.field(default_factory=heartbeat_loop.ThoughtReader)
     stream: ArgumentStream = msgspec.field(default_factory=ArgumentStream)
     written: list[str] = []
     waiting: list[Piece] = []

@@ -26,8 +26,8 @@ from holdfast.engine.attached_files import open_windows
 from holdfast.engine.clock import Clock
 from holdfast.engine.tasks import HeldTask
 from holdfast.errors import HoldfastError
-from holdfast.store import agent_files, files, folders
-from holdfast.store.agent_files import Window
+from holdfast.store import attached_files, files, folders
+from holdfast.store.attached_files import Window
 from holdfast.store.files import TextPart
 from holdfast.store.transaction import Database, Transaction
 from holdfast.tools.documents.child import ChildLimits
@@ -307,5 +307,5 @@ def _storing(write: PassageWrite, embedded: Mapping[str, int] = {}) -> _Write:
 async def _open_for_agents(tx: Transaction, file: File, now_us: int) -> None:
     """Agents that have its folder see it at once."""
     for agent_id in await folders.agents_of(tx, file.folder_id):
-        if await agent_files.find(tx, agent_id, file.id) is not None:
+        if await attached_files.find(tx, agent_id, file.id) is not None:
             await open_windows(tx, agent_id, [Window(file.id)], now_us)

@@ -14,7 +14,7 @@ from random import random
 from types import TracebackType
 from typing import Final
 
-from holdfast.core import heartbeats, tool_rules
+from holdfast.core import heartbeat_loop, tool_rules
 from holdfast.core.deltas import Finish, Reply, ReplyFolder, UsageDelta
 from holdfast.core.failures import RetryPolicy, pause_ms
 from holdfast.core.messages import Message, text_of
@@ -24,7 +24,7 @@ from holdfast.core.spec import HeartbeatLoop, RunSpec, Speaking, ToolSpec
 from holdfast.core.usage import Usage, updated_ratio, worth_storing
 from holdfast.engine.emitter import Emitter, HeartbeatEmitter, emitter_for
 from holdfast.engine.rate_limits import RateLimits
-from holdfast.engine.session import Session
+from holdfast.engine.run_session import Session
 from holdfast.engine.tracing import Instrumentation, Recording, Spans
 from holdfast.errors import EmptyReply, ModelError, ModelUnavailable, NoToolCall, Rejected, RequestError
 from holdfast.llm.base import Catalog, Model, ModelInfo, ModelRequest, NamedTool, ToolChoice, ToolSchema
@@ -92,8 +92,8 @@ def _heartbeat_schema(spec: RunSpec, loop: HeartbeatLoop, tool: ToolSpec) -> Too
     ends_turn = tool_rules.any_ends_turn(spec.rules, (tool.name,))
     parameters = tool.parameters
     if tool.name == Speaking().tool and spec.model.response_format is not None:
-        parameters = heartbeats.with_shaped_message(parameters, spec.model.response_format)
-    offered = heartbeats.with_arguments(parameters, thinking=loop.thinking, heartbeat=not ends_turn)
+        parameters = heartbeat_loop.with_shaped_message(parameters, spec.model.response_format)
+    offered = heartbeat_loop.with_arguments(parameters, thinking=loop.thinking, heartbeat=not ends_turn)
     return ToolSchema(tool.name, tool.description, offered)
 
 
@@ -174,7 +174,7 @@ class ModelCall:
             # A model that chose to say nothing has at least ended its turn, and vendors count that.
             raise EmptyReply("The model's reply has no content, and the provider counted none.")
         if self._session.spec.heartbeats is not None and not reply.calls and reply.finish != "length":
-            raise NoToolCall(heartbeats.NO_CALL)
+            raise NoToolCall(heartbeat_loop.NO_CALL)
         return reply
 
     async def _collect(self) -> None:

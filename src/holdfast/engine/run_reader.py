@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from holdfast.core.frames import TERMINAL, Frame, closing_frames, message_frames
-from holdfast.core.heartbeats import AGENT_TYPES
+from holdfast.core.heartbeat_loop import AGENT_TYPES
 from holdfast.core.records import Run
 from holdfast.core.spec import speaking_in
 from holdfast.engine import retention

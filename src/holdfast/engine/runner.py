@@ -18,14 +18,14 @@ from holdfast.core.frames import CompactionFrame
 from holdfast.core.messages import ToolReturn
 from holdfast.core.run import OVERFLOW, CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
 from holdfast.core.usage import calibrated, prompt_limit
+from holdfast.engine.cancel_scope import CancelScope, Interrupted, until_database_answers
 from holdfast.engine.checkpoint import BlockChanged, CancelPending, checkpoint
 from holdfast.engine.clock import Clock, Stopwatch
 from holdfast.engine.compacting import CompactionJob, Compactor, system_too_long
 from holdfast.engine.model_call import ModelCall, build_request, find_model, tool_schemas
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.run_loading import prompt_counts
-from holdfast.engine.scope import CancelScope, Interrupted, until_database_answers
-from holdfast.engine.session import Session
+from holdfast.engine.run_session import Session
 from holdfast.engine.tool_calls import Executor, InlineTools, SpannedExecutor, find_held_tools, next_batch, preparing
 from holdfast.engine.tracing import Instrumentation, Spans
 from holdfast.errors import ContextTooLong, ModelError, RunInterrupted

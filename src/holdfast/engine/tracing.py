@@ -23,9 +23,9 @@ from holdfast.core.messages import ToolCall, ToolReturn
 from holdfast.core.records import STATUS_OF_STOP, Agent, ProviderTrace, Run
 from holdfast.core.redaction import Redactor, cut
 from holdfast.core.run import RunState
+from holdfast.engine.cancel_scope import Interrupted
 from holdfast.engine.clock import Clock
-from holdfast.engine.scope import Interrupted
-from holdfast.engine.session import Session
+from holdfast.engine.run_session import Session
 from holdfast.llm.base import Model, ModelInfo, ModelRequest
 from holdfast.store import agents
 from holdfast.store.transaction import Database

@@ -1,6 +1,4 @@
-"""The runs this process owns: whether it accepts one more, their tasks and cancel scopes, the renewal of their leases,
-recovery and drain.
-"""
+"""The runs this process owns: their tasks and cancel scopes, the renewal of their leases, recovery and drain."""
 
 from __future__ import annotations
 
@@ -10,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 import msgspec
 
@@ -18,14 +15,14 @@ from holdfast import ids, logs
 from holdfast.core.failures import classify
 from holdfast.core.records import Run
 from holdfast.engine.bus import Bus, Watch
+from holdfast.engine.cancel_scope import CancelScope, repeat
 from holdfast.engine.checkpoint import end_unreadable
 from holdfast.engine.clock import Clock
 from holdfast.engine.run_loading import SKIPPED_AFTER_DEATH, LoadedRun, Windows, load_run
+from holdfast.engine.run_session import Session
 from holdfast.engine.runner import Runner
-from holdfast.engine.scope import CancelScope, repeat
-from holdfast.engine.session import Session
 from holdfast.engine.streams import RunStream, Streams
-from holdfast.errors import HoldfastError, LeaseLost, RunInterrupted, ShuttingDown, TooManyRuns
+from holdfast.errors import HoldfastError, LeaseLost, RunInterrupted, ShuttingDown
 from holdfast.store import leases, runs
 from holdfast.store.leases import Claimed
 from holdfast.store.transaction import Database, DatabaseError
@@ -35,11 +32,6 @@ _CLAIMS_AT_ONCE = 16  # few, so that other servers get their share
 SKEW_LIMIT_S = 5.0
 HAND_OVER_S = 6.0  # a sandbox that hangs is given five seconds to end its tools
 _BETWEEN_SWEEPS_S = 0.01
-QUEUE_COUNTED_S: Final = 1.0  # how long a count of the queue is good for
-REFUSED_FOR: Final = ("foreground", "queue")  # why a run is refused: there are too many of these
-# When to try again, after a refusal.
-_AFTER_FOREGROUND_S: Final = 1
-_AFTER_QUEUE_S: Final = 2
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -449,64 +441,6 @@ def skew_of(clock: Clock, database_us: int) -> float | None:
     """By how many seconds this process's clock is ahead of the database's, if by more than a slow answer explains."""
     skew_s = (clock.now_us() - database_us) / 1_000_000
     return skew_s if abs(skew_s) > SKEW_LIMIT_S else None
-
-
-class Admission:
-    """Whether one more run is accepted. Work that has begun goes before new work: what would wait too long, or would
-    slow down everything else, is refused at once, and its sender told when to try again."""
-
-    def __init__(self, database: Database, worker: Worker, most_foreground: int = 0, most_waiting: int = 0) -> None:
-        """`most_foreground`: runs that this process drives while somebody waits for them. `most_waiting`: background
-        runs of the whole database that wait for a worker, about. 0: any number."""
-        self._database = database
-        self._worker = worker
-        self._most_foreground = most_foreground
-        self._most_waiting = most_waiting
-        self._entering = 0  # in the foreground, and perhaps not driven yet
-        self._waiting = 0  # in the background, when it was last counted, and accepted here since
-        self._count_again_at = 0.0  # by the event loop's clock
-        self.refused: Counter[str] = Counter()  # by reason
-
-    async def enter(self, *, background: bool, of_run: bool = False) -> None:
-        """Before the acceptance of a run, and `leave` after it. `of_run`: another run waits for its answer, and has
-        used what it has used, so that to refuse it would be a waste. Raises TooManyRuns."""
-        if background:
-            await self._require_short_queue()
-            return
-        if not of_run:
-            self._require_few_in_foreground()
-        self._entering += 1
-
-    def leave(self, *, background: bool) -> None:
-        self._entering -= not background
-
-    def _require_few_in_foreground(self) -> None:
-        most = self._most_foreground
-        if not most or self._worker.slots[0] + self._entering < most:  # quick: background runs are counted too
-            return
-        if self._worker.foreground_runs + self._entering >= most:
-            self.refused["foreground"] += 1
-            raise TooManyRuns(
-                f"The server answers {most} requests at once, and so many wait for their answers. Send it again in a "
-                "moment, or with background: true.",
-                _AFTER_FOREGROUND_S,
-            )
-
-    async def _require_short_queue(self) -> None:
-        most = self._most_waiting
-        if not most or self._worker.claims(background=True):
-            return
-        now = asyncio.get_running_loop().time()
-        if now >= self._count_again_at:
-            self._count_again_at = now + QUEUE_COUNTED_S
-            self._waiting = await self._database.read(lambda tx: runs.count_waiting(tx, most))
-        if self._waiting >= most:
-            self.refused["queue"] += 1
-            raise TooManyRuns(
-                f"{most} background runs wait for a worker already, and no more are accepted. Send it again later.",
-                _AFTER_QUEUE_S,
-            )
-        self._waiting += 1
 
 
 class ThreadQueues:

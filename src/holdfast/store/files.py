@@ -14,7 +14,7 @@ from sqlalchemy import BigInteger, Delete, Integer, Table, bindparam, delete, se
 from holdfast.core.changes import Change
 from holdfast.core.records import File
 from holdfast.errors import NotFound
-from holdfast.store import agent_files
+from holdfast.store import attached_files
 from holdfast.store.archive_tables import file_bytes, file_texts, files, folders, passages
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_into, insert_or_ignore
@@ -213,7 +213,7 @@ async def mark_deleted(tx: Transaction, folder_id: str, file_id: str, now_us: in
     await save_tombstone(tx, row, (_by_age(folder_id),))
     await tx.execute(_MARK, {"of_file": file_id, "now_us": now_us})
     tx.changes.append(Change("file", file_id, "deleted", folder_id=folder_id))
-    await agent_files.remove_file(tx, file_id)
+    await attached_files.remove_file(tx, file_id)
 
 
 async def marked_deleted(tx: Transaction) -> list[str]:

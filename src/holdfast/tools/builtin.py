@@ -308,7 +308,7 @@ _WEB: Final = (
         },
         ("query",),
         parallel_safe=True,
-        source="from holdfast.tools.sandbox.web import web_search\n",
+        source="from holdfast.tools.sandbox.web_tools import web_search\n",
     ),
     _builtin(
         "fetch_webpage",
@@ -317,7 +317,7 @@ _WEB: Final = (
         {"url": _text("Its whole address, with https://.")},
         ("url",),
         parallel_safe=True,
-        source="from holdfast.tools.sandbox.web import fetch_webpage\n",
+        source="from holdfast.tools.sandbox.web_tools import fetch_webpage\n",
     ),
 )
 _FILES: Final = (

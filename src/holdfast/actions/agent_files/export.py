@@ -14,14 +14,25 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.actions.threads.find import thread_of
-from holdfast.core import heartbeats
+from holdfast.core import heartbeat_loop
 from holdfast.core.messages import Message
 from holdfast.core.records import Agent, Folder, Group, Identity, Tool
 from holdfast.engine.mcp_servers import McpServers
 from holdfast.engine.run_loading import blocks_in_view
 from holdfast.errors import Invalid, NotFound
 from holdfast.llm.catalog.presets import completed
-from holdfast.store import agent_files, agents, archives, files, folders, groups, identities, passages, threads, tools
+from holdfast.store import (
+    agents,
+    archives,
+    attached_files,
+    files,
+    folders,
+    groups,
+    identities,
+    passages,
+    threads,
+    tools,
+)
 from holdfast.store import mcp_servers as server_rows
 from holdfast.store.paging import Page
 from holdfast.store.transaction import Database, Transaction
@@ -120,7 +131,7 @@ async def _agent_contents(tx: Transaction, agent: Agent, options: ExportOptions)
     if thread.agent_id != agent.id:
         raise NotFound(f"Conversation {thread.id} not found")
     archive = await archives.of_agent(tx, agent.id) if options.include_archives else None
-    whole = completed(agent.model, in_words=agent.agent_type in heartbeats.AGENT_TYPES)
+    whole = completed(agent.model, in_words=agent.agent_type in heartbeat_loop.AGENT_TYPES)
     return AgentContents(
         agent=msgspec.structs.replace(agent, model=whole),
         blocks=await blocks_in_view(tx, thread),
@@ -129,7 +140,7 @@ async def _agent_contents(tx: Transaction, agent: Agent, options: ExportOptions)
         secret_names=sorted(await agents.secret_ids_of(tx, agent.id)),
         messages=[] if options.scrub_messages else _shown(agent, await threads.window(tx, thread.id)),
         folders=await folders.of_agent(tx, agent.id),
-        windows=await agent_files.list_files(tx, agent.id, _ALL, None) if options.include_files else (),
+        windows=await attached_files.list_files(tx, agent.id, _ALL, None) if options.include_files else (),
         archive=archive,
         passages=[] if archive is None else await passages.list_of_archive(tx, archive.id, _ALL, None),
     )

@@ -24,7 +24,7 @@ from holdfast.actions.agents.create import (
 )
 from holdfast.actions.agents.model_choice import Embedding
 from holdfast.actions.tools import base_tools
-from holdfast.core import heartbeats, system_prompt
+from holdfast.core import heartbeat_loop, system_prompt
 from holdfast.core.default_texts import DEFAULT_SYSTEM
 from holdfast.core.history_repair import repaired
 from holdfast.core.messages import Message
@@ -264,7 +264,7 @@ def imported_history(
         model_name=config.model if config else None,
         handle=file_handle,
         is_ours=is_ours,
-        thinks_in_text=not is_ours and agent.agent_type in heartbeats.AGENT_TYPES,
+        thinks_in_text=not is_ours and agent.agent_type in heartbeat_loop.AGENT_TYPES,
         now_us=now_us,
         new_ids=new_ids,
     )

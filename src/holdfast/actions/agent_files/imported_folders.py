@@ -24,13 +24,13 @@ from holdfast.core.system_prompt import file_limits
 from holdfast.engine.archival import ArchivalMemory, NewPassage, PassageWrite, model_in
 from holdfast.engine.ingestion import KIND, TextCutter
 from holdfast.errors import Invalid
-from holdfast.store import agent_files as agent_file_rows
 from holdfast.store import archives as archive_rows
+from holdfast.store import attached_files as agent_file_rows
 from holdfast.store import files as file_rows
 from holdfast.store import folders as folder_rows
 from holdfast.store import passages as passage_rows
 from holdfast.store import tasks as task_rows
-from holdfast.store.agent_files import SeenWindow, Window
+from holdfast.store.attached_files import SeenWindow, Window
 from holdfast.store.files import TextPart
 from holdfast.store.paging import Page
 from holdfast.store.transaction import Database, Transaction

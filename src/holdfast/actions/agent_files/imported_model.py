@@ -10,7 +10,7 @@ import msgspec
 from holdfast.actions.agent_files.errors import named
 from holdfast.actions.agents.create import compaction_of
 from holdfast.actions.agents.model_choice import Defaults, Embedding, asked_handle, chosen_embedding, revised_choice
-from holdfast.core import heartbeats
+from holdfast.core import heartbeat_loop
 from holdfast.core.records import CompactionSettings, ModelChoice
 from holdfast.errors import Invalid, NotFound
 from holdfast.llm.base import Catalog
@@ -56,7 +56,7 @@ async def _model(
     if handle is None:
         raise NotFound("it names no model, and this server has no default")
     info = await catalog.find(handle)
-    in_words = fields.agent_type in heartbeats.AGENT_TYPES
+    in_words = fields.agent_type in heartbeat_loop.AGENT_TYPES
     request = _said(fields) if handle == told else _said_of_any_model(fields)
     usual = preset(info, defaults.window, in_words=in_words)
     with named(entry.where):

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core import heartbeats
+from holdfast.core import heartbeat_loop
 from holdfast.core.records import ModelChoice
 from holdfast.errors import Invalid
 from holdfast.llm.base import Catalog, ModelInfo
@@ -89,7 +89,7 @@ async def first_choice(catalog: Catalog, defaults: Defaults, request: CreateAgen
             f"{await _existing(catalog)} HOLDFAST_DEFAULT_MODEL names one for agents that name none."
         )
     info = await catalog.find(handle)
-    choice = preset(info, defaults.window, in_words=request.agent_type in heartbeats.AGENT_TYPES)
+    choice = preset(info, defaults.window, in_words=request.agent_type in heartbeat_loop.AGENT_TYPES)
     return revised_choice(choice, request, info, defaults.window, request.agent_type)
 
 
@@ -100,7 +100,7 @@ def revised_choice(
 
     `window`: what an agent gets of a larger one unless it asks for more.
     """
-    in_words = agent_type in heartbeats.AGENT_TYPES
+    in_words = agent_type in heartbeat_loop.AGENT_TYPES
     choice = completed(choice, in_words=in_words)
     if info.handle != choice.handle:
         choice = moved(choice, info, window)

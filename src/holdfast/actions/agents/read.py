@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.actions.folders.agent_files import files_seen
-from holdfast.core import heartbeats
+from holdfast.actions.folders.attached_files import files_seen
+from holdfast.core import heartbeat_loop
 from holdfast.core.records import Agent
 from holdfast.core.system_prompt import file_limits
 from holdfast.llm.catalog.presets import completed
@@ -176,5 +176,5 @@ def _shown(secret: agent_rows.SealedSecret, reveal: SecretBox | None, sent: Mapp
 
 
 def _with_whole_model(agent: Agent) -> Agent:
-    whole = completed(agent.model, in_words=agent.agent_type in heartbeats.AGENT_TYPES)
+    whole = completed(agent.model, in_words=agent.agent_type in heartbeat_loop.AGENT_TYPES)
     return agent if whole is agent.model else msgspec.structs.replace(agent, model=whole)

@@ -8,10 +8,10 @@ from holdfast.actions.agents.read import whole_state
 from holdfast.actions.tools.attach import attach_named, detach_named
 from holdfast.engine.attached_files import open_windows
 from holdfast.errors import NotFound
-from holdfast.store import agent_files as agent_file_rows
 from holdfast.store import agents as agent_rows
+from holdfast.store import attached_files as agent_file_rows
 from holdfast.store import folders as folder_rows
-from holdfast.store.agent_files import Window
+from holdfast.store.attached_files import Window
 from holdfast.store.transaction import Database, Transaction
 from holdfast.tools.files import NAMES
 from holdfast.wire.agents import AgentState

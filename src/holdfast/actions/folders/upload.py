@@ -17,7 +17,7 @@ from holdfast.engine.ingestion import KIND
 from holdfast.engine.retention import clear_file
 from holdfast.engine.tasks import TaskWorker
 from holdfast.errors import Conflict, Invalid, RequestError, TooLarge, UnsupportedFile
-from holdfast.store import agent_files as agent_file_rows
+from holdfast.store import attached_files as agent_file_rows
 from holdfast.store import files as file_rows
 from holdfast.store import folders as folder_rows
 from holdfast.store import tasks as task_rows

@@ -24,12 +24,13 @@ from holdfast.core.model_history import return_char_limit
 from holdfast.core.records import PARENT, PARENT_WAITS, Agent, Block, Run, Step, Thread, Tool
 from holdfast.core.run import NEW, CallModel, apply, plan
 from holdfast.core.spec import RunSpec
+from holdfast.engine.admission import Admission
 from holdfast.engine.attached_files import directories_in_view
 from holdfast.engine.clock import Clock
 from holdfast.engine.run_loading import LoadedRun, SharedParts, Windows, blocks_in_view, own_part
-from holdfast.engine.session import pending_step
+from holdfast.engine.run_session import pending_step
 from holdfast.engine.streams import RunStream
-from holdfast.engine.worker import Admission, Worker
+from holdfast.engine.worker import Worker
 from holdfast.errors import Busy, HoldfastError, Invalid, PendingApproval
 from holdfast.llm.base import Catalog
 from holdfast.store import agents, holds, journal, messages, runs, specs, steps, threads, tools

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.actions.agents.model_choice import CallSettings, moved
-from holdfast.core import heartbeats, system_prompt
+from holdfast.core import heartbeat_loop, system_prompt
 from holdfast.core.records import Agent, ModelChoice, Thread, Tool
 from holdfast.core.spec import Effect, HeartbeatLoop, RunSpec, Speaking, ToolSpec
 from holdfast.llm.anthropic.traits import loses_thinking
@@ -51,7 +51,7 @@ async def freeze(
         override_system=request.override_system,
         skills=system_prompt.skills_section([skill.model_dump() for skill in request.client_skills or ()]),
         autoclear=agent.message_buffer_autoclear,
-        heartbeats=_heartbeats(model, request) if agent.agent_type in heartbeats.AGENT_TYPES else None,
+        heartbeats=_heartbeats(model, request) if agent.agent_type in heartbeat_loop.AGENT_TYPES else None,
     )
 
 
@@ -70,7 +70,7 @@ def _is_hushed(model: ModelChoice) -> bool:
 
 async def effective_model(catalog: Catalog, agent: Agent, thread: Thread, override: str | None) -> ModelChoice:
     """The request's model beats the conversation's, which beats the agent's; the agent's window limit stays."""
-    choice = completed(agent.model, in_words=agent.agent_type in heartbeats.AGENT_TYPES)
+    choice = completed(agent.model, in_words=agent.agent_type in heartbeat_loop.AGENT_TYPES)
     handle = override or thread.model
     if handle and handle != choice.handle:
         choice = _switched(choice, await catalog.find(handle))

@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from holdfast.actions.agent_files.export import ExportAgent, ExportOptions
 from holdfast.actions.agent_files.importing import ImportAgents
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
-from holdfast.api.layers import check_json
+from holdfast.api.middleware import check_json
 from holdfast.api.params import AgentId, Deps, defaults_of
 from holdfast.errors import Invalid, Unprocessable
 from holdfast.wire.agent_file_views import ExportAgentRequest, ImportedView

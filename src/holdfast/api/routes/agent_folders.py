@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from holdfast.actions.folders import agent_files, attach, records
+from holdfast.actions.folders import attach, attached_files, records
 from holdfast.actions.queries import Page
 from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter
@@ -76,26 +76,26 @@ async def list_files(
 ) -> Response:
     """`cursor` is the retired name of `after`."""
     page = Page(limit=limit, before=before, after=after or cursor, order=order)
-    return json_response(await agent_files.list_files(deps.database, agent_id, page, is_open))
+    return json_response(await attached_files.list_files(deps.database, agent_id, page, is_open))
 
 
 @router.patch("/files", responses={200: {"model": AgentFilesPage}}, response_model=None)
 async def list_files_as_patch(deps: Deps, agent_id: AgentId, limit: Limit = 100) -> Response:
     """How the last client of 0.x asks for the list."""
-    return json_response(await agent_files.list_files(deps.database, agent_id, Page(limit=limit), None))
+    return json_response(await attached_files.list_files(deps.database, agent_id, Page(limit=limit), None))
 
 
 @router.patch("/files/close-all", responses={200: {"model": list[str]}}, response_model=None)
 async def close_all_files(deps: Deps, agent_id: AgentId) -> Response:
-    return json_response(await agent_files.close_all(deps.database, agent_id))
+    return json_response(await attached_files.close_all(deps.database, agent_id))
 
 
 @router.patch("/files/{file_id}/open", responses={200: {"model": list[str]}}, response_model=None)
 async def open_file(deps: Deps, agent_id: AgentId, file_id: FileId) -> Response:
-    return json_response(await agent_files.open_file(deps.database, agent_id, file_id, deps.clock.now_us()))
+    return json_response(await attached_files.open_file(deps.database, agent_id, file_id, deps.clock.now_us()))
 
 
 @router.patch("/files/{file_id}/close", responses={200: {"model": dict[str, str]}}, response_model=None)
 async def close_file(deps: Deps, agent_id: AgentId, file_id: FileId) -> Response:
-    name = await agent_files.close_file(deps.database, agent_id, file_id)
+    name = await attached_files.close_file(deps.database, agent_id, file_id)
     return json_response({"message": f"File {name} successfully closed"})

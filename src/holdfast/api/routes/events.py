@@ -17,8 +17,8 @@ from holdfast.api.answers import EVENT_STREAM_HEADERS, reader_left
 from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import Deps
 from holdfast.core.changes import ChangeType
-from holdfast.engine.bus import Feed, FeedReader, Hello, News, Resync
 from holdfast.engine.clock import Clock
+from holdfast.engine.feed import Feed, FeedReader, Hello, News, Resync
 from holdfast.wire.feed import KEEP_ALIVE, FeedEvent, feed_event
 
 router = LazyRouter(prefix="/v1/events", tags=["events"])

@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import Query
 from starlette.responses import Response
 
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.actions.groups import records as actions
 from holdfast.actions.queries import GroupFilter, Page
 from holdfast.api.answers import HANDED_OVER, EventStream, failed_run_answer, json_response

@@ -17,7 +17,7 @@ from holdfast.api.framework.routing import LazyRouter
 from holdfast.api.params import Deps
 from holdfast.errors import DatabaseError, NotFound
 from holdfast.version import API_VERSION, VERSION
-from holdfast.wire.exposition import CONTENT_TYPE
+from holdfast.wire.prometheus import CONTENT_TYPE
 
 router = LazyRouter(tags=["health"])
 metrics_router = LazyRouter(include_in_schema=False)

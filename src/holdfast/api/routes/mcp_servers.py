@@ -15,7 +15,7 @@ import msgspec
 from fastapi import Path, Query
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.actions.mcp import run, servers, sync
 from holdfast.actions.mcp.connect import connect_to, finish_login
 from holdfast.api.answers import json_response

@@ -13,7 +13,7 @@ import msgspec
 from fastapi import Query
 from starlette.responses import Response
 
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.actions.messages.capture import capture_turn
 from holdfast.actions.messages.read import list_messages_of_agent
 from holdfast.actions.messages.send import Accepted, SendRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from holdfast.actions import providers as actions
-from holdfast.actions.assembled import Holdfast
+from holdfast.actions.dependencies import Holdfast
 from holdfast.actions.queries import Page
 from holdfast.api.answers import json_response
 from holdfast.api.framework.routing import LazyRouter

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import errors
-from holdfast.core import compaction, heartbeats
+from holdfast.core import compaction, heartbeat_loop
 from holdfast.core.deltas import (
     CallDelta,
     Delta,
@@ -155,7 +155,7 @@ class OfflineModel:
     def _content(self, request: ModelRequest, now: Situation, calls: Sequence[Call]) -> list[Delta]:
         directed = now.directives
         # Who is asked for thoughts in an argument of each call does not reason by itself.
-        thinks_in_calls = any(heartbeats.THINKING in properties_of(tool.parameters) for tool in request.tools)
+        thinks_in_calls = any(heartbeat_loop.THINKING in properties_of(tool.parameters) for tool in request.tools)
         content: list[Delta] = [] if thinks_in_calls else [*_reasoning(directed, now, calls)]
         if not calls:
             content += (

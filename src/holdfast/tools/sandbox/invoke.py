@@ -20,8 +20,8 @@ import msgspec
 
 from holdfast.core.messages import Content, Image, Text, readable_image
 from holdfast.tools.base import Job, failure_text
+from holdfast.tools.sandbox.argument_models import ArgumentModels
 from holdfast.tools.sandbox.contract import Answer
-from holdfast.tools.sandbox.models import ArgumentModels
 
 _PLAIN: Final = (str, int, float, bool, list, dict)
 _MODULE: Final = "tool"

@@ -10,7 +10,7 @@ import urllib.parse
 import urllib.request
 from typing import Any, Final
 
-from holdfast.tools.sandbox.pages import charset_of, html_text, unpacked
+from holdfast.tools.sandbox.web_pages import charset_of, html_text, unpacked
 
 _TIMEOUT_S: Final = 30.0
 _MOST_BYTES: Final = 5 * 1024 * 1024

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core import heartbeats
+from holdfast.core import heartbeat_loop
 from holdfast.core.arguments import ArgumentStream
 from holdfast.core.calls import judge, resume
 from holdfast.core.deltas import Reply
@@ -76,7 +76,7 @@ def one_call(given: RunSpec, call: ToolCall, status: Status = "success") -> RunS
 
 def test_thinking_comes_first_and_the_heartbeat_last_and_both_are_required() -> None:
     parameters = {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}
-    shown = heartbeats.with_arguments(parameters, thinking=True, heartbeat=True)
+    shown = heartbeat_loop.with_arguments(parameters, thinking=True, heartbeat=True)
     assert list(shown["properties"]) == ["thinking", "x", "request_heartbeat"]
     assert shown["required"] == ["thinking", "x", "request_heartbeat"]
     assert parameters["required"] == ["x"], "the tool's own schema stays as it is"
@@ -86,14 +86,14 @@ def test_thinking_comes_first_and_the_heartbeat_last_and_both_are_required() -> 
 def test_a_tool_that_brings_such_arguments_itself_is_asked_for_them_once(heartbeat: bool) -> None:
     names = ["request_heartbeat", "x", "thinking"]
     parameters = {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names}
-    shown = heartbeats.with_arguments(parameters, thinking=True, heartbeat=heartbeat)
+    shown = heartbeat_loop.with_arguments(parameters, thinking=True, heartbeat=heartbeat)
     expected = ["thinking", "x", *(["request_heartbeat"] if heartbeat else [])]
     assert list(shown["properties"]) == expected
     assert shown["required"] == expected
 
 
 def test_a_model_that_reasons_and_a_tool_that_ends_the_turn_get_neither() -> None:
-    assert heartbeats.with_arguments({"type": "object"}, thinking=False, heartbeat=False) == {
+    assert heartbeat_loop.with_arguments({"type": "object"}, thinking=False, heartbeat=False) == {
         "type": "object",
         "properties": {},
         "required": [],
@@ -111,14 +111,14 @@ def test_a_model_that_reasons_and_a_tool_that_ends_the_turn_get_neither() -> Non
 )
 def test_the_shape_of_answers_is_that_of_the_message(wanted: dict[str, Any], shape: dict[str, Any]) -> None:
     parameters = {"type": "object", "properties": {"message": {"type": "string", "description": "What to say."}}}
-    shown = heartbeats.with_shaped_message(parameters, wanted)["properties"]["message"]
+    shown = heartbeat_loop.with_shaped_message(parameters, wanted)["properties"]["message"]
     assert shown == {"description": "What to say."} | shape
 
 
 def test_what_a_shape_refers_to_is_found_at_the_root() -> None:
     parameters = {"type": "object", "properties": {"message": {"type": "string"}}, "$defs": {"A": {"type": "null"}}}
     shape = {"$ref": "#/$defs/B", "$defs": {"B": {"type": "array"}}, "definitions": 5}
-    shown = heartbeats.with_shaped_message(parameters, {"type": "json_schema", "json_schema": {"schema": shape}})
+    shown = heartbeat_loop.with_shaped_message(parameters, {"type": "json_schema", "json_schema": {"schema": shape}})
     assert shown["$defs"] == {"A": {"type": "null"}, "B": {"type": "array"}}
     assert shown["properties"]["message"] == {"description": "", "$ref": "#/$defs/B", "definitions": 5}
 
@@ -128,7 +128,7 @@ def test_what_a_shape_refers_to_is_found_at_the_root() -> None:
     [('{"a": 1}', '{"a":1}'), ("5", "5"), ("null", ""), ("[1 2]", ""), ('"so"', "so")],
 )
 def test_thoughts_are_read_while_they_are_written_or_when_they_are_whole(written: str, expected: str) -> None:
-    stream, reader = ArgumentStream(), heartbeats.ThoughtReader()
+    stream, reader = ArgumentStream(), heartbeat_loop.ThoughtReader()
     text = f'{{"thinking": {written}, "x": 1}}'
     pieces = [piece for character in text for piece in stream.feed(character) if piece.name == "thinking"]
     assert "".join(map(reader.read, pieces)) == expected
@@ -169,11 +169,11 @@ def test_thoughts_leave_the_arguments_and_the_flag_says_what_the_loop_makes_of_i
     ("written", "meant"), [(True, True), ("true", True), (" TRUE ", True), ("no", False), (0, False)]
 )
 def test_a_heartbeat_may_be_written_as_text(written: object, meant: bool) -> None:
-    assert heartbeats.heartbeat_arguments(json.dumps({"request_heartbeat": written})).heartbeat is meant
+    assert heartbeat_loop.heartbeat_arguments(json.dumps({"request_heartbeat": written})).heartbeat is meant
 
 
 def test_thoughts_that_are_not_a_text_are_kept_as_json() -> None:
-    assert heartbeats.heartbeat_arguments('{"thinking": ["a", 1]}').thoughts == '["a",1]'
+    assert heartbeat_loop.heartbeat_arguments('{"thinking": ["a", 1]}').thoughts == '["a",1]'
 
 
 def test_arguments_that_cannot_be_read_are_refused_as_they_are_and_the_model_goes_on() -> None:
@@ -197,27 +197,31 @@ def test_a_decided_call_goes_on_as_it_asked_before(decision: Approve | ClientRet
 
 def test_text_is_thoughts_unless_the_model_was_given_an_argument_for_them() -> None:
     reply = Reply((Reasoning("r"), Text("aside"), made("note", thinking="hm")), "tool_calls", None)
-    assert heartbeats.reply_parts(LOOP, reply) == (Reasoning("r"), Thoughts("hm"))
-    assert heartbeats.reply_parts(HeartbeatLoop(), reply) == (Reasoning("r"), Thoughts("aside"))
-    assert heartbeats.reply_parts(LOOP, Reply((Text("aside"),), "length", None)) == ()
-    assert heartbeats.reply_parts(LOOP, Reply((ToolCall("c", "note", "{"),), "tool_calls", None)) == ()
+    assert heartbeat_loop.reply_parts(LOOP, reply) == (Reasoning("r"), Thoughts("hm"))
+    assert heartbeat_loop.reply_parts(HeartbeatLoop(), reply) == (Reasoning("r"), Thoughts("aside"))
+    assert heartbeat_loop.reply_parts(LOOP, Reply((Text("aside"),), "length", None)) == ()
+    assert heartbeat_loop.reply_parts(LOOP, Reply((ToolCall("c", "note", "{"),), "tool_calls", None)) == ()
 
 
 def test_of_a_call_that_was_cut_off_its_thoughts_and_words_are_kept() -> None:
     begun = '{"thinking": "I greet", "message": "Hel\\u006c'
     reply = Reply((OmittedReasoning(), Text("aside"), ToolCall("c", "send_message", begun)), None, None)
-    assert heartbeats.partial_parts(looping(), LOOP, reply) == (OmittedReasoning(), Thoughts("I greet"), Text("Hell"))
+    assert heartbeat_loop.partial_parts(looping(), LOOP, reply) == (
+        OmittedReasoning(),
+        Thoughts("I greet"),
+        Text("Hell"),
+    )
     silent = HeartbeatLoop(speaking=None)
-    assert heartbeats.partial_parts(looping(), silent, reply) == (OmittedReasoning(), Thoughts("aside"))
-    assert heartbeats.partial_parts(looping(), LOOP, Reply((), None, None)) == ()
+    assert heartbeat_loop.partial_parts(looping(), silent, reply) == (OmittedReasoning(), Thoughts("aside"))
+    assert heartbeat_loop.partial_parts(looping(), LOOP, Reply((), None, None)) == ()
 
 
 def test_of_a_call_that_was_cut_off_no_words_are_kept_that_nobody_was_shown() -> None:
     before_thoughts = Reply((ToolCall("c", "send_message", '{"message": "one", "thinking": "I'),), None, None)
-    assert heartbeats.partial_parts(looping(), LOOP, before_thoughts) == (Thoughts("I"),)
+    assert heartbeat_loop.partial_parts(looping(), LOOP, before_thoughts) == (Thoughts("I"),)
     asks = HeartbeatLoop(speaking=Speaking("guarded", "message"))
     asking = Reply((ToolCall("c", "guarded", '{"message": "one'),), None, None)
-    assert heartbeats.partial_parts(looping(), asks, asking) == ()
+    assert heartbeat_loop.partial_parts(looping(), asks, asking) == ()
 
 
 def test_what_a_reader_sees_of_a_message_includes_the_words_of_send_message() -> None:
@@ -358,7 +362,7 @@ def test_thoughts_are_text_where_calls_have_no_argument_for_them() -> None:
 def test_thoughts_beside_arguments_that_nobody_can_read_are_text() -> None:
     broken = ToolCall("c", "note", "{")
     with pytest.raises(ToolFailed):
-        heartbeats.arguments_with_thoughts(broken.arguments, "hm")
+        heartbeat_loop.arguments_with_thoughts(broken.arguments, "hm")
     assert told(broken, thinking=True) == (Text("hm"), broken)
 
 

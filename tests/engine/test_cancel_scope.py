@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.engine.scope import CancelScope, Interrupted
+from holdfast.engine.cancel_scope import CancelScope, Interrupted
 
 
 async def answer() -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.tools.base import Job
 from holdfast.tools.sandbox import invoke
-from holdfast.tools.sandbox.models import ArgumentModels
+from holdfast.tools.sandbox.argument_models import ArgumentModels
 
 
 def held(**properties: Any) -> dict[str, Any]:

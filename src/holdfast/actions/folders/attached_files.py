@@ -9,9 +9,9 @@ from holdfast.core.records import Agent, AgentFile
 from holdfast.core.system_prompt import MOST_LISTED, file_limits, visible_text
 from holdfast.engine.attached_files import open_windows, shown_file
 from holdfast.errors import Invalid, NotFound
-from holdfast.store import agent_files as agent_file_rows
 from holdfast.store import agents as agent_rows
-from holdfast.store.agent_files import Window
+from holdfast.store import attached_files as agent_file_rows
+from holdfast.store.attached_files import Window
 from holdfast.store.transaction import Database, Transaction
 from holdfast.wire.folders import AgentFilesPage, SeenFile, agent_files_page
 

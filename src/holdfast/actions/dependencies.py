@@ -10,9 +10,9 @@ from holdfast.actions.messages.send import SendMessage
 from holdfast.actions.monitoring import Metrics
 from holdfast.actions.runs.cancel import CancelRuns
 from holdfast.engine.archival import ArchivalMemory
-from holdfast.engine.bus import Feed
 from holdfast.engine.clock import Clock
 from holdfast.engine.compacting import Compactor
+from holdfast.engine.feed import Feed
 from holdfast.engine.mcp_servers import McpServers
 from holdfast.engine.retention import Retention
 from holdfast.engine.run_reader import RunReader

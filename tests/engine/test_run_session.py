@@ -16,7 +16,7 @@ from holdfast.core.tool_rules import RequiredBeforeExit
 from holdfast.core.usage import Usage
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.run_loading import LoadedRun
-from holdfast.engine.session import Session
+from holdfast.engine.run_session import Session
 from holdfast.engine.streams import RunStream
 from holdfast.errors import ContextTooLong, ModelUnavailable
 
