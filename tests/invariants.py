@@ -301,8 +301,9 @@ def stream_tells_the_store(snapshot: Snapshot) -> Iterator[str]:
 
 def stream_violations(snapshot: Snapshot, run: Run, numbered: Sequence[tuple[int, Frame]]) -> Iterator[str]:
     """Also for what a test has followed live: a listener may be shown more than is stored yet, never something else."""
-    if not _is_dense([seq for seq, _ in numbered], deaths=run.lease - 1):
-        yield f"the frames of run {run.id} are not numbered densely"
+    gaps = _gaps([seq for seq, _ in numbered])
+    if not _left_by_deaths([size for _, size in gaps], deaths=run.lease - 1):
+        yield f"the frames of run {run.id} are not numbered densely: {gaps} (after, missing), lease {run.lease}"
     shown = [frame for _, frame in numbered]
     yield from _ends_once(snapshot, run, shown)
     given_up = {frame.message_id for frame in shown if isinstance(frame, AbandonedFrame)}
@@ -321,9 +322,12 @@ def stream_violations(snapshot: Snapshot, run: Run, numbered: Sequence[tuple[int
         yield from _missing_from_stream(snapshot, run, {*told, *whole, *_call_messages(shown)})
 
 
-def _is_dense(numbers: Sequence[int], deaths: int) -> bool:
-    """From 1 on without a gap, but for those that owners who died have left."""
-    gaps = [after - before - 1 for before, after in pairwise([0, *numbers]) if after != before + 1]
+def _gaps(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """After which number how many are missing. The first is 1."""
+    return [(before, after - before - 1) for before, after in pairwise([0, *numbers]) if after != before + 1]
+
+
+def _left_by_deaths(gaps: Sequence[int], deaths: int) -> bool:
     return all(gap % SKIPPED_AFTER_DEATH == 0 and gap > 0 for gap in gaps) and sum(gaps) <= deaths * SKIPPED_AFTER_DEATH
 
 
