@@ -50,15 +50,19 @@ class Side:
         self._take_cpu("CPU of a no-tool turn", lambda: line.turn(plain))
         self._take("one-tool turn", lambda: line.turn(busy, "Call bench_echo with 'hi'"))
         self._take_cpu("CPU of a one-tool turn", lambda: line.turn(busy, "Call bench_echo with 'hi'"))
+        family_s = self.server.family_cpu_s
+        self._take_cpu("… its sandbox included", lambda: line.turn(busy, "Call bench_echo with 'hi'"), family_s)
         self._take("first token", lambda: line.first_piece(plain, ONE_WORD))
         self._take("create an agent", lambda: line.ask("POST", "/agents/", PLAIN_AGENT))
         self._take("list 50 agents", lambda: line.ask("GET", "/agents/?limit=50"))
 
-    def _take_cpu(self, what: str, work: Callable[[], float]) -> None:
-        began_s = self.server.cpu_s()
+    def _take_cpu(self, what: str, work: Callable[[], float], cpu_s: Callable[[], float] | None = None) -> None:
+        """Of the server's own process, unless another clock is given."""
+        cpu_s = cpu_s or self.server.cpu_s
+        began_s = cpu_s()
         for _ in range(SAMPLES):
             work()
-        self.samples.setdefault(what, []).append((self.server.cpu_s() - began_s) / SAMPLES)
+        self.samples.setdefault(what, []).append((cpu_s() - began_s) / SAMPLES)
 
     def _take(self, what: str, sample: Callable[[], float]) -> None:
         self.samples.setdefault(what, []).append(statistics.median(sample() for _ in range(SAMPLES)))

@@ -332,7 +332,6 @@ def _become_sandbox_child(active: ActiveIsolation, pipes: sandbox_child.Pipes, p
     code = 1
     try:
         sandbox_child.enter(active, pipes, place)
-        invoke.warm_up(_jobs)
         received = sandbox_child.wait_for_job()
         if not received:
             os._exit(0)

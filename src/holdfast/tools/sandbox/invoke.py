@@ -28,19 +28,6 @@ _MODULE: Final = "tool"
 # What a source finds without an import. Made once: a copy for each call would touch every object in it.
 _TYPING_NAMES: Final[list[str]] = cast("Any", typing).__all__
 _BUILTINS: Final[dict[str, Any]] = {name: getattr(typing, name) for name in _TYPING_NAMES} | vars(builtins)
-_WARM_UP_JOB: Final = msgspec.json.encode(
-    Job(
-        call_id="",
-        tool_name="warm_up",
-        source_code="def warm_up(number: int, words: list[str]) -> dict:\n    return {'both': [number, words]}\n",
-        arguments={"number": "1", "words": ["a"]},
-    )
-)
-
-
-def warm_up(jobs: msgspec.json.Decoder[Job]) -> None:
-    """Run a small job before the real one: the pages that it writes to are then copied already (copy on write)."""
-    msgspec.json.encode(invoke(jobs.decode(_WARM_UP_JOB)))
 
 
 def invoke(job: Job, explain: Callable[[BaseException], str] = str) -> Answer:
