@@ -1,4 +1,5 @@
-"""What the specs of runs share is stored once, and no run can lose it; windows are kept until they are too many."""
+"""What the specs of runs share is stored once, and no run can lose it; windows are kept until they are too many; numbers
+of frames are given once."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import Column, MetaData, Table, delete, func, select, text
 
 from holdfast import ids
@@ -21,7 +24,15 @@ from holdfast.core.model_history import HistoryBuilder
 from holdfast.core.records import CompactionSettings, ModelChoice, Run
 from holdfast.core.spec import RunSpec, ToolSpec
 from holdfast.core.tool_rules import RequiresApproval
-from holdfast.engine.run_loading import SHARED, SharedParts, Windows, load_state, own_part, shared_part
+from holdfast.engine.run_loading import (
+    SHARED,
+    SharedParts,
+    Windows,
+    base_after_death,
+    load_state,
+    own_part,
+    shared_part,
+)
 from holdfast.llm.catalog.catalog import ModelCatalog
 from holdfast.store import agents, journal, messages, move, runs, specs, threads, tools
 from holdfast.store.database import open_database, sqlite_path
@@ -436,3 +447,15 @@ def test_a_change_of_any_shared_field_makes_another_shared_part() -> None:
         assert parts.of(changed) == shared_part(changed) != first
         assert parts.of(plain) == first
     assert parts.of(msgspec.structs.replace(plain, max_steps=3)) == first
+
+
+@given(st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 5_000)), min_size=1, max_size=20))
+def test_no_owner_shows_a_number_that_one_who_died_has_shown(lives: list[tuple[int, int]]) -> None:
+    """Each of them stores some frames, and shows some more."""
+    base = last_stored = highest_shown = 0
+    for lease, (stored, lost) in enumerate(lives, 1):
+        if lease > 1:
+            base = base_after_death(last_stored, lease)
+        assert base >= highest_shown
+        last_stored = base + stored if stored else last_stored
+        highest_shown = base + stored + lost

@@ -286,6 +286,26 @@ async def test_a_number_that_was_shown_is_never_given_to_something_else_even_whe
     await assert_invariants(world.database, idle=True)
 
 
+async def test_two_owners_who_die_before_they_have_stored_anything_show_different_numbers(world: World) -> None:
+    nodes = [world.node() for _ in range(3)]
+    text = "[[no_reasoning]] [[stall_after:4]] [[say:one two three four five six]]"
+    run_id = (await nodes[0].send(text, background=True, stream_tokens=True)).run.id
+    shown: list[int] = []
+    for node in nodes:
+        if shown:
+            await node.take_over_all()
+        stream = node.streams.live(run_id)
+        assert stream is not None
+        while len(stream.frames) < 4:
+            await stream.changed()
+        shown += range(stream.base + 1, stream.last + 1)
+        assert shown == sorted(set(shown)), "a number was shown twice"
+        if node is not nodes[-1]:
+            await node.die()
+    await nodes[-1].cancel.one(run_id)
+    await assert_invariants(world.database, idle=True)
+
+
 async def test_numbers_go_on_where_they_were_when_a_run_is_handed_over(world: World) -> None:
     first, second = world.node(), world.node()
     run_id = (await first.send("[[stall_after:6]] hello", background=True, stream_tokens=True)).run.id

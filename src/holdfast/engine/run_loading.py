@@ -79,6 +79,13 @@ async def load_run(tx: Transaction, run: Run) -> LoadedRun:
     )
 
 
+def base_after_death(last_seq: int, lease: int) -> int:
+    """After which number the frames of a new owner begin. Each lease has a range of its own: an owner that died, and
+    one before it, may have shown frames of which none is stored (decision 13)."""
+    skipped = max(last_seq // SKIPPED_AFTER_DEATH + 1, lease - 1)
+    return skipped * SKIPPED_AFTER_DEATH + last_seq % SKIPPED_AFTER_DEATH
+
+
 async def load_state(tx: Transaction, run_id: str) -> tuple[RunState, int]:
     """The state of a run and how many events it has."""
     events = [_event.decode(text) for text in await journal.load(tx, run_id)]

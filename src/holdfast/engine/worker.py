@@ -18,7 +18,7 @@ from holdfast.engine.bus import Bus, Watch
 from holdfast.engine.cancel_scope import CancelScope, repeat
 from holdfast.engine.checkpoint import end_unreadable
 from holdfast.engine.clock import Clock
-from holdfast.engine.run_loading import SKIPPED_AFTER_DEATH, LoadedRun, Windows, load_run
+from holdfast.engine.run_loading import LoadedRun, Windows, base_after_death, load_run
 from holdfast.engine.run_session import Session
 from holdfast.engine.runner import Runner
 from holdfast.engine.streams import RunStream, Streams
@@ -139,8 +139,9 @@ class Worker:
 
         An owner that handed the run over had stored all it had shown; one that died may have shown more (decision 13).
         """
-        run, first = loaded.run, loaded.last_seq + (SKIPPED_AFTER_DEATH if owner_died else 0)
-        stream = self._streams.open(run.id, first, run.lease, background=run.background)
+        run = loaded.run
+        base = base_after_death(loaded.last_seq, run.lease) if owner_died else loaded.last_seq
+        stream = self._streams.open(run.id, base, run.lease, background=run.background)
         stream.lease_held(claimed_s + self._settings.lease_ttl_s)
         session = Session(loaded, stream, self._clock, stored)
         session.history_builder = self.windows.history_builder_of(run.thread_id)
