@@ -1,5 +1,4 @@
-"""What the specs of runs share is stored once, and no run can lose it; windows are kept until they are too many; numbers
-of frames are given once."""
+"""What the specs of runs share is stored once; windows are kept until they are too many; numbers are given once."""
 
 from __future__ import annotations
 
