@@ -23,8 +23,9 @@ from holdfast.core.messages import Message
 from holdfast.core.records import STATUS_OF_STOP, Agent, Run, StopReason
 from holdfast.core.run import Phase, RunState, Settle, plan
 from holdfast.engine.archival import ArchiveChanged, PassageWrite, commit
-from holdfast.engine.cancel_scope import CancelScope, until_database_answers
+from holdfast.engine.cancel_scope import CancelScope
 from holdfast.engine.clock import Clock
+from holdfast.engine.database_retries import until_database_answers
 from holdfast.engine.model_call import store_ratio
 from holdfast.engine.run_loading import load_run
 from holdfast.engine.run_session import Session

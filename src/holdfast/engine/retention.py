@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.engine.archival import ArchivalMemory
-from holdfast.engine.cancel_scope import repeat
 from holdfast.engine.clock import Clock
+from holdfast.engine.database_retries import repeat
 from holdfast.store import archives, files, folders, rate_limits, retention, specs, tombstones, traces
 from holdfast.store.retention import Place, Remains, Sizes, Swept
 from holdfast.store.transaction import Database, Job, Transaction

@@ -18,10 +18,11 @@ from holdfast.core.frames import CompactionFrame
 from holdfast.core.messages import ToolReturn
 from holdfast.core.run import OVERFLOW, CallModel, CallTools, Compact, Done, OpenCall, Park, Settle, Wait, plan
 from holdfast.core.usage import calibrated, prompt_limit
-from holdfast.engine.cancel_scope import CancelScope, Interrupted, until_database_answers
+from holdfast.engine.cancel_scope import CancelScope, Interrupted
 from holdfast.engine.checkpoint import BlockChanged, CancelPending, checkpoint
 from holdfast.engine.clock import Clock, Stopwatch
 from holdfast.engine.compacting import CompactionJob, Compactor, system_too_long
+from holdfast.engine.database_retries import until_database_answers
 from holdfast.engine.model_call import ModelCall, build_request, find_model, tool_schemas
 from holdfast.engine.rate_limits import RateLimits
 from holdfast.engine.run_loading import prompt_counts

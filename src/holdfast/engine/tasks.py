@@ -18,7 +18,7 @@ import msgspec
 from holdfast import ids
 from holdfast.core.records import Task
 from holdfast.engine.bus import Bus
-from holdfast.engine.cancel_scope import repeat
+from holdfast.engine.database_retries import repeat
 from holdfast.errors import DatabaseError, HoldfastError, LeaseLost, RunInterrupted
 from holdfast.store import tasks
 from holdfast.store.transaction import Database, Job, Transaction

@@ -26,9 +26,9 @@ from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec
 from holdfast.engine.archival import ArchivalMemory, ArchiveChanged, NewPassage, PassageWrite, Search, commit
 from holdfast.engine.attached_files import AttachedFiles, directories_in_view
-from holdfast.engine.cancel_scope import until_database_answers
 from holdfast.engine.checkpoint import BlockChanged
 from holdfast.engine.clock import Clock
+from holdfast.engine.database_retries import until_database_answers
 from holdfast.engine.run_loading import blocks_in_view
 from holdfast.engine.run_session import MemoryWrite, Session
 from holdfast.engine.tracing import Spans

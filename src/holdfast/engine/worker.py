@@ -15,9 +15,10 @@ from holdfast import ids, logs
 from holdfast.core.failures import classify
 from holdfast.core.records import Run
 from holdfast.engine.bus import Bus, Watch
-from holdfast.engine.cancel_scope import CancelScope, repeat
+from holdfast.engine.cancel_scope import CancelScope
 from holdfast.engine.checkpoint import end_unreadable
 from holdfast.engine.clock import Clock
+from holdfast.engine.database_retries import repeat
 from holdfast.engine.run_loading import LoadedRun, Windows, base_after_death, load_run
 from holdfast.engine.run_session import Session
 from holdfast.engine.runner import Runner

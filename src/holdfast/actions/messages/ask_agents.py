@@ -20,7 +20,7 @@ from holdfast.core.messages import Message, ToolReturn
 from holdfast.core.records import PARENT, PARENT_WAITS, Run
 from holdfast.core.run import OpenCall
 from holdfast.core.spec import RunSpec, Speaking
-from holdfast.engine.cancel_scope import until_database_answers
+from holdfast.engine.database_retries import until_database_answers
 from holdfast.engine.run_reader import RunReader
 from holdfast.engine.tool_calls import Execute
 from holdfast.engine.worker import Worker
