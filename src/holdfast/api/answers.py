@@ -1,7 +1,7 @@
 """How the API answers: with JSON, with a stream that follows a run, or with what went wrong.
 
 JSON is encoded once, straight to bytes, without a second validation of what we built ourselves. Errors become answers
-here and nowhere else; what nobody translated is caught by `layers.UnhandledErrors`.
+here and nowhere else; what nobody translated is caught by `middleware.UnhandledErrors`.
 """
 
 from __future__ import annotations

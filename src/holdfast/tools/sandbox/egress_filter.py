@@ -1,7 +1,7 @@
 """The egress filter: every connection that a tool's process begins is handed to a guard outside, which decides.
 
 A seccomp filter, inherited by all processes below the fork server, stops each system call that can name a destination
-and notifies the guard (see `guard`). Other calls are not slowed. The filter is installed once, when the fork server
+and notifies the guard (`egress_guard`). Other calls are not slowed. The filter is installed once, when the fork server
 starts, so a call that uses no network pays nothing (decision 17).
 """
 
