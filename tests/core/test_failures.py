@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.failures import LONGEST_PAUSE_S, RetryPolicy, asks_too_much, left_ms, pause_ms
+from holdfast.core.failures import LONGEST_PAUSE_S, RetryPolicy, asks_too_much, classify, left_ms, pause_ms
+from holdfast.errors import ContextTooLong, LimitReached, RateLimited
 
 PATIENCE = RetryPolicy(retries=3, first_pause_s=0.5)
 
@@ -64,3 +65,39 @@ def test_no_pause_of_our_own_is_longer_than_a_minute(failures: int, first: float
 @pytest.mark.parametrize("failures", [1, 2, 3])
 def test_no_wait_is_asked_for_when_the_pause_is_set_to_nothing(failures: int) -> None:
     assert pause_ms(RetryPolicy(retries=3, first_pause_s=0.0), failures, None, 1.0) == 0
+
+
+class TestWhatAFailureMeans:
+    def test_a_limit_of_the_vendor_is_told_with_when_to_try_again(self) -> None:
+        failure = classify(RateLimited("slow down", retry_after=2.0), "run-1")
+        assert (failure.kind, failure.stop_reason, failure.overflow) == ("RateLimited", "llm_api_error", False)
+        assert failure.error == {
+            "error_type": "llm_rate_limit",
+            "message": RateLimited.summary,
+            "detail": "RATE_LIMIT_EXCEEDED: slow down",
+            "run_id": "run-1",
+            "http_status": 429,
+            "http_type": "llm_rate_limit",
+            "retry_after": 2.0,
+        }
+        assert failure.data() == {"message": RateLimited.summary, "traceback": None, "details": failure.error}
+
+    def test_a_wait_that_is_too_long_to_be_waited_for_is_named(self) -> None:
+        detail = classify(RateLimited("slow down.", retry_after=90.0), "run-1").error["detail"]
+        assert detail == "RATE_LIMIT_EXCEEDED: slow down. The provider asks to wait 90 s before another try."
+
+    def test_a_limit_of_ours_is_not_said_to_be_the_provider_s(self) -> None:
+        failure = classify(LimitReached("the limit is used up", retry_after=90.0), "run-1")
+        assert failure.error["detail"] == "RATE_LIMIT_EXCEEDED: the limit is used up"
+
+    def test_a_context_that_is_too_long_can_be_compacted(self) -> None:
+        failure = classify(ContextTooLong("too many tokens"), "run-1")
+        assert failure.overflow
+        assert failure.error["message"] == failure.error["detail"] == "CONTEXT_WINDOW_EXCEEDED: too many tokens"
+        assert "retry_after" not in failure.error
+
+    def test_what_nobody_foresaw_is_an_internal_error_that_names_itself(self) -> None:
+        failure = classify(ZeroDivisionError("division by zero"), "run-1")
+        assert (failure.kind, failure.stop_reason) == ("ZeroDivisionError", "error")
+        assert (failure.error["error_type"], failure.error["http_status"]) == ("internal_error", 500)
+        assert failure.error["detail"] == "ZeroDivisionError: division by zero"
