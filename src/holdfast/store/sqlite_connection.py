@@ -42,7 +42,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         # Moving them into the file costs the commit that has to do it two syncs.
         f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
         "foreign_keys = ON",
-        "cache_size = -8000",
+        "cache_size = -4000",
         "temp_store = MEMORY",
         f"query_only = {'ON' if read_only else 'OFF'}",
     ):
