@@ -11,6 +11,7 @@ import pytest
 from holdfast.core.deltas import Delta
 from holdfast.core.messages import Approve, ToolReturn
 from holdfast.core.run import OpenCall
+from holdfast.engine.worker import WorkerSettings
 from holdfast.errors import Busy
 from holdfast.llm.base import ModelRequest
 from holdfast.llm.offline.model import OfflineModel
@@ -18,7 +19,7 @@ from holdfast.store import leases, runs, threads
 from holdfast.store.transaction import DatabaseError
 
 from ..invariants import assert_invariants
-from ..scenario import Node, World
+from ..scenario import Node, World, eventually
 
 SCENES: dict[str, dict[str, Any]] = {
     "an answer": {"text": "hello"},
@@ -111,6 +112,21 @@ async def test_streams_end_while_the_run_waits_for_the_database_and_its_reply_is
     await node.worker.stopped(accepted.run.id)
     assert (await world.run(accepted.run.id)).stop_reason == "end_turn"
     assert model.replies == 1
+    await assert_invariants(world.database, idle=True)
+
+
+async def test_frames_of_a_checkpoint_that_was_not_confirmed_are_kept_when_the_server_stops(world: World) -> None:
+    """Whoever hands the run over stores what it believes not to be stored: the fragments of the reply. The checkpoint
+    has stored them together with the return of the tool."""
+    first, second = world.node(WorkerSettings(drain_s=0.0)), world.node()
+    first.database.lose_write(3, "after", times=1_000)  # the reply, and the return of a tool that does not exist
+    accepted = await first.send("[[call:missing {}]]", background=True, stream_tokens=True)
+    await eventually(lambda: first.database.lost > 1)
+    await first.worker.drain()
+    await first.die()
+    await second.take_over_all()
+    await second.worker.stopped(accepted.run.id)
+    assert (await world.run(accepted.run.id)).stop_reason == "end_turn"
     await assert_invariants(world.database, idle=True)
 
 

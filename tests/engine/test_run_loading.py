@@ -27,8 +27,8 @@ from holdfast.engine.run_loading import (
     SHARED,
     SharedParts,
     Windows,
-    base_after_death,
     load_state,
+    numbers_begin_after,
     own_part,
     shared_part,
 )
@@ -454,7 +454,7 @@ def test_no_owner_shows_a_number_that_one_who_died_has_shown(lives: list[tuple[i
     base = last_stored = highest_shown = 0
     for lease, (stored, lost) in enumerate(lives, 1):
         if lease > 1:
-            base = base_after_death(last_stored, lease)
+            base = numbers_begin_after(last_stored, lease, owner_died=True)
         assert base >= highest_shown
         last_stored = base + stored if stored else last_stored
         highest_shown = base + stored + lost

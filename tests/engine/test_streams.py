@@ -154,6 +154,20 @@ async def test_a_worker_that_has_lost_its_lease_stores_no_frames(world: World, r
     assert stale.unstored()
 
 
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+async def test_of_two_leases_that_one_process_has_had_the_newer_is_followed(
+    world: World, order: tuple[int, int]
+) -> None:
+    streams = Streams(world.database)
+    opened = {lease: streams.open("run-1", lease=lease) for lease in order}
+    assert streams.live("run-1") is opened[2]
+    streams.end(opened[1])
+    assert streams.live("run-1") is opened[2]
+    assert not opened[2].finished
+    streams.end(opened[2])
+    assert streams.live("run-1") is None
+
+
 async def test_one_lost_run_does_not_keep_the_frames_of_others_from_being_stored(world: World, run_id: str) -> None:
     node = world.node()
     other = await node.send("[[stall]]", thread=await world.add_thread(), background=True)

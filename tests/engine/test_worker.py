@@ -168,6 +168,19 @@ async def test_a_run_whose_journal_cannot_be_read_fails_with_a_reason_and_frees_
     assert (await second.ask("hello")).stop_reason == "end_turn"
 
 
+async def test_who_saw_more_than_is_stored_of_a_run_that_cannot_be_read_is_told_its_end(world: World) -> None:
+    first, second = world.node(), world.node()
+    run_id = (await first.send("[[stall_after:4]] [[say:a b c d e f]]", background=True, stream_tokens=True)).run.id
+    stream = first.streams.live(run_id)
+    assert stream is not None
+    while stream.last < 4:
+        await stream.changed()
+    await first.die()
+    await spoil_journal(world, run_id, "not json")
+    assert await second.take_over_all() == 0
+    assert [type(frame) for _, frame in await second.replay(run_id, stream.last)] == [StopFrame, ErrorFrame]
+
+
 async def test_a_run_that_cannot_be_read_and_was_taken_over_meanwhile_is_left_to_its_new_owner(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from holdfast.engine.cancel_scope import CancelScope
 from holdfast.engine.clock import Clock
 from holdfast.engine.database_retries import until_database_answers
 from holdfast.engine.model_call import store_ratio
-from holdfast.engine.run_loading import load_run
+from holdfast.engine.run_loading import load_run, numbers_begin_after
 from holdfast.engine.run_session import Session
 from holdfast.engine.streams import RunStream, store_frames
 from holdfast.errors import BugError, LeaseLost, RunInterrupted
@@ -114,7 +114,7 @@ async def cancel_parked(tx: Transaction, clock: Clock, run_id: str) -> bool:
     return True
 
 
-async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: int) -> None:
+async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: int, *, owner_died: bool) -> None:
     """Ends a run whose journal cannot be folded: as failed, with the reason, its stream closed and its thread free."""
     end = _End(failure.stop_reason, failure.error, now_us, max(0, now_us - run.created_us) * 1_000)
     if await _advance(tx, run, run.checkpoints + 1, end, unless_cancelling=False):
@@ -127,7 +127,8 @@ async def end_unreadable(tx: Transaction, run: Run, failure: Failure, now_us: in
             took_ns = max(0, now_us * 1_000 - (step.step_start_ns or now_us * 1_000))
             await steps.save(tx, msgspec.structs.replace(step, error_data=failure.data(), step_ns=took_ns, **ended))
     if run.background:
-        stream = RunStream(run.id, await frame_rows.last_seq(tx, run.id))
+        last_seq = await frame_rows.last_seq(tx, run.id)
+        stream = RunStream(run.id, numbers_begin_after(last_seq, run.lease, owner_died=owner_died))
         usage, step_count = await runs.usage(tx, run.id)
         await store_frames(tx, stream, closing_frames(failure.stop_reason, failure.error, usage, step_count))
 

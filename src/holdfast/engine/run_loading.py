@@ -79,9 +79,11 @@ async def load_run(tx: Transaction, run: Run) -> LoadedRun:
     )
 
 
-def base_after_death(last_seq: int, lease: int) -> int:
-    """After which number the frames of a new owner begin. Each lease has a range of its own: an owner that died, and
-    one before it, may have shown frames of which none is stored (decision 13)."""
+def numbers_begin_after(last_seq: int, lease: int, *, owner_died: bool) -> int:
+    """After which number the frames of a new owner begin. One that handed the run over had stored all it had shown.
+    One that died may have shown more, and so may one before it: each lease has a range of its own (decision 13)."""
+    if not owner_died:
+        return last_seq
     skipped = max(last_seq // SKIPPED_AFTER_DEATH + 1, lease - 1)
     return skipped * SKIPPED_AFTER_DEATH + last_seq % SKIPPED_AFTER_DEATH
 

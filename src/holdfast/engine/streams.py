@@ -234,21 +234,26 @@ class Streams:
         self._database = database
         self._on_stored = on_stored
         self._live: dict[str, RunStream] = {}
-        self._replaced: set[RunStream] = set()  # by a newer owner in this process, and not ended yet
+        # Of older leases that this process has had, and not ended yet. Of a run that it took over from itself, because
+        # its lease ran out before it was driven, either may be opened first.
+        self._outdated: set[RunStream] = set()
         self._published_before = 0  # by streams that have ended
 
     def open(self, run_id: str, first: int = 0, lease: int = 1, *, background: bool = False) -> RunStream:
         read_stored = partial(self._read, run_id, rows=ROWS_AT_ONCE) if background else None
         on_stored = self._on_stored if background else None
-        if run_id in self._live:
-            self._replaced.add(self._live[run_id])
-        stream = self._live[run_id] = RunStream(run_id, first, lease, read_stored, on_stored)
+        stream = RunStream(run_id, first, lease, read_stored, on_stored)
+        newest = self._live.get(run_id)
+        if newest is None or newest.lease <= lease:
+            self._live[run_id] = stream
+        if newest is not None:
+            self._outdated.add(stream if newest.lease > lease else newest)
         return stream
 
     @property
     def published(self) -> int:
         """How many frames, ever. Counted when it is asked, so that a frame costs nothing."""
-        return self._published_before + sum(stream.published for stream in (*self._live.values(), *self._replaced))
+        return self._published_before + sum(stream.published for stream in (*self._live.values(), *self._outdated))
 
     def live(self, run_id: str) -> RunStream | None:
         return self._live.get(run_id)
@@ -262,8 +267,8 @@ class Streams:
         if self._live.get(stream.run_id) is stream:
             del self._live[stream.run_id]
             self._published_before += stream.published
-        elif stream in self._replaced:
-            self._replaced.discard(stream)
+        elif stream in self._outdated:
+            self._outdated.discard(stream)
             self._published_before += stream.published
         stream.finish()
 

@@ -19,7 +19,7 @@ from holdfast.engine.cancel_scope import CancelScope
 from holdfast.engine.checkpoint import end_unreadable
 from holdfast.engine.clock import Clock
 from holdfast.engine.database_retries import repeat
-from holdfast.engine.run_loading import LoadedRun, Windows, base_after_death, load_run
+from holdfast.engine.run_loading import LoadedRun, Windows, load_run, numbers_begin_after
 from holdfast.engine.run_session import Session
 from holdfast.engine.runner import Runner
 from holdfast.engine.streams import RunStream, Streams
@@ -136,12 +136,9 @@ class Worker:
         unstored_replies: tuple[str, ...] = (),
     ) -> RunStream:
         """Takes charge of a run whose lease this worker holds. `stored`: see `Session`. `claimed_s`: when it was not
-        yet claimed, by the monotonic clock.
-
-        An owner that handed the run over had stored all it had shown; one that died may have shown more (decision 13).
-        """
+        yet claimed, by the monotonic clock."""
         run = loaded.run
-        base = base_after_death(loaded.last_seq, run.lease) if owner_died else loaded.last_seq
+        base = numbers_begin_after(loaded.last_seq, run.lease, owner_died=owner_died)
         stream = self._streams.open(run.id, base, run.lease, background=run.background)
         stream.lease_held(claimed_s + self._settings.lease_ttl_s)
         session = Session(loaded, stream, self._clock, stored)
@@ -278,17 +275,18 @@ class Worker:
             raise  # says nothing about the run
         except (HoldfastError, msgspec.MsgspecError) as error:
             log.exception("run %s cannot be carried on", run.id)
-            await self._fail_unreadable(run, error)
+            await self._fail_unreadable(claimed, error)
             return False
         unstored = await self._streams.unstored_replies(run.id) if loaded.last_seq else ()
         self.drive(loaded, claimed_s=claimed_s, owner_died=claimed.owner_died, unstored_replies=unstored)
         return True
 
-    async def _fail_unreadable(self, run: Run, error: Exception) -> None:
+    async def _fail_unreadable(self, claimed: Claimed, error: Exception) -> None:
         """Its journal cannot be read: it ends as failed, with the reason, and the thread is free again."""
+        run, died = claimed.run, claimed.owner_died
         failure, now_us = classify(error, run.id), self._clock.now_us()
         try:
-            await self._database.write(lambda tx: end_unreadable(tx, run, failure, now_us))
+            await self._database.write(lambda tx: end_unreadable(tx, run, failure, now_us, owner_died=died))
         except LeaseLost:
             log.info("run %s was taken over before it could be ended", run.id)
         self._streams.close(run.id)

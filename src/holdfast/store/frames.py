@@ -14,7 +14,7 @@ from holdfast.store.statements import insert_or_update
 from holdfast.store.tables import frames
 from holdfast.store.transaction import Transaction
 
-_APPEND = insert_or_update(frames, ["run_id", "first_seq"], ["last_seq", "frames"])
+_APPEND = insert_or_update(frames, ["run_id", "first_seq"], ["last_seq", "frames"], if_greater="last_seq")
 _LOAD = (
     select(frames.c.first_seq, frames.c.last_seq, frames.c.frames)
     .where(frames.c.run_id == bindparam("run"), frames.c.last_seq > bindparam("after"))
@@ -32,8 +32,9 @@ class FrameBatch(NamedTuple):
 
 
 async def append(tx: Transaction, run_id: str, first_seq: int, last_seq: int, blob: bytes) -> None:
-    """A batch with the `first_seq` of a stored one replaces it: it holds the same frames and those that came since. Its
-    owner wrote it again because the first commit was not confirmed."""
+    """A batch with the `first_seq` of a stored one replaces it if it is longer: its owner writes it again because the
+    first commit was not confirmed, and it holds the same frames and those that came since. A shorter one is a part of
+    what is stored."""
     await append_many(tx, [FrameBatch(run_id, first_seq, last_seq, blob)])
 
 

@@ -127,13 +127,17 @@ def insert_or_ignore(table: Table) -> PerDialect:
     return PerDialect(lambda insert: insert(table).inline().on_conflict_do_nothing())
 
 
-def insert_or_update(table: Table, keys: Sequence[str], changed: Sequence[str]) -> PerDialect:
-    """Insert, or where `keys` are taken already, overwrite the `changed` columns."""
+def insert_or_update(
+    table: Table, keys: Sequence[str], changed: Sequence[str], *, if_greater: str | None = None
+) -> PerDialect:
+    """Insert, or where `keys` are taken already, overwrite the `changed` columns; with `if_greater`, only if the new
+    row has more in that column."""
 
     def build(insert: Callable[[Table], Any]) -> Executable:
         new = insert(table).inline()
         overwritten = {name: new.excluded[name] for name in changed}
-        return new.on_conflict_do_update(index_elements=keys, set_=overwritten)
+        condition = None if if_greater is None else new.excluded[if_greater] > table.c[if_greater]
+        return new.on_conflict_do_update(index_elements=keys, set_=overwritten, where=condition)
 
     return PerDialect(build)
 
