@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.tools.sandbox import invoke
+from holdfast.tools.sandbox import invoke, launch
 from holdfast.tools.sandbox.contract import modules_for
 
 
@@ -55,8 +55,11 @@ def test_an_object_that_can_be_called_has_the_keywords_of_its_call() -> None:
 
 def test_the_fork_server_loads_little_because_every_call_carries_its_pages() -> None:
     """Each of these is large, brings libraries, or does something after every fork."""
-    unwanted = {"asyncio", "logging", "pathlib", "pydantic", "random", "shutil", "ssl", "threading", "zoneinfo"}
-    program = "import sys, holdfast.tools.sandbox.fork_server; print(*sys.modules)"
+    unwanted = {
+        *{"asyncio", "dataclasses", "inspect", "logging", "pathlib", "pydantic", "random", "shutil", "ssl"},
+        *{"threading", "typing_extensions", "zoneinfo"},
+    }
+    program = f"{launch.LOAD}print(*sys.modules)"
     told = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
     assert unwanted.isdisjoint(told.stdout.split())
 
@@ -66,6 +69,9 @@ def test_the_fork_server_loads_little_because_every_call_carries_its_pages() -> 
     [
         (b"async def tool(): ...", {"asyncio"}),
         (b"import random", {"random"}),
+        (b"from dataclasses import dataclass", {"dataclasses"}),
+        (b"import inspect", {"inspect"}),
+        (b"from typing_extensions import TypedDict", {"typing_extensions"}),
         (b"from urllib.request import urlopen", {"urllib.request"}),
         (b"from pydantic import BaseModel", {"pydantic.main", "pydantic.fields"}),
         (b'{"$defs": {}}', {"pydantic.main", "pydantic.fields"}),

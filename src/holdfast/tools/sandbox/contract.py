@@ -22,7 +22,10 @@ _LENGTH: Final = struct.Struct("!I")
 # dearer, so it imports one of these only after a job has mentioned it.
 _IMPORTED_ON_DEMAND: Final = {
     b"async": ("asyncio",),  # also what `async def` needs
+    b"dataclass": ("dataclasses",),
+    b"inspect": ("inspect",),
     b"random": ("random",),
+    b"typing_extensions": ("typing_extensions",),
     b"urllib": ("urllib.request",),
     b"pydantic": ("pydantic.main", "pydantic.fields"),
     b"$defs": ("pydantic.main", "pydantic.fields"),  # models that the source does not define

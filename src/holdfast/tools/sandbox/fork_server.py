@@ -12,11 +12,12 @@ import gc
 import importlib
 import os
 import resource
-import selectors
+import select
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, NoReturn
 
 import msgspec
@@ -52,7 +53,7 @@ from holdfast.tools.sandbox.contract import (
 from holdfast.tools.sandbox.isolation import ActiveIsolation
 from holdfast.tools.sandbox.sandbox_child import CallPlace
 
-_PRELOADED: Final = "collections dataclasses datetime enum functools itertools json math re typing uuid"
+_PRELOADED: Final = "collections datetime enum functools itertools json math re typing uuid"
 # The kernel takes milliseconds to build the namespaces of a call and to remove them, and cannot be interrupted. Both
 # are put off until the loop was idle this long, so that no caller waits for them. With no call and no spare, a spare is
 # made at once.
@@ -69,7 +70,8 @@ class ForkServer:
         self._control = control
         self._limits = active.config.limits
         self._unpacker = Unpacker()
-        self._selector = selectors.DefaultSelector()
+        self._epoll = select.epoll()
+        self._actions: dict[int, Callable[[], None]] = {}  # when something can be read, by file descriptor
         self._calls: dict[int, CallProcess] = {}  # by pid
         self._spares: dict[int, CallProcess] = {}
         self._answered: dict[int, float] = {}  # when to kill the children that have answered, by pid
@@ -81,7 +83,11 @@ class ForkServer:
         self._imported: set[str] = set()  # on demand
         self._to_import: set[str] = set()  # before the next spare is forked
         self._children_exited = False
-        self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY) if active.namespaces else -1
+        self._own_pids = -1
+        self._setup: list[isolation.Step] = []  # of every call, where all have the same
+        if active.namespaces:
+            self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY)
+            self._setup += sandbox_child.setup(active, CallPlace(os.path.join(active.config.scratch, CALL)))
 
     def serve(self) -> NoReturn:
         exits, woken = os.pipe()
@@ -89,23 +95,30 @@ class ForkServer:
         os.set_blocking(woken, False)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _ignore)
-        self._selector.register(exits, selectors.EVENT_READ, lambda: self._note_exits(exits))
-        self._selector.register(self._control, selectors.EVENT_READ, self._receive)
+        self._watch(exits, lambda: self._note_exits(exits))
+        self._watch(self._control.fileno(), self._receive)
         gc.freeze()  # children share these pages; a collection there must not touch them
         self._control.sendall(pack(Ready(self._active.isolation, self._active.refusal)))
         while True:
             spare_missing = self._may_spare and len(self._spares) < self._active.config.spares
             pause = _IDLE_S if self._calls or self._spares else 0.0
-            events = self._selector.select(self._select_timeout(pause if spare_missing else None))
-            for key, _ in events:
-                action: Callable[[], None] = key.data
-                action()
+            events = self._epoll.poll(self._poll_timeout(pause if spare_missing else None))
+            for fd, _ in events:
+                self._actions[fd]()
             self._reap_exited()
             self._end_overdue()
             if spare_missing and not events:
                 self._make_spare()
 
-    def _select_timeout(self, at_most: float | None) -> float | None:
+    def _watch(self, fd: int, action: Callable[[], None]) -> None:
+        self._actions[fd] = action
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def _unwatch(self, fd: int) -> None:
+        if self._actions.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def _poll_timeout(self, at_most: float | None) -> float | None:
         now = time.monotonic()
         waits = [call.deadline - now for call in self._calls.values() if call.deadline is not None]
         waits += [due - now for due in self._answered.values()]
@@ -169,7 +182,7 @@ class ForkServer:
         self._calls[child.pid] = child
         child.start(run)
         for pipe in child.pipes:
-            self._selector.register(pipe.fd, selectors.EVENT_READ, lambda pipe=pipe: self._read_output(child, pipe))
+            self._watch(pipe.fd, partial(self._read_output, child, pipe))
 
     def _make_spare(self) -> None:
         """While nothing else is to be done, so that the next call finds its sandbox built."""
@@ -214,8 +227,7 @@ class ForkServer:
             pid = os.fork()
             if pid == 0:
                 os.setsid()
-                scratch = os.path.join(self._active.config.scratch, CALL)
-                _become_sandbox_child(self._active, pipes, CallPlace(scratch, cgroup=cgroup))
+                _become_sandbox_child(self._active, pipes, cgroup, self._setup)
         finally:
             linux.enter_pid_namespace(self._own_pids)
         return ForkedProcess(pid)
@@ -246,14 +258,14 @@ class ForkServer:
     def _become_reaper(self, pipes: sandbox_child.Pipes, config: reaper.ReaperConfig) -> NoReturn:
         code = 1
         try:
-            place = CallPlace(config.scratch, config.user, config.cgroup)
-            code = reaper.run_call(config, lambda: _become_sandbox_child(self._active, pipes, place))
+            setup = sandbox_child.setup(self._active, CallPlace(config.scratch, config.user))
+            code = reaper.run_call(config, lambda: _become_sandbox_child(self._active, pipes, config.cgroup, setup))
         finally:
             os._exit(code if code >= 0 else 128 - code)
 
     def _read_output(self, call: CallProcess, pipe: PipeBuffer) -> None:
         if not pipe.read():
-            self._selector.unregister(pipe.fd)  # closed by its writers
+            self._unwatch(pipe.fd)  # closed by its writers
             call.open_pipes -= 1
             if call.has_answered and self._active.namespaces:
                 self._on_answer(call)
@@ -295,12 +307,10 @@ class ForkServer:
                 cgroup.remove()
 
     def _report(self, call: CallProcess, code: int) -> None:
-        registered = self._selector.get_map()
         for pipe in call.pipes:
             while pipe.read():
                 pass
-            if pipe.fd in registered:
-                self._selector.unregister(pipe.fd)
+            self._unwatch(pipe.fd)
             os.close(pipe.fd)
         self._may_spare = True
         stdout, stderr, answer = (pipe.bytes() for pipe in call.pipes)
@@ -327,11 +337,13 @@ class ForkServer:
             os.close(pipe.fd)
 
 
-def _become_sandbox_child(active: ActiveIsolation, pipes: sandbox_child.Pipes, place: CallPlace) -> NoReturn:
+def _become_sandbox_child(
+    active: ActiveIsolation, pipes: sandbox_child.Pipes, cgroup: cgroups.Cgroup | None, setup: Iterable[isolation.Step]
+) -> NoReturn:
     """Never returns, so that no exception can carry a child back into the fork server's loop."""
     code = 1
     try:
-        sandbox_child.enter(active, pipes, place)
+        sandbox_child.enter(pipes, cgroup, setup)
         received = sandbox_child.wait_for_job()
         if not received:
             os._exit(0)
@@ -382,6 +394,7 @@ def main(config_text: str) -> NoReturn:
         linux.stay_open_to_ancestors()
         is_read_only = _restrict_files(config)
     sandbox_child.prepare_environment(config)
+    invoke.prepare_output()
     ForkServer(isolation.detect(config, namespaces, is_read_only, egress_layer), control).serve()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
-import inspect
 import json
 import linecache
 import sys
@@ -13,7 +12,6 @@ import traceback
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass
 from typing import Any, Final, cast
 
 import msgspec
@@ -25,6 +23,7 @@ from holdfast.tools.sandbox.contract import Answer
 
 _PLAIN: Final = (str, int, float, bool, list, dict)
 _MODULE: Final = "tool"
+_TAKES_ANY_KEYWORD: Final = 0x08  # of a code object's flags
 # What a source finds without an import. Made once: a copy for each call would touch every object in it.
 _TYPING_NAMES: Final[list[str]] = cast("Any", typing).__all__
 _BUILTINS: Final[dict[str, Any]] = {name: getattr(typing, name) for name in _TYPING_NAMES} | vars(builtins)
@@ -32,8 +31,6 @@ _BUILTINS: Final[dict[str, Any]] = {name: getattr(typing, name) for name in _TYP
 
 def invoke(job: Job, explain: Callable[[BaseException], str] = str) -> Answer:
     """The tool boundary: whatever the tool raises, SystemExit included, becomes an answer."""
-    for stream in (sys.stdout, sys.stderr):
-        cast("Any", stream).reconfigure(line_buffering=True)
     try:
         answer = Answer("success", shape(call(job)))
     except BaseException as problem:
@@ -44,12 +41,18 @@ def invoke(job: Job, explain: Callable[[BaseException], str] = str) -> Answer:
     return answer
 
 
+def prepare_output() -> None:
+    """Once, in the fork server, for all calls: what a tool has printed is kept also if its process is killed."""
+    for stream in (sys.stdout, sys.stderr):
+        cast("Any", stream).reconfigure(line_buffering=True)
+
+
 def call(job: Job) -> Any:
     """Whatever the tool returns, as it returns it."""
     models = ArgumentModels(job.args_schema or {})
     function = load(job, models)
-    result = function(**fit(function, job, models))
-    if not inspect.isawaitable(result):
+    result: object = function(**fit(function, job, models))
+    if not hasattr(type(result), "__await__"):
         return result
     return importlib.import_module("asyncio").run(_awaited(result))  # few tools need it, and it is large
 
@@ -91,7 +94,7 @@ class Keywords(msgspec.Struct, frozen=True):
 def keywords_of(function: Callable[..., Any]) -> Keywords:
     if type(function) is not types.FunctionType or function.__dict__:  # decorated, or another kind of callable
         return _keywords_by_inspection(function)
-    code = function.__code__  # as `inspect` reads it; that would be a tenth of the pages that a call has copied
+    code = function.__code__  # as `inspect` reads it, which few tools need, and which is large
     positional = code.co_varnames[: code.co_argcount]
     without_default = positional[: len(positional) - len(function.__defaults__ or ())]
     by_name = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
@@ -99,12 +102,12 @@ def keywords_of(function: Callable[..., Any]) -> Keywords:
     return Keywords(
         names=(*positional[code.co_posonlyargcount :], *by_name),
         required=(*without_default[code.co_posonlyargcount :], *(name for name in by_name if name not in defaults)),
-        takes_others=bool(code.co_flags & inspect.CO_VARKEYWORDS),
+        takes_others=bool(code.co_flags & _TAKES_ANY_KEYWORD),
     )
 
 
 def _keywords_by_inspection(function: Callable[..., Any]) -> Keywords:
-    parameters = inspect.signature(function).parameters.values()
+    parameters = importlib.import_module("inspect").signature(function).parameters.values()
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     return Keywords(
         names=[one.name for one in named],
@@ -150,7 +153,7 @@ def shape(result: Any) -> Content:
     parts = _parts(result)
     if parts:
         return parts
-    if isinstance(result, (dict, list)) or (is_dataclass(result) and not isinstance(result, type)):
+    if isinstance(result, (dict, list)) or hasattr(type(cast("object", result)), "__dataclass_fields__"):
         return _encoded(result)
     return _writable(str(result))
 

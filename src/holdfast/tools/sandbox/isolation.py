@@ -11,6 +11,8 @@ import os
 import socket
 import stat
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -18,6 +20,7 @@ import msgspec
 from holdfast.tools.sandbox import cgroups, egress_filter, hidden_paths, landlock, linux, seccomp
 from holdfast.tools.sandbox.contract import CALL, CallsCgroup, ForkServerConfig
 
+Step = Callable[[], object]
 ANSWER_FD, START_FD, JOB_FD = 3, 4, 5  # in a sandbox child; all above are closed
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 _FIRST_USER: Final = 2_000_000_000
@@ -195,24 +198,48 @@ def _try_to_see(active: ActiveIsolation, path: str) -> None:
         raise OSError(f"{path} can be seen")
 
 
-def apply(active: ActiveIsolation, scratch: str, user: int | None) -> None:
-    """Puts this process, and all that it starts, behind every active layer. Cannot be undone."""
-    # Opened before the user changes: the new user may not be able to open them by name.
+def steps(active: ActiveIsolation, scratch: str, user: int | None) -> Iterator[Step]:
+    """Put the process that takes them, and all that it starts, behind every active layer. Cannot be undone."""
     own_rules = bool(active.landlock_abi) and active.shared_rules is None
-    proc = landlock.open_paths(_proc_paths(active)) if own_rules else []
-    writable = landlock.open_paths((scratch,)) if own_rules and not active.namespaces else []
+    rules = OwnRules(active, scratch)
+    if own_rules:
+        yield rules.open
     if user is not None:
-        linux.become_user(user)
-    linux.drop_capabilities()
-    linux.die_with_parent()
-    linux.forbid_new_privileges()
-    if active.shared_rules is not None:
-        landlock.enforce(active.shared_rules)
-    elif active.landlock_abi:
-        landlock.restrict(active.landlock_abi, (*active.readable, *proc), (*active.writable, *writable))
-    linux.close_from(JOB_FD + 1)
+        yield partial(linux.become_user, user)
+    yield linux.drop_capabilities
+    yield linux.be_killed_with_parent
+    yield linux.forbid_new_privileges
+    if own_rules:
+        yield rules.enforce
+    elif active.shared_rules is not None:
+        yield landlock.enforce_call(active.shared_rules)
+    yield partial(linux.close_from, JOB_FD + 1)
     if active.seccomp_program:
-        seccomp.install(active.seccomp_program)
+        yield seccomp.install_call(active.seccomp_program)
+
+
+def apply(active: ActiveIsolation, scratch: str, user: int | None) -> None:
+    for step in steps(active, scratch, user):
+        step()
+
+
+class OwnRules:
+    """Of landlock, where they differ from call to call."""
+
+    def __init__(self, active: ActiveIsolation, scratch: str) -> None:
+        self._active = active
+        self._scratch = scratch
+        self._readable: list[int] = []
+        self._writable: list[int] = []
+
+    def open(self) -> None:
+        """Before the user changes: the new one may not be able to open them by name."""
+        self._readable = landlock.open_paths(_proc_paths(self._active))
+        self._writable = [] if self._active.namespaces else landlock.open_paths((self._scratch,))
+
+    def enforce(self) -> None:
+        active = self._active
+        landlock.restrict(active.landlock_abi, (*active.readable, *self._readable), (*active.writable, *self._writable))
 
 
 def _proc_paths(active: ActiveIsolation) -> tuple[str, ...]:

@@ -78,8 +78,12 @@ def ruleset(abi: int, readable: Iterable[int], writable: Iterable[int]) -> int:
     return rules
 
 
+def enforce_call(rules: int) -> linux.SystemCall:
+    return linux.syscall_call(_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint32(0))
+
+
 def enforce(rules: int) -> None:
-    linux.syscall(_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint32(0))
+    enforce_call(rules)()
 
 
 def confine_signals() -> None:

@@ -25,9 +25,15 @@ _SPARES: Final = 2
 _SCRATCH: Final = "/scratch"
 _INHERITED: Final = ("LANG", "LC_ALL", "TZ")
 _PACKAGE: Final = Path(__file__).resolve().parents[2]
-_ENTRY: Final = (
-    "import sys; sys.path.append(sys.argv[1]); from holdfast.tools.sandbox.fork_server import main; main(sys.argv[2])"
-)
+# Where there is no typing_extensions, msgspec takes the same names from typing. It is large, so there is none until a
+# tool wants it.
+LOAD: Final = """
+import sys
+sys.modules["typing_extensions"] = None
+from holdfast.tools.sandbox.fork_server import main
+del sys.modules["typing_extensions"]
+"""
+_ENTRY: Final = f"import sys; sys.path.append(sys.argv[1]){LOAD}main(sys.argv[2])"
 
 
 def configure(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import signal
 import stat
 import sys
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
-_libc.signal.restype = ctypes.c_void_p
 
 CLONE_NEWNS: Final = 0x0002_0000
 CLONE_NEWUSER: Final = 0x1000_0000
@@ -24,51 +24,69 @@ _MNT_DETACH: Final = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _CAPABILITY_VERSION_3: Final = 0x2008_0522
 _CLOSE_RANGE: Final = 436  # the same on every architecture
-_RESET_SIGNALS: Final = tuple(ctypes.c_int(int(one)) for one in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM))
+_RESET_SIGNALS: Final = tuple(int(one) for one in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM))
+_DEFAULT_ACTION: Final = int(signal.SIG_DFL)
+_signal: Final[Any] = importlib.import_module("_signal")  # what `signal` wraps in enums
 _CAPABILITY_HEADER: Final = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
 _NO_CAPABILITIES: Final = (ctypes.c_uint32 * 6)()
 TOOL_UID: Final = 1000  # seen inside; not 0, so that no exec gives capabilities back
 
 
+class SystemCall:
+    """A function of libc and its arguments, made ready ahead of time: the call itself then touches few objects. A
+    forked child copies each page of objects that it touches (decision 33)."""
+
+    __slots__ = ("_arguments", "_function", "_name")
+
+    def __init__(self, name: str, *arguments: object) -> None:
+        self._name = name
+        self._function = getattr(_libc, name, None)
+        self._arguments = arguments
+
+    def __call__(self) -> int:
+        if self._function is None:
+            raise OSError(0, f"{self._name} does not exist on {sys.platform}")
+        result: int = self._function(*self._arguments)
+        if result < 0:  # then errno is set
+            code = ctypes.get_errno()
+            raise OSError(code, f"{self._name}: {os.strerror(code)}")
+        return result
+
+
 def call(name: str, *arguments: object) -> int:
-    """A libc function that answers -1 and sets errno when it fails."""
-    function = getattr(_libc, name, None)
-    if function is None:
-        raise OSError(0, f"{name} does not exist on {sys.platform}")
-    result = int(function(*arguments))
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{name}: {os.strerror(code)}")
-    return result
+    return SystemCall(name, *arguments)()
+
+
+def syscall_call(number: int, *arguments: object) -> SystemCall:
+    return SystemCall("syscall", ctypes.c_long(number), *arguments)
 
 
 def syscall(number: int, *arguments: object) -> int:
-    return call("syscall", ctypes.c_long(number), *arguments)
+    return syscall_call(number, *arguments)()
+
+
+def prctl_call(option: int, *arguments: object) -> SystemCall:
+    values = [ctypes.c_ulong(value) if isinstance(value, int) else value for value in (*arguments, 0, 0, 0, 0)[:4]]
+    return SystemCall("prctl", ctypes.c_int(option), *values)
 
 
 def prctl(option: int, *arguments: int) -> None:
-    padded = (*arguments, 0, 0, 0, 0)[:4]
-    call("prctl", ctypes.c_int(option), *(ctypes.c_ulong(value) for value in padded))
+    prctl_call(option, *arguments)()
 
 
 def die_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> None:
-    prctl(_PR_SET_PDEATHSIG, with_signal)
+    prctl(_PR_SET_PDEATHSIG, int(with_signal))
 
 
 def reset_signals() -> None:
-    """As a new program has them. `signal.signal` would do the same, by way of enums: a tenth of all the pages that a
-    call has copied."""
-    signal.set_wakeup_fd(-1)
+    """As a new program has them. Enums would be a tenth of all the pages that a call has copied."""
+    _signal.set_wakeup_fd(-1)
     for number in _RESET_SIGNALS:
-        _libc.signal(number, None)
+        _signal.signal(number, _DEFAULT_ACTION)
 
 
 def adopt_orphans() -> None:
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def forbid_new_privileges() -> None:
-    prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def stay_open_to_ancestors() -> None:
@@ -76,12 +94,12 @@ def stay_open_to_ancestors() -> None:
     prctl(_PR_SET_DUMPABLE, 1)
 
 
-def drop_capabilities() -> None:
-    call("capset", _CAPABILITY_HEADER, _NO_CAPABILITIES)
+def mount_call(kind: str, target: str, flags: int, options: str = "") -> SystemCall:
+    return SystemCall("mount", kind.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
 
 
 def mount(kind: str, target: str, flags: int, options: str = "") -> None:
-    call("mount", kind.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
+    mount_call(kind, target, flags, options)()
 
 
 def seal(directory: str) -> None:
@@ -136,8 +154,12 @@ def become_user(uid: int) -> None:
     prctl(_PR_SET_DUMPABLE, 1)  # otherwise its own /proc/self would be closed to it
 
 
+def unshare_call(flags: int) -> SystemCall:
+    return SystemCall("unshare", ctypes.c_int(flags))
+
+
 def unshare(flags: int) -> None:
-    call("unshare", ctypes.c_int(flags))
+    unshare_call(flags)()
 
 
 def enter_pid_namespace(fd: int) -> None:
@@ -173,8 +195,10 @@ def close_from(lowest: int) -> None:
         os.closerange(lowest, os.sysconf("SC_OPEN_MAX"))
 
 
-def mount_proc() -> None:
-    mount("proc", "/proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+mount_proc: Final = mount_call("proc", "/proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+drop_capabilities: Final = SystemCall("capset", _CAPABILITY_HEADER, _NO_CAPABILITIES)
+forbid_new_privileges: Final = prctl_call(_PR_SET_NO_NEW_PRIVS, 1)
+be_killed_with_parent: Final = prctl_call(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def release() -> tuple[int, int]:

@@ -10,14 +10,16 @@ import contextlib
 import os
 import resource
 import time
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from holdfast.tools.base import Job
 from holdfast.tools.sandbox import cgroups, egress_filter, isolation, linux
-from holdfast.tools.sandbox.contract import CALL, ForkServerConfig, Limits
-from holdfast.tools.sandbox.isolation import ANSWER_FD, JOB_FD, START_FD, ActiveIsolation
+from holdfast.tools.sandbox.contract import CALL, ForkServerConfig
+from holdfast.tools.sandbox.isolation import ANSWER_FD, JOB_FD, START_FD, ActiveIsolation, Step
 
 _SHARED_MEMORY: Final = "/dev/shm"
 _CPU_GRACE_S: Final = 5
@@ -41,26 +43,35 @@ class Pipes(msgspec.Struct, frozen=True):
 
 
 class CallPlace(msgspec.Struct, frozen=True):
-    """What belongs to one call alone."""
-
     scratch: str
-    user: int | None = None
-    cgroup: cgroups.Cgroup | None = None
+    user: int | None = None  # whom the call runs as, if it has a user of its own
 
 
-def enter(active: ActiveIsolation, pipes: Pipes, place: CallPlace) -> None:
-    _set_file_descriptors(pipes)
-    if place.cgroup is not None:
-        place.cgroup.join()
+def setup(active: ActiveIsolation, place: CallPlace) -> Iterator[Step]:
+    """What a child does to itself once it has its file descriptors. The fork server makes the steps ahead of time where
+    they are the same for all calls."""
+    config, limits = active.config, active.config.limits
     if active.namespaces:
-        _mount_private(active.config, place.scratch)
-    os.chdir(place.scratch)
-    _limit(active.config.limits)
-    _limit_tasks(active)
-    isolation.apply(active, place.scratch, place.user)
-    _lower(resource.RLIMIT_NOFILE, active.config.limits.open_files)  # now: rules may have taken more
+        yield from _private_mounts(config, place.scratch)
+    yield partial(os.chdir, place.scratch)
+    yield _lower(resource.RLIMIT_AS, limits.memory_bytes)
+    yield _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
+    yield _lower(resource.RLIMIT_CORE, 0)
+    yield _lower(resource.RLIMIT_MSGQUEUE, 0)  # queues outlive the call
+    yield _lower(resource.RLIMIT_NPROC, _most_tasks(active))
+    yield partial(linux.write_file, "/proc/self/oom_score_adj", _OOM_SCORE)
+    yield from isolation.steps(active, place.scratch, place.user)
+    yield _lower(resource.RLIMIT_NOFILE, limits.open_files)  # now: rules may have taken more
     if os.environ["HOME"] != place.scratch:
-        set_home(place.scratch)
+        yield partial(set_home, place.scratch)
+
+
+def enter(pipes: Pipes, cgroup: cgroups.Cgroup | None, steps: Iterable[Step]) -> None:
+    _set_file_descriptors(pipes)
+    if cgroup is not None:
+        cgroup.join()
+    for step in steps:
+        step()
 
 
 def prepare_environment(config: ForkServerConfig) -> None:
@@ -90,9 +101,11 @@ def apply_job(job: Job, active: ActiveIsolation) -> None:
     """What depends on the job: its network, its time and its environment."""
     if job.egress is not None:
         egress_filter.narrow(job.egress, active.egress)
-    _lower(resource.RLIMIT_CPU, int(job.timeout_s) + _CPU_GRACE_S)
+    _lower(resource.RLIMIT_CPU, int(job.timeout_s) + _CPU_GRACE_S)()
     own = {"HOLDFAST_CALL_ID": job.call_id, "LETTA_AGENT_ID": job.agent_id or "", "LETTA_TOOL_ID": job.tool_id or ""}
-    os.environ.update({**job.environment, **own, **_FIXED} if job.environment else own)
+    given = {**job.environment, **own, **_FIXED} if job.environment else own
+    for name in given:  # `update` would do the same by way of abstract base classes
+        os.environ[name] = given[name]
     if "TZ" in job.environment:
         time.tzset()
 
@@ -107,34 +120,26 @@ def _set_file_descriptors(pipes: Pipes) -> None:
         os.dup2(have, want, inheritable=False)
 
 
-def _mount_private(config: ForkServerConfig, scratch: str) -> None:
+def _private_mounts(config: ForkServerConfig, scratch: str) -> Iterator[Step]:
     """The file system of this call alone; it vanishes with the call's last process."""
-    linux.unshare(linux.CLONE_NEWNS)
-    linux.mount_proc()
+    yield linux.unshare_call(linux.CLONE_NEWNS)
+    yield linux.mount_proc
     size = f"size={config.limits.scratch_bytes},nr_inodes={config.limits.scratch_files}"
-    linux.mount("tmpfs", scratch, linux.MS_NOSUID | linux.MS_NODEV, f"{size},mode=0700")
+    yield linux.mount_call("tmpfs", scratch, linux.MS_NOSUID | linux.MS_NODEV, f"{size},mode=0700")
     if config.shell == "bubblewrap" and os.path.isdir(_SHARED_MEMORY):
-        linux.mount("tmpfs", _SHARED_MEMORY, linux.MS_NOSUID | linux.MS_NODEV, f"{size},mode=1777")
-    _limit_pids(config.limits.processes + _HEADROOM)
+        yield linux.mount_call("tmpfs", _SHARED_MEMORY, linux.MS_NOSUID | linux.MS_NODEV, f"{size},mode=1777")
+    # Kernels before 6.14 have one pid_max for the machine, which root would lower for everybody; there RLIMIT_NPROC has
+    # to do.
+    if linux.release() >= _OWN_PID_MAX_SINCE:
+        yield partial(_limit_pids, str(max(config.limits.processes + _HEADROOM, _PIDS_FLOOR)))
 
 
-def _limit_pids(processes: int) -> None:
-    """Kernels before 6.14 have one pid_max for the machine, which root would lower for everybody."""
-    if linux.release() < _OWN_PID_MAX_SINCE:
-        return  # there RLIMIT_NPROC has to do
+def _limit_pids(most: str) -> None:
     with contextlib.suppress(OSError):
-        linux.write_file("/proc/sys/kernel/pid_max", str(max(processes, _PIDS_FLOOR)))
+        linux.write_file("/proc/sys/kernel/pid_max", most)
 
 
-def _limit(limits: Limits) -> None:
-    _lower(resource.RLIMIT_AS, limits.memory_bytes)
-    _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
-    _lower(resource.RLIMIT_CORE, 0)
-    _lower(resource.RLIMIT_MSGQUEUE, 0)  # queues outlive the call
-    linux.write_file("/proc/self/oom_score_adj", _OOM_SCORE)
-
-
-def _limit_tasks(active: ActiveIsolation) -> None:
+def _most_tasks(active: ActiveIsolation) -> int:
     """The kernel counts the tasks of a user, in his user namespace: those of this call, of all calls, or of many more.
 
     Where others count too there has to be room for them, or a call would be refused a process that is its due, and one
@@ -145,7 +150,7 @@ def _limit_tasks(active: ActiveIsolation) -> None:
         most *= _CALLS_SHARE
     if not (active.namespaces or active.own_users):
         most += _tasks_of_the_machine()  # of which this user's are a part
-    _lower(resource.RLIMIT_NPROC, most)
+    return most
 
 
 def _tasks_of_the_machine() -> int:
@@ -153,7 +158,8 @@ def _tasks_of_the_machine() -> int:
         return int(load.read().split()[3].partition("/")[2])
 
 
-def _lower(kind: int, most: int) -> None:
+def _lower(kind: int, most: int) -> Step:
+    """For this process or a child of it, which has the same limits."""
     allowed = resource.getrlimit(kind)[1]
     limit = most if allowed == resource.RLIM_INFINITY else min(most, allowed)
-    resource.setrlimit(kind, (limit, limit))
+    return partial(resource.setrlimit, kind, (limit, limit))

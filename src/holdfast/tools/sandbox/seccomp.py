@@ -98,14 +98,11 @@ def program(*, counts_writes: bool) -> bytes | None:
     return bpf.packed(steps)
 
 
-def install(filter_program: bytes) -> None:
-    """Applies to this process and all that it starts, and cannot be undone. Needs no_new_privs."""
+def install_call(filter_program: bytes) -> linux.SystemCall:
+    """Applies to the process that makes it and all that this one starts, and cannot be undone. Needs no_new_privs."""
     described = bpf.described(filter_program)
-    linux.call(
-        "prctl",
-        ctypes.c_int(_PR_SET_SECCOMP),
-        ctypes.c_ulong(_MODE_FILTER),
-        ctypes.byref(described),
-        ctypes.c_ulong(0),
-        ctypes.c_ulong(0),
-    )
+    return linux.prctl_call(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(described))
+
+
+def install(filter_program: bytes) -> None:
+    install_call(filter_program)()
