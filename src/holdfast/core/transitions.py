@@ -351,7 +351,9 @@ class _Draft:
         """All returns of a step share one row, in the order of its calls. It is shown when the last one is there."""
         state, origin = self.state, self.origin()
         row_id = ids.derive("message", self._view.run_id, origin.step_id, "returns")
-        before = next((row for row in reversed(self.window) if row.id == row_id), None)
+        before: Message | None = None
+        if state.calls.returned:  # else there is none, and a long window would be searched for it
+            before = next((row for row in reversed(self.window) if row.id == row_id), None)
         if state.step_id is not None:  # its calls were put to somebody before
             returns = [msgspec.structs.replace(answer, was_asked=True) for answer in returns]
         row = tool_row(
