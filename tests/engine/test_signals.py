@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from holdfast.core.frames import StopFrame
-from holdfast.engine import bus
+from holdfast.engine import bus, worker
 from holdfast.engine.worker import WorkerSettings
 from holdfast.store.postgres_signals import PostgresSignals
 from holdfast.store.signals import Signals
@@ -120,6 +120,17 @@ async def test_a_run_for_which_there_is_no_room_is_taken_by_another_server(world
         run_id = (await full.send(HELLO, thread=await world.add_thread(), background=True)).run.id
         assert (await full.reader.until_stopped(run_id)).stop_reason == "end_turn"
         await other.settled()
+
+
+async def test_runs_that_come_one_by_one_wait_for_no_pause_between_sweeps(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pause is for many that wait: it leaves other servers their share."""
+    monkeypatch.setattr(worker, "BETWEEN_SWEEPS_S", 3_600.0)
+    async with servers(world, ONLY_SERVES, SELDOM) as (serving, _), asyncio.timeout(60):
+        for _ in range(3):
+            run_id = (await serving.send(HELLO, background=True)).run.id
+            assert (await serving.reader.until_stopped(run_id)).stop_reason == "end_turn"
 
 
 async def test_a_run_that_is_handed_over_goes_on_at_another_server_at_once(world: World) -> None:

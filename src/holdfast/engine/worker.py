@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _CLAIMS_AT_ONCE = 16  # few, so that other servers get their share
 SKEW_LIMIT_S = 5.0
 HAND_OVER_S = 6.0  # a sandbox that hangs is given five seconds to end its tools
-_BETWEEN_SWEEPS_S = 0.01
+BETWEEN_SWEEPS_S = 0.01
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -415,11 +415,11 @@ class Worker:
                 log.warning("this machine's clock is %+.1f s off the database's: correct one of them", skew_s)
 
     async def _sweep(self) -> None:
-        """Some at a time, so that requests get in between, and other servers their share."""
+        """While many wait, some at a time, so that requests get in between, and other servers their share."""
         while not self._draining:
-            if not await self.recover():
+            if not await self.recover() or not self._others_wait:
                 return
-            await asyncio.sleep(_BETWEEN_SWEEPS_S)
+            await asyncio.sleep(BETWEEN_SWEEPS_S)
 
 
 class _Owned:
