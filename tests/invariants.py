@@ -302,7 +302,7 @@ def stream_tells_the_store(snapshot: Snapshot) -> Iterator[str]:
 def stream_violations(snapshot: Snapshot, run: Run, numbered: Sequence[tuple[int, Frame]]) -> Iterator[str]:
     """Also for what a test has followed live: a listener may be shown more than is stored yet, never something else."""
     gaps = _gaps([seq for seq, _ in numbered])
-    if not _left_by_deaths([size for _, size in gaps], deaths=run.lease - 1):
+    if not _left_by_deaths([size for _, size in gaps], deaths=max(0, run.lease - 1)):  # 0: nobody has claimed it yet
         yield f"the frames of run {run.id} are not numbered densely: {gaps} (after, missing), lease {run.lease}"
     shown = [frame for _, frame in numbered]
     yield from _ends_once(snapshot, run, shown)

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.core.frames import StopFrame, TextFrame
 from holdfast.core.messages import Message, Text
+from holdfast.engine.worker import WorkerSettings
 
 from .invariants import Snapshot, assert_invariants, violations
 from .scenario import sqlite_at, world_at
@@ -128,6 +129,12 @@ def test_a_broken_promise_is_noticed(snapshot: Snapshot, spoil: Callable[[Snapsh
     assert violations(snapshot, idle=True) == []
     spoil(snapshot)
     assert broken in {found.partition(":")[0] for found in violations(snapshot, idle=True)}
+
+
+async def test_a_run_that_nobody_has_claimed_yet_breaks_no_promise(tmp_path: Path) -> None:
+    async with world_at(sqlite_at(tmp_path)) as world:
+        await world.node(WorkerSettings(takes_waiting=False)).send("hello", background=True)
+        await assert_invariants(world.database)
 
 
 def test_a_journal_that_cannot_be_folded_is_noticed_unless_the_test_spoilt_it(snapshot: Snapshot) -> None:
