@@ -237,9 +237,11 @@ class Node:
         longest_wait_s: float = 60.0,
         most_foreground: int = 0,
         most_waiting: int = 0,
+        database: Database | None = None,
     ) -> None:
+        """`database`: how it reaches the world's, if not directly."""
         self.world = world
-        self.database = FragileDatabase(world.database)
+        self.database = FragileDatabase(database or world.database)
         self.catalog = catalog or ModelCatalog()
         clock = world.clock
         bus = Bus(signals)

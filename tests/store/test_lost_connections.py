@@ -242,3 +242,23 @@ async def test_a_read_whose_caller_is_cancelled_again_and_again_leaves_no_open_t
     assert await database.read(lambda tx: kv.number(tx, "n")) is None
     await database.aclose()
     assert reported == []
+
+
+async def test_a_single_statement_whose_caller_leaves_before_it_is_executed_disturbs_nobody(postgres_url: str) -> None:
+    """The driver prepares a statement first. From then on PostgreSQL is in a transaction, which the execution ends; the
+    driver does not know of it."""
+    opened = await open_database(postgres_url, pool_size=1)
+    prepared = asyncio.Event()
+
+    async def leave_between(tx: Transaction) -> None:
+        assert isinstance(tx, PostgresTransaction)
+        await tx._connection.prepare("SELECT count(*) FROM runs")
+        prepared.set()
+        await asyncio.Event().wait()
+
+    reading = asyncio.create_task(opened.read_one(leave_between))
+    await prepared.wait()
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert await opened.read(lambda tx: kv.number(tx, "n")) is None
+    await opened.aclose()

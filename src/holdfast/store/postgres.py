@@ -218,12 +218,14 @@ class PostgresDatabase:
             raise translate(error) from error
         begun_at = time.perf_counter()
         limit = _TimeLimit(connection, self._timeout_s)
-        is_open, committing = begin is not None, False
+        is_open, committing = True, False
         try:
             # Cutting the connection ends nearly every wait. The driver's for room to send more it does not.
             async with asyncio.timeout(self._timeout_s + CUT_S):
                 if begin is None:
-                    return await job(OneStatement(connection))
+                    result = await job(OneStatement(connection))
+                    is_open = False
+                    return result
                 await connection.execute(begin)
                 tx = PostgresTransaction(connection, joins=joins)
                 result = await job(tx)
@@ -248,7 +250,8 @@ class PostgresDatabase:
             await self._give_back(pool, connection, is_open=is_open)
 
     async def _give_back(self, pool: Any, connection: Any, *, is_open: bool) -> None:
-        """`is_open`: a transaction was begun, and is not known to have ended."""
+        """`is_open`: a transaction may have begun, and is not known to have ended. A single statement is one, too: when
+        it has been prepared and is not executed, PostgreSQL stays in it, and the driver does not say so."""
         if not is_open or _is_lost(connection):
             await _release(pool, connection)
             return
