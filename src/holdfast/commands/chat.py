@@ -249,19 +249,37 @@ def _read_line(prompt: str) -> str:
     """Without its newline. KeyboardInterrupt after a Ctrl-C, EOFError after a Ctrl-D.
 
     `input()` loses a Ctrl-C that comes between the prompt and the read: CPython notices a signal there only when it
-    interrupts the read. Here the signal itself ends the wait.
+    interrupts the read. Here its number, in a pipe, ends the wait, and nothing is raised at any other moment.
     """
     signalled, signal_writer = os.pipe()
-    os.set_blocking(signal_writer, False)
+    for end in (signalled, signal_writer):
+        os.set_blocking(end, False)
+    handler_before = signal.signal(signal.SIGINT, _ignore)
     before = signal.set_wakeup_fd(signal_writer)
     try:
         print(prompt, end="", flush=True)
-        select.select([sys.stdin, signalled], [], [])
-        line = sys.stdin.readline()
+        line: str | None = None
+        while line is None:
+            ready, _, _ = select.select([sys.stdin, signalled], [], [])
+            line = sys.stdin.readline() if sys.stdin in ready else None
+            if signal.SIGINT in _read_available(signalled):
+                raise KeyboardInterrupt
     finally:
         signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGINT, handler_before)
         os.close(signalled)
         os.close(signal_writer)
     if not line:
         raise EOFError
     return line.removesuffix("\n")
+
+
+def _read_available(fd: int) -> bytes:
+    try:
+        return os.read(fd, 100)
+    except BlockingIOError:
+        return b""
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Only its number in the pipe matters."""
