@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from holdfast.actions.groups.discuss import Discuss
 from holdfast.actions.messages.sleeptime import ShowTurns
 from holdfast.core import discussions, sleeptime
@@ -10,6 +12,7 @@ from holdfast.engine.bus import Bus
 from holdfast.engine.tasks import TaskSettings, TaskWorker
 from holdfast.store import messages, runs
 from holdfast.store.paging import Page
+from holdfast.store.postgres import PostgresDatabase
 from holdfast.store.runs import RunFilter
 from tests.scenario import Crash, Moment, Node, World
 
@@ -52,14 +55,22 @@ async def perform_and_die(world: World, write: int, moment: Moment) -> bool:
         return False
     alive = world.node()
     await _carry_on(alive)
-    assert await perform(alive)
-    await _carry_on(alive)  # what the dead one had sent to the database may have been stored only now
+    await _until_stored(world)
+    await _carry_on(alive)
     return True
 
 
 async def _carry_on(node: Node) -> None:
+    """As a server does that looks once: at runs, then at tasks that are due."""
     await node.take_over_all()
     await node.settled()
+    assert await perform(node)
+
+
+async def _until_stored(world: World) -> None:
+    """What the dead one had sent to PostgreSQL may be stored after the other has looked; a real one looks again."""
+    if isinstance(world.database, PostgresDatabase) and world.database._unfinished:
+        await asyncio.wait(set(world.database._unfinished))
 
 
 async def runs_of(world: World, agent_id: str) -> list[Run]:
