@@ -233,3 +233,33 @@ async def test_passages_that_postgresql_had_indexed_by_its_own_words_are_indexed
         found = await database.read_long(lambda tx, word=word: passage_search.by_words(tx, [word], PassageFilter(), 1))
         assert found == ["passage-1"]
     await database.aclose()
+
+
+def test_rows_survive_when_their_table_is_stored_in_another_order(tmp_path: Path) -> None:
+    path = tmp_path / "older.db"
+    _upgrade_to(path, "0016")
+    places = [("thread-1", 0, "message-1", 0), ("thread-1", 1, "message-2", None), ("thread-2", 0, "message-1", 0)]
+    otids = [("thread-1", "otid-1", "run-1"), ("thread-1", "otid-1", "run-2")]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executemany("INSERT INTO thread_messages VALUES (?, ?, ?, ?)", places)
+        connection.executemany("INSERT INTO run_otids VALUES (?, ?, ?)", otids)
+        connection.commit()
+
+    sqlite.migrate(path)
+
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT * FROM thread_messages ORDER BY 1, 2").fetchall() == places
+        assert connection.execute("SELECT * FROM run_otids ORDER BY 1, 2, 3").fetchall() == otids
+        with pytest.raises(sqlite3.IntegrityError, match="message_id"):
+            connection.execute("INSERT INTO thread_messages VALUES ('thread-1', 2, 'message-1', 2)")
+        with pytest.raises(sqlite3.IntegrityError, match="context_position"):
+            connection.execute("INSERT INTO thread_messages VALUES ('thread-1', 3, 'message-3', 0)")
+
+
+def _upgrade_to(path: Path, older: str) -> None:
+    engine = create_engine(f"sqlite:///{path}")
+    config = upgrade.configuration()
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, older)
+    engine.dispose()

@@ -20,7 +20,7 @@ from holdfast.core import discussions, sleeptime
 from holdfast.core.failures import Failure
 from holdfast.core.frames import Frame, closing_frames, with_due_runs
 from holdfast.core.messages import Message
-from holdfast.core.records import STATUS_OF_STOP, Agent, Run, StopReason
+from holdfast.core.records import STATUS_OF_STOP, Agent, Run, RunStatus, StopReason
 from holdfast.core.run import Phase, RunState, Settle, plan
 from holdfast.engine.archival import ArchiveChanged, PassageWrite, commit
 from holdfast.engine.cancel_scope import CancelScope
@@ -229,12 +229,15 @@ async def _advance(
     if run.stop_reason == "requires_approval":  # nobody drives it, so it has no lease: the open hold is its fence
         outcome = "ok" if await runs.end_parked(tx, run.id) else "fenced"
     else:
+        status: RunStatus | None = "running" if run.status == "created" else None
+        if end is not None:
+            status = STATUS_OF_STOP.get(end.stop_reason, "failed")
         outcome = await runs.checkpoint(
             tx,
             run.id,
             run.lease,
             number,
-            status=STATUS_OF_STOP.get(end.stop_reason, "failed") if end else "running",
+            status=status,
             stop_reason=end.stop_reason if end else None,
             started_us=started_us,
             completed_us=end.now_us if end else None,

@@ -9,6 +9,7 @@ carries an older lease than the run's changes nothing (`leases.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 import msgspec
@@ -16,6 +17,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Text,
+    Update,
     bindparam,
     case,
     cast,
@@ -44,6 +46,7 @@ _decode_parts = msgspec.json.Decoder(Parts).decode
 
 _JSON = ("metadata", "request_config")
 _PLAIN = tuple(name for name in Run.__struct_fields__ if name not in (*_JSON, "background"))
+_plain_values = attrgetter(*_PLAIN)  # one call for all of them
 COLUMNS = [runs.columns[name] for name in Run.__struct_fields__]
 
 THIS_RUN = runs.c.id == bindparam("run", type_=Text())
@@ -79,30 +82,34 @@ _BY_OTID = (
     .limit(1)
 )
 _ADD_OTIDS = insert_or_ignore(run_otids)
-_CHECKPOINTED = (
-    "status",
-    "stop_reason",
-    "completed_us",
-    "ttft_ns",
-    "total_duration_ns",
-    "callback_due_us",
-)
-_CHECKPOINT = (
-    update(runs)
-    .where(THIS_RUN, THIS_LEASE, IS_ACTIVE, runs.c.checkpoints < bindparam("number", type_=BigInteger()))
-    .values(
-        {
-            name: func.coalesce(bindparam(f"new_{name}", type_=runs.columns[name].type), runs.columns[name])
-            for name in _CHECKPOINTED
-        }
-        | {
-            "started_us": func.coalesce(runs.c.started_us, bindparam("new_started_us", type_=BigInteger())),
-            "checkpoints": bindparam("number", type_=BigInteger()),
-        }
+_PROGRESS = ("ttft_ns",)
+_STATUS_AND_END = ("status", "stop_reason", "completed_us", "total_duration_ns", "callback_due_us")
+
+
+def _checkpoint(names: tuple[str, ...]) -> Update:
+    return (
+        update(runs)
+        .where(THIS_RUN, THIS_LEASE, IS_ACTIVE, runs.c.checkpoints < bindparam("number", type_=BigInteger()))
+        .values(
+            {
+                name: func.coalesce(bindparam(f"new_{name}", type_=runs.columns[name].type), runs.columns[name])
+                for name in names
+            }
+            | {
+                "started_us": func.coalesce(runs.c.started_us, bindparam("new_started_us", type_=BigInteger())),
+                "checkpoints": bindparam("number", type_=BigInteger()),
+            }
+        )
+        .returning(runs.c.metadata, runs.c.agent_id, runs.c.thread_id)
     )
-    .returning(runs.c.metadata, runs.c.agent_id, runs.c.thread_id)
-)
-_CHECKPOINT_UNLESS_CANCELLING = _CHECKPOINT.where(runs.c.cancel_asked_us.is_(None))
+
+
+_NOT_CANCELLING = runs.c.cancel_asked_us.is_(None)
+_CHECKPOINT = _checkpoint(_PROGRESS + _STATUS_AND_END)
+_CHECKPOINT_UNLESS_CANCELLING = _CHECKPOINT.where(_NOT_CANCELLING)
+# SQLite writes an index anew when a statement names its columns, changed or not.
+_WITHIN_STATUS = _checkpoint(_PROGRESS)
+_WITHIN_STATUS_UNLESS_CANCELLING = _WITHIN_STATUS.where(_NOT_CANCELLING)
 _ASK_CANCEL = (
     update(runs)
     .where(THIS_RUN, IS_ACTIVE)
@@ -240,7 +247,7 @@ async def insert(
 
     With `lease_ttl_us` its lease begins now, by the database's clock.
     """
-    columns = {name: getattr(run, name) for name in (*_PLAIN, "background")}
+    columns = dict(zip(_PLAIN, _plain_values(run), strict=True)) | {"background": run.background}
     columns |= {name: _encode(getattr(run, name)).decode() for name in _JSON}
     refused = otherwise or BugError(f"run {run.id} cannot be stored beside those that are")
     if lease_ttl_us is None:
@@ -349,21 +356,24 @@ async def checkpoint(
     The caller writes the rest of the checkpoint (events, rows, frames) in the same transaction and after this one, so a
     fenced worker writes nothing at all (I2).
 
-    What is None stays as it is; when a run began is written once. `repeated`: this owner has written the checkpoint of
+    What is None stays as it is; when a run began is written once. Without a status nothing of an end is written.
+    `repeated`: this owner has written the checkpoint of
     that `number` already, in a commit that it did not hear of. `fenced`: another owner has it, or it has ended.
     `cancelling`: a cancel is on record, and the caller did not come to carry it out. In none of these cases was
     anything changed.
     """
-    new = {
-        "new_status": status,
-        "new_stop_reason": stop_reason,
-        "new_started_us": started_us,
-        "new_completed_us": completed_us,
-        "new_ttft_ns": ttft_ns,
-        "new_total_duration_ns": total_duration_ns,
-        "new_callback_due_us": callback_due_us,
-    }
-    statement = _CHECKPOINT_UNLESS_CANCELLING if unless_cancelling else _CHECKPOINT
+    new: dict[str, Any] = {"new_started_us": started_us, "new_ttft_ns": ttft_ns}
+    if status is None:
+        statement = _WITHIN_STATUS_UNLESS_CANCELLING if unless_cancelling else _WITHIN_STATUS
+    else:
+        statement = _CHECKPOINT_UNLESS_CANCELLING if unless_cancelling else _CHECKPOINT
+        new |= {
+            "new_status": status,
+            "new_stop_reason": stop_reason,
+            "new_completed_us": completed_us,
+            "new_total_duration_ns": total_duration_ns,
+            "new_callback_due_us": callback_due_us,
+        }
     row = await tx.fetch_one(statement, {"run": run_id, "held_lease": lease, "number": number, **new})
     if row is None:
         run = await find(tx, run_id)

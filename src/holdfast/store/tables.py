@@ -240,7 +240,7 @@ messages = Table(
     Column("model", Text),
     Column("created_us", BigInteger, nullable=False),
     Index("messages_of_run", "run_id", "seq"),
-    Index("messages_of_step", "step_id", "seq"),
+    Index("messages_of_step", "step_id", "seq", sqlite_where=text("step_id IS NOT NULL")),
     Index("messages_of_agent", "agent_id", "seq"),
     Index("messages_of_group", "group_id", "run_id", sqlite_where=text("group_id IS NOT NULL")),
 )
@@ -256,8 +256,7 @@ thread_messages = Table(
     Column("message_id", Text, ForeignKey("messages.id", ondelete="CASCADE"), nullable=False),
     Column("context_position", BigInteger),
     PrimaryKeyConstraint("thread_id", "position"),
-    UniqueConstraint("thread_id", "message_id", name="a_message_once_per_thread"),
-    Index("thread_messages_by_message", "message_id"),
+    UniqueConstraint("message_id", "thread_id", name="a_message_once_per_thread"),  # in this order: also by message
     Index(
         "thread_window",
         "thread_id",
@@ -265,6 +264,7 @@ thread_messages = Table(
         unique=True,
         sqlite_where=text("context_position IS NOT NULL"),
     ),
+    sqlite_with_rowid=False,
 )
 
 _ACTIVE = "status IN ('created', 'running')"
@@ -330,6 +330,7 @@ run_otids = Table(
     Column("run_id", Text, ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
     PrimaryKeyConstraint("thread_id", "otid", "run_id"),
     Index("run_otids_of_run", "run_id"),  # for deleting a run
+    sqlite_with_rowid=False,
 )
 
 # The part of a run's spec that many runs share: model, tools, rules. Stored once, under the hash of its text.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-HEAD: Final = "0016"
+HEAD: Final = "0017"
 READ: Final = "SELECT version_num FROM alembic_version"
 # What Alembic itself would leave behind in a database that it has brought here.
 STAMP: Final = (
