@@ -130,7 +130,7 @@ class Batch:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def add(self, sql: str, rows: list[list[Any]], *, counted: bool = False) -> bool:
+    def add(self, sql: str, rows: Sequence[Sequence[Any]], *, counted: bool = False) -> bool:
         """False when it is to be sent by itself: many rows, several that are not plainly inserted, or rows that another
         part may change too."""
         plain, table = _INSERT.fullmatch(sql) is not None, _table_of(sql)

@@ -8,8 +8,9 @@ taken out of the statement, not out of the compiled text.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, cast
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import msgspec
 from sqlalchemy import (
@@ -33,7 +34,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from holdfast.errors import BugError
 
 
-class PerDialect(msgspec.Struct, frozen=True, eq=False):
+class PerDialect(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """One statement that is built with each dialect's own `insert`. The dialect that is not used is not loaded."""
 
     build: Callable[[Callable[[Table], Any]], Executable]
@@ -147,7 +148,7 @@ class _Shape(msgspec.Struct, frozen=True, eq=False):
     sql: str
     names: tuple[str, ...]
     required: frozenset[str]
-    all_given: bool  # every value comes with the call: the usual case, and the quick one
+    pick: Callable[[Mapping[str, Any]], Sequence[Any]] | None  # of a statement whose values all come with the call
     has_arrays: bool  # one of its parameters carries a list
 
 
@@ -157,11 +158,11 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
     shape: _Shape
     literals: Mapping[str, Any]
 
-    def bind(self, parameters: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    def bind(self, parameters: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
         shape = self.shape
-        if shape.all_given:
+        if shape.pick is not None:
             try:
-                return shape.sql, [parameters[name] for name in shape.names]
+                return shape.sql, shape.pick(parameters)
             except KeyError:
                 pass  # told below which ones
         if not shape.required <= parameters.keys():
@@ -172,10 +173,16 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
         literals = self.literals
         return shape.sql, [parameters[name] if name in parameters else literals[name] for name in shape.names]
 
-    def _expanded(self, parameters: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    def _expanded(self, parameters: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
         # `column.in_([…])`: the text depends on how many values there are, so it is written out at every call.
         state = self.shape.compiled.construct_expanded_state({**self.literals, **parameters}, escape_names=False)
         return state.statement, [state.parameters[name] for name in state.positiontup or ()]
+
+
+class _Known(msgspec.Struct, frozen=True, eq=False):
+    alive: ref[Statement]  # held, so that it can tell when the statement is gone
+    is_insert: bool  # the columns of an insert are those that the parameters name
+    prepared: dict[tuple[str, ...], Prepared] = {}  # by these columns
 
 
 class Compiler:
@@ -187,19 +194,33 @@ class Compiler:
         """`insert` is the dialect's own, which knows about conflicts."""
         self.dialect = dialect
         self._insert = insert
-        self._by_identity: WeakKeyDictionary[Executable, dict[tuple[str, ...], Prepared]] = WeakKeyDictionary()
+        self._known: dict[int, _Known] = {}  # by the identity of the statement
         self._by_shape: dict[Any, _Shape] = {}
 
     def prepare(self, statement: Statement, parameters: Mapping[str, Any]) -> Prepared:
+        known = self._known.get(id(statement))
+        if known is None:
+            known = self._remember(statement)
+        columns = tuple(parameters) if known.is_insert else ()
+        found = known.prepared.get(columns)
+        if found is None:
+            found = known.prepared[columns] = self._prepare(self._for_dialect(statement), columns)
+        return found
+
+    def _remember(self, statement: Statement) -> _Known:
+        """While the statement lives: afterwards another may have its number."""
+        number, all_known = id(statement), self._known
+
+        def forget(_: object) -> None:
+            all_known.pop(number, None)
+
+        known = all_known[number] = _Known(ref(statement, forget), isinstance(self._for_dialect(statement), Insert))
+        return known
+
+    def _for_dialect(self, statement: Statement) -> Executable:
         if isinstance(statement, PerDialect):
-            statement = statement.for_dialect(self.dialect.name, self._insert)
-        columns = tuple(parameters) if isinstance(statement, Insert) else ()
-        known = self._by_identity.get(statement)
-        if known is not None and (found := known.get(columns)) is not None:
-            return found
-        prepared = self._prepare(statement, columns)
-        self._by_identity.setdefault(statement, {})[columns] = prepared
-        return prepared
+            return statement.for_dialect(self.dialect.name, self._insert)
+        return statement
 
     def _prepare(self, statement: Executable, columns: tuple[str, ...]) -> Prepared:
         key = cast("Any", statement)._generate_cache_key()
@@ -222,5 +243,13 @@ class Compiler:
         required = frozenset(name for bind, name in compiled.bind_names.items() if bind.required)
         names = tuple(compiled.positiontup or ())
         all_given = required.issuperset(names) and not compiled.post_compile_params
+        pick = _picker(names) if all_given else None
         has_arrays = any(isinstance(bind.type, ARRAY) for bind in compiled.bind_names)
-        return _Shape(compiled, compiled.string, names, required, all_given, has_arrays)
+        return _Shape(compiled, compiled.string, names, required, pick, has_arrays)
+
+
+def _picker(names: tuple[str, ...]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
+    """The values of these names, in this order."""
+    if len(names) > 1:
+        return itemgetter(*names)  # which gives a tuple only of two or more
+    return lambda parameters: [parameters[name] for name in names]
