@@ -58,46 +58,71 @@ class Hints(msgspec.Struct, frozen=True):
     words: str = ""
 
 
-def fill(tool_name: str, parameters: Schema, hints: Hints) -> dict[str, Any]:
+class Parameters(msgspec.Struct, frozen=True):
+    """What is asked of a tool's schema again and again, read once."""
+
+    schema: Schema
+    properties: dict[str, Schema]
+    required: list[str]
+    kinds: dict[str, str]  # of the properties
+    spoken: list[str]  # the properties an instruction may give a value for
+
+    def allowed(self, name: str) -> list[Any]:
+        """The values that the argument must be one of; none when it may be any."""
+        return _list_of(_resolved(self.properties.get(name, {}), self.schema).get("enum"))
+
+    def lists_numbers(self, name: str) -> bool:
+        return _numeric(_resolved(self.properties[name], self.schema).get("items"), self.schema)
+
+
+def parameters_of(schema: Schema) -> Parameters:
+    properties = properties_of(schema)
+    return Parameters(
+        schema,
+        properties,
+        _required_of(schema),
+        {name: kind_of(one, schema) for name, one in properties.items()},
+        [name for name in properties if name not in _ADDED],
+    )
+
+
+def fill(tool_name: str, parameters: Parameters, hints: Hints) -> dict[str, Any]:
     """Every required argument, and optional ones that the instruction gives a value for; in the schema's order."""
-    properties = properties_of(parameters)
-    required = _required_of(parameters)
+    properties, required = parameters.properties, parameters.required
     values: dict[str, Any] = {name: value for name, value in hints.named.items() if name in properties}
     wanted = [name for name in required if name in properties] + [name for name in properties if name not in required]
     free = [name for name in wanted if name not in values and name not in _ADDED]
-    _take_quotes(values, free, properties, parameters, iter(hints.quotes))
-    _take_numbers(values, free, properties, parameters, iter(hints.numbers))
+    if hints.quotes:
+        _take_quotes(values, free, parameters, iter(hints.quotes))
+    if hints.numbers:
+        _take_numbers(values, free, parameters, iter(hints.numbers))
     if hints.words:
-        _take_words(values, required, properties, parameters, hints.words)
+        _take_words(values, parameters, hints.words)
     for name in required:
         if name not in values:
-            values[name] = _added(name, tool_name) if name in _ADDED else example(properties.get(name, {}), parameters)
+            schema = properties.get(name, {})
+            values[name] = _added(name, tool_name) if name in _ADDED else example(schema, parameters.schema)
     return {name: values[name] for name in (*properties, *values) if name in values}
 
 
-def hints_in(text: str, parameters: Schema) -> Hints:
+def hints_in(text: str, parameters: Parameters) -> Hints:
     """Reads one stretch of an instruction. A name right before a value ties the value to it."""
-    properties = properties_of(parameters)
+    properties, kinds = parameters.properties, parameters.kinds
     masked = mask_quotes(text)
     named: dict[str, Any] = {}
     quotes: list[str] = []
     for match in QUOTED.finditer(text):
         owner = _owner(masked[: match.start()], properties, named)
-        if owner is not None and kind_of(properties[owner], parameters) == "string":
+        if owner is not None and kinds[owner] == "string":
             named[owner] = quoted_value(match)
         else:
             quotes.append(quoted_value(match))
     for match in _SWITCH().finditer(masked):
-        if match[1] in properties and kind_of(properties[match[1]], parameters) == "boolean":
+        if kinds.get(match[1]) == "boolean":
             named[match[1]] = _YES[match[2].lower()]
     for found_in in (_addresses_in, _choices_in, _said_in):
         named |= found_in(masked, parameters, named)
     return Hints(tuple(quotes), _numbers_in(masked, parameters, named), named)
-
-
-def spoken_properties(parameters: Schema) -> dict[str, Schema]:
-    """Those an instruction may give a value for."""
-    return {name: schema for name, schema in properties_of(parameters).items() if name not in _ADDED}
 
 
 def without_named(text: str, hints: Hints) -> str:
@@ -118,84 +143,77 @@ def quoted_value(match: re.Match[str]) -> str:
     return next((group for group in match.groups() if group is not None), "")
 
 
-def _take_quotes(
-    values: dict[str, Any], free: list[str], properties: Mapping[str, Schema], root: Schema, quotes: Iterator[str]
-) -> None:
+def _take_quotes(values: dict[str, Any], free: list[str], parameters: Parameters, quotes: Iterator[str]) -> None:
     for name in free:
-        schema = _resolved(properties[name], root)
-        kind = kind_of(schema, root)
+        kind = parameters.kinds[name]
         if kind == "array" and (rest := list(quotes)):
             values[name] = rest
         elif kind == "string" and (quote := next(quotes, None)) is not None:
-            allowed = _list_of(schema.get("enum"))
+            allowed = parameters.allowed(name)
             values[name] = quote if not allowed or quote in allowed else allowed[0]
 
 
-def _take_numbers(
-    values: dict[str, Any], free: list[str], properties: Mapping[str, Schema], root: Schema, numbers: Iterator[float]
-) -> None:
+def _take_numbers(values: dict[str, Any], free: list[str], parameters: Parameters, numbers: Iterator[float]) -> None:
     for name in free:
-        schema = _resolved(properties[name], root)
-        kind = kind_of(schema, root)
+        kind = parameters.kinds[name]
         if kind in ("integer", "number") and (number := next(numbers, None)) is not None:
             values[name] = int(number) if kind == "integer" or number.is_integer() else number
-        elif kind == "array" and name not in values and _numeric(schema.get("items"), root) and (rest := list(numbers)):
+        elif kind == "array" and name not in values and parameters.lists_numbers(name) and (rest := list(numbers)):
             values[name] = [int(number) if number.is_integer() else number for number in rest]
 
 
-def _take_words(
-    values: dict[str, Any], required: list[str], properties: Mapping[str, Schema], root: Schema, words: str
-) -> None:
+def _take_words(values: dict[str, Any], parameters: Parameters, words: str) -> None:
     """Words without quotes go to the first argument that must have some, or that is there for words."""
     open_names: list[str] = []
-    for name in required:
-        schema = _resolved(properties.get(name, {}), root)
-        kind = kind_of(schema, root)
-        takes = kind == "string" or (kind == "array" and not _numeric(schema.get("items"), root))
-        if takes and name not in values and name not in _ADDED and not _list_of(schema.get("enum")):
+    for name in parameters.required:
+        kind = parameters.kinds.get(name, "string")
+        takes = kind == "string" or (kind == "array" and not parameters.lists_numbers(name))
+        if takes and name not in values and name not in _ADDED and not parameters.allowed(name):
             open_names.append(name)
     if open_names:
         name = next((name for name in open_names if _CONTENT & set(name_words(name))), open_names[0])
-        is_list = kind_of(properties.get(name, {}), root) == "array"
+        is_list = parameters.kinds.get(name) == "array"
         values[name] = [one for one in _ITEM_END().split(words) if one] if is_list else words
 
 
-def _numbers_in(masked: str, parameters: Schema, named: dict[str, Any]) -> tuple[float, ...]:
+def _numbers_in(masked: str, parameters: Parameters, named: dict[str, Any]) -> tuple[float, ...]:
     """Ties numbers to names where names stand beside them, and gives the rest in order."""
-    properties = properties_of(parameters)
-    numeric = {name: schema for name, schema in properties.items() if _numeric(schema, parameters)}
-    found: list[float] = []
     matches = list(islice(_NUMBER.finditer(masked), _MOST_NUMBERS)) or list(_NUMBER_WORD().finditer(masked))
+    if not matches:
+        return ()
+    properties, kinds = parameters.properties, parameters.kinds
+    numeric = [name for name in properties if kinds[name] in ("integer", "number")]
+    found: list[float] = []
     for match in matches:
         value = float(NUMBER_WORDS.get(match[0].lower(), match[0]))
         owner = _owner(masked[: match.start()], properties, named)
         if owner not in numeric and len(numeric) > 1:
             owner = _follower(masked[match.end() :], numeric, named)
-        if owner in numeric:
-            whole = kind_of(numeric[owner], parameters) == "integer" or value.is_integer()
+        if owner is not None and owner in numeric:
+            whole = kinds[owner] == "integer" or value.is_integer()
             named[owner] = int(value) if whole else value
         else:
             found.append(value)
     return tuple(found)
 
 
-def _addresses_in(masked: str, parameters: Schema, taken: Mapping[str, Any]) -> dict[str, Any]:
+def _addresses_in(masked: str, parameters: Parameters, taken: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for pattern, words in _ADDRESSES:
         match = pattern().search(masked)
-        for name, schema in spoken_properties(parameters).items() if match else ():
-            if name not in taken and kind_of(schema, parameters) == "string" and set(name_words(name)) & set(words):
+        for name in parameters.spoken if match else ():
+            if name not in taken and parameters.kinds[name] == "string" and set(name_words(name)) & set(words):
                 found[name] = match[0] if match else ""
                 break
     return found
 
 
-def _choices_in(masked: str, parameters: Schema, taken: Mapping[str, Any]) -> dict[str, Any]:
+def _choices_in(masked: str, parameters: Parameters, taken: Mapping[str, Any]) -> dict[str, Any]:
     """Of an argument that must be one of a few words, the one that is said."""
-    properties = properties_of(parameters)
     found: dict[str, Any] = {}
-    for name in _required_of(parameters):
-        allowed = _list_of(_resolved(properties.get(name, {}), parameters).get("enum"))
+    for name in parameters.required:
+        if not (allowed := parameters.allowed(name)):
+            continue
         candidates = (one for one in allowed if isinstance(one, str) and one and name not in taken)
         for one in candidates:
             if re.search(rf"(?<!\w){re.escape(one)}(?!\w)", masked, re.IGNORECASE):
@@ -204,10 +222,10 @@ def _choices_in(masked: str, parameters: Schema, taken: Mapping[str, Any]) -> di
     return found
 
 
-def _said_in(masked: str, parameters: Schema, taken: Mapping[str, Any]) -> dict[str, Any]:
+def _said_in(masked: str, parameters: Parameters, taken: Mapping[str, Any]) -> dict[str, Any]:
     """`city: Paris`, `with city Paris`: words behind a name, up to the next name, comma or `and`."""
-    names = [name for name in spoken_properties(parameters) if name and name not in taken]
-    texts = {name for name in names if kind_of(properties_of(parameters)[name], parameters) == "string"}
+    names = [name for name in parameters.spoken if name and name not in taken]
+    texts = {name for name in names if parameters.kinds[name] == "string"}
     if not texts:
         return {}
     any_name = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
@@ -220,7 +238,7 @@ def _said_in(masked: str, parameters: Schema, taken: Mapping[str, Any]) -> dict[
         end = _VALUE_END().search(masked, match.end())
         value = masked[match.end() : end.start() if end else len(masked)].strip()
         value = value.removeprefix("is ").removeprefix("as ").strip(" .!?:=()")
-        allowed = _list_of(_resolved(properties_of(parameters)[name], parameters).get("enum"))
+        allowed = parameters.allowed(name)
         if name in texts and value and (not allowed or value in allowed):
             found.setdefault(name, value)
     return found
@@ -237,7 +255,7 @@ def stem(word: str) -> str:
     return "dice" if word == "die" else word.removesuffix("s").removesuffix("d") if len(word) > 3 else word
 
 
-def _follower(after: str, numeric: Mapping[str, Schema], taken: Mapping[str, Any]) -> str | None:
+def _follower(after: str, numeric: list[str], taken: Mapping[str, Any]) -> str | None:
     """`16 sides` speaks of `num_sides`."""
     match = re.match(r"[\s-]{0,3}(\w{1,64})", after)
     if match is None:
@@ -333,6 +351,8 @@ class _Example:
 def _resolved(schema: Schema, root: Schema, depth: int = 0) -> Schema:
     if depth > _MOST_DEPTH:
         return {}
+    if not ("$ref" in schema or "anyOf" in schema or "oneOf" in schema):
+        return schema
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/"):
         target: Any = root
@@ -352,7 +372,7 @@ def _numeric(schema: object, root: Schema) -> bool:
 
 
 def _is_object(value: object) -> TypeGuard[Schema]:
-    return isinstance(value, Mapping)
+    return isinstance(value, dict)
 
 
 def _list_of(value: object) -> list[Any]:

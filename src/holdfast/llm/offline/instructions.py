@@ -23,13 +23,12 @@ from holdfast.llm.offline.arguments import (
     NUMBER_WORDS,
     QUOTED,
     Hints,
-    Schema,
+    Parameters,
     fill,
     hints_in,
-    kind_of,
     mask_quotes,
     name_words,
-    spoken_properties,
+    parameters_of,
     stem,
     without_named,
 )
@@ -165,8 +164,9 @@ def demanded_tools(alert: str, tools: Sequence[ToolSchema]) -> tuple[str, ...]:
 
 def loose_call(tool: ToolSchema, text: str) -> PlannedCall:
     """A call that must be made whether or not the text speaks of the tool."""
-    hints = hints_in(_TIMES.sub(" ", text[:READ_CHARS]), tool.parameters)
-    return PlannedCall(tool.name, fill(tool.name, tool.parameters, hints))
+    parameters = parameters_of(tool.parameters)
+    hints = hints_in(_TIMES.sub(" ", text[:READ_CHARS]), parameters)
+    return PlannedCall(tool.name, fill(tool.name, parameters, hints))
 
 
 def _mentions(text: str, tools: Sequence[ToolSchema]) -> list[_Mention]:
@@ -214,21 +214,21 @@ def _calls_of(mention: _Mention, *, loosely: bool = False) -> list[PlannedCall]:
     times = _TIMES.search(mask_quotes(mention.after))
     count = _times(times) if times else None
     after = mention.after if times is None else mention.after[: times.start()] + mention.after[times.end() :]
-    hints = hints_in(after, tool.parameters)
+    parameters = parameters_of(tool.parameters)
+    hints = hints_in(after, parameters)
     words = spoken_value(without_named(after, hints), introduced=not loosely)
     if not hints.quotes and not hints.numbers and not hints.named and not words:
-        hints = hints_in(mention.before, tool.parameters)
+        hints = hints_in(mention.before, parameters)
         words = spoken_object(mention.before)
-    spread = _spread(msgspec.structs.replace(hints, words=words), tool.parameters, count)
-    return [PlannedCall(tool.name, fill(tool.name, tool.parameters, one), mention.stage) for one in spread]
+    spread = _spread(msgspec.structs.replace(hints, words=words), parameters, count)
+    return [PlannedCall(tool.name, fill(tool.name, parameters, one), mention.stage) for one in spread]
 
 
-def _spread(hints: Hints, parameters: Schema, count: int | None) -> list[Hints]:
+def _spread(hints: Hints, parameters: Parameters, count: int | None) -> list[Hints]:
     """One set of hints per call: more quoted texts than one call can take mean several calls."""
-    strings = [
-        name for name, schema in spoken_properties(parameters).items() if kind_of(schema, parameters) == "string"
-    ]
-    lists = any(kind_of(schema, parameters) == "array" for schema in spoken_properties(parameters).values())
+    kinds = {name: parameters.kinds[name] for name in parameters.spoken}
+    strings = [name for name, kind in kinds.items() if kind == "string"]
+    lists = "array" in kinds.values()
     quotes, named = hints.quotes, hints.named
     if quotes and len(strings) == 1 and strings[0] in named:
         # `operations: 'ls', 'pwd'` ties the first value to the name although it speaks of all of them.

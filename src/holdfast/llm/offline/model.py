@@ -169,6 +169,8 @@ class OfflineModel:
         return content
 
     def _with_trouble(self, script: Script, directed: Directives, text: str) -> Script:
+        if not directed.found:
+            return script
         if directed.has("stall"):
             return msgspec.structs.replace(script, content=(), stalls=True)
         if (count := directed.count("stall_after")) is not None:
@@ -360,12 +362,14 @@ def _reasoning(directed: Directives, now: Situation, calls: Sequence[Call]) -> l
 
 def _usage(directed: Directives, prompt_tokens: int, content: Sequence[Delta]) -> Usage:
     reasoning = sum(isinstance(delta, ReasoningDelta) for delta in content)
-    given = (directed.text("usage") or "").split(",")
-    prompt, completion, cached, thought = [_figure(given, index) for index in range(4)]
+    completion_tokens = len(content) or 1  # who says nothing has still ended its turn, and is charged for saying so
+    given = directed.text("usage")
+    if given is None:
+        return Usage(prompt_tokens, completion_tokens, 0, reasoning_tokens=reasoning)
+    prompt, completion, cached, thought = [_figure(given.split(","), index) for index in range(4)]
     return Usage(
         prompt_tokens if prompt is None else prompt,
-        # Who says nothing has still ended its turn, and is charged for saying so.
-        (len(content) or 1) if completion is None else completion,
+        completion_tokens if completion is None else completion,
         0 if cached is None else cached,
         reasoning_tokens=reasoning if thought is None else thought,
     )

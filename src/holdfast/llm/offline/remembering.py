@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.llm.base import ToolSchema
-from holdfast.llm.offline.arguments import QUOTED, Hints, fill, properties_of, quoted_value
+from holdfast.llm.offline.arguments import QUOTED, Hints, fill, parameters_of, properties_of, quoted_value
 from holdfast.llm.offline.instructions import READ_CHARS, PlannedCall, is_filler, sentences
 from holdfast.llm.offline.patterns import lazily, phrase
 
@@ -131,7 +131,7 @@ def memory_calls(text: str, system: str, tools: Sequence[ToolSchema]) -> tuple[P
     for name, arguments in ways:
         tool = offered.get(name)
         if tool is not None and arguments.keys() <= properties_of(tool.parameters).keys():
-            return (PlannedCall(name, fill(name, tool.parameters, Hints(named=dict(arguments)))),)
+            return (PlannedCall(name, fill(name, parameters_of(tool.parameters), Hints(named=dict(arguments)))),)
     return ()
 
 
