@@ -236,6 +236,7 @@ class ForkServerSandbox:
     async def _start(self) -> Connection:
         if sys.platform != "linux":
             raise SandboxLost("Custom tools run only on Linux.")
+        await asyncio.to_thread(launch.compile_modules)
         cgroup = await self._prepare_cgroup() if self._layers.cgroups else None
         if self._layers.bubblewrap and self._bubblewrap is not None:
             config = launch.configure(self._limits, self._layers, os.environ, None, self._hidden, self._egress, cgroup)

@@ -24,7 +24,8 @@ _ETC: Final = tuple(f"/etc/{name}" for name in _ETC_NAMES.split())
 _SPARES: Final = 2
 _SCRATCH: Final = "/scratch"
 _INHERITED: Final = ("LANG", "LC_ALL", "TZ")
-_PACKAGE: Final = Path(__file__).resolve().parents[2]
+_SANDBOX: Final = Path(__file__).resolve().parent
+_PACKAGE: Final = _SANDBOX.parents[1]
 # Where there is no typing_extensions, msgspec takes the same names from typing. It is large, so there is none until a
 # tool wants it.
 LOAD: Final = """
@@ -34,6 +35,15 @@ from holdfast.tools.sandbox.fork_server import main
 del sys.modules["typing_extensions"]
 """
 _ENTRY: Final = f"import sys; sys.path.append(sys.argv[1]){LOAD}main(sys.argv[2])"
+
+
+def compile_modules(directory: Path = _SANDBOX) -> None:
+    """The fork server can only read the package, so what it compiled would be compiled again at every start. Compiling
+    also leaves it with memory that makes every call dearer (decision 33)."""
+    import compileall  # noqa: PLC0415 - for this alone
+
+    if not sys.dont_write_bytecode:
+        compileall.compile_dir(directory, maxlevels=0, quiet=2)  # which is silent where nothing can be written
 
 
 def configure(
