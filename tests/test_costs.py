@@ -18,12 +18,12 @@ pytestmark = pytest.mark.slow
 # Versions of Python and of libraries differ by less, a needless pass over a request's data by more.
 MARGIN: Final = 1.04
 BUDGETS: Final[dict[tuple[str, What], Cost]] = {
-    ("sqlite", "create an agent"): Cost(calls=694, statements=6),
-    ("sqlite", "no-tool turn"): Cost(calls=2092, statements=22),
-    ("sqlite", "one-tool turn"): Cost(calls=5225, statements=47),
+    ("sqlite", "create an agent"): Cost(calls=650, statements=6),
+    ("sqlite", "no-tool turn"): Cost(calls=1835, statements=22),
+    ("sqlite", "one-tool turn"): Cost(calls=4248, statements=47),
     ("postgres", "create an agent"): Cost(calls=806, statements=3),
-    ("postgres", "no-tool turn"): Cost(calls=2901, statements=14),
-    ("postgres", "one-tool turn"): Cost(calls=6782, statements=32),
+    ("postgres", "no-tool turn"): Cost(calls=2672, statements=14),
+    ("postgres", "one-tool turn"): Cost(calls=5975, statements=32),
 }
 
 
