@@ -111,7 +111,8 @@ async def test_a_call_reaches_neither_the_files_nor_the_processes_of_another_nor
 async def test_files_of_a_call_that_another_user_owns_are_removed() -> None:
     async with opened() as sandbox:
         directory = text_of(await sandbox.run(job(LEAVE)))
-        assert directory.startswith(str(sandbox._scratch))
+        assert sandbox._scratch is not None
+        assert directory.startswith(str(sandbox._scratch.path))
         assert left_in(directory) == []
 
 

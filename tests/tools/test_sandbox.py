@@ -722,7 +722,7 @@ async def test_a_closed_sandbox_refuses_calls_and_leaves_no_files() -> None:
     scratch = sandbox._scratch
     assert scratch is not None
     await sandbox.aclose()
-    assert not scratch.exists()
+    assert not scratch.path.exists()
     outcome = await sandbox.run(job("def f():\n    return 1\n"))
     assert outcome.status == "error"
     assert "shutting down" in texts(outcome)

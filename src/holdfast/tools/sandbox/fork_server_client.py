@@ -20,7 +20,6 @@ from holdfast.errors import SandboxLost
 from holdfast.tools.base import Job, Outcome, SandboxStatus, cut_to_limit, failure_text
 from holdfast.tools.sandbox import call_limits, cgroup_setup, launch
 from holdfast.tools.sandbox.contract import (
-    CALL,
     Answer,
     CallsCgroup,
     EgressConfig,
@@ -37,6 +36,7 @@ from holdfast.tools.sandbox.contract import (
     pack,
 )
 from holdfast.tools.sandbox.egress_report import egress_words, require_egress, warn_of_egress
+from holdfast.tools.sandbox.scratch import Scratch, make_scratch
 
 _log = logging.getLogger(__name__)
 _START_S: Final = 30.0
@@ -162,7 +162,7 @@ class ForkServerSandbox:
         self._refusal = ""
         self._missing = ""  # why bubblewrap is not in use
         self._starting: asyncio.Task[Connection] | None = None
-        self._scratch: Path | None = None
+        self._scratch: Scratch | None = None
         self._cgroup: cgroup_setup.AllCalls | None = None
         self._warned = False
         self._closed = False
@@ -205,7 +205,7 @@ class ForkServerSandbox:
         if self._connection is not None:
             await self._connection.close()
         if self._scratch is not None:
-            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+            await asyncio.to_thread(self._scratch.close)
         if self._cgroup is not None:
             await asyncio.to_thread(self._cgroup.close)
 
@@ -248,11 +248,9 @@ class ForkServerSandbox:
         else:
             self._warn("bubblewrap is not installed" if self._layers.bubblewrap else "bubblewrap is switched off")
         if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="holdfast-tools-"))
-            self._scratch.chmod(0o711)  # a call's own user has to pass through
-            (self._scratch / CALL).mkdir()
+            self._scratch = await asyncio.to_thread(make_scratch)
         config = launch.configure(
-            self._limits, self._layers, os.environ, self._scratch, self._hidden, self._egress, cgroup
+            self._limits, self._layers, os.environ, self._scratch.path, self._hidden, self._egress, cgroup
         )
         return await self._open(launch.python_command(config), config)
 
