@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +11,6 @@ from holdfast.core import memory
 from holdfast.core.messages import AnyPart, Deny, Image, Message, Reasoning, Role, Text, Thoughts, ToolCall, ToolReturn
 from holdfast.errors import ToolFailed
 from holdfast.tools import agents, archival, builtin, files, history, voice
-from holdfast.tools.base import parse_literal
 from holdfast.tools.history import Query, conversation_search
 
 NOW = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
@@ -57,7 +57,7 @@ class Rows:
 
 
 async def search(rows: Rows, timezone: str = "UTC", **arguments: Any) -> dict[str, Any]:
-    return parse_literal(await conversation_search(arguments, rows, timezone=timezone, now_us=us(NOW)))
+    return ast.literal_eval(await conversation_search(arguments, rows, timezone=timezone, now_us=us(NOW)))
 
 
 async def contents(rows: Rows, **arguments: Any) -> list[str]:

@@ -56,7 +56,7 @@ def test_an_object_that_can_be_called_has_the_keywords_of_its_call() -> None:
 def test_the_fork_server_loads_little_because_every_call_carries_its_pages() -> None:
     """Each of these is large, brings libraries, or does something after every fork."""
     unwanted = {
-        *{"asyncio", "dataclasses", "inspect", "logging", "pathlib", "pydantic", "random", "shutil", "ssl"},
+        *{"ast", "asyncio", "dataclasses", "inspect", "logging", "pathlib", "pydantic", "random", "shutil", "ssl"},
         *{"threading", "typing_extensions", "zoneinfo"},
     }
     program = f"{launch.LOAD}print(*sys.modules)"

@@ -61,13 +61,12 @@ def test_what_a_killed_server_left_is_removed_and_what_others_use_stays(parent: 
     scratch.close()
 
 
-def test_nothing_is_removed_that_is_not_known_to_be_ours(parent: Path) -> None:
+def test_nothing_is_removed_that_is_not_known_to_be_abandoned(parent: Path) -> None:
     elsewhere = parent / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "lock").touch()
-    (parent / "holdfast-tools-link").symlink_to(elsewhere)
-    (parent / "holdfast-tools-file").touch()
-    (parent / "holdfast-tools-being-made").mkdir()
+    (parent / "holdfast-calls-link").symlink_to(elsewhere)
+    (parent / "holdfast-calls-file").touch()
+    (parent / "new-holdfast-calls-being-made").mkdir()
     before = {*parent.rglob("*")}
 
     remove_abandoned(parent)
@@ -77,11 +76,10 @@ def test_nothing_is_removed_that_is_not_known_to_be_ours(parent: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of somebody else")
 def test_a_directory_of_somebody_else_is_left_alone(parent: Path) -> None:
-    others = parent / "holdfast-tools-others"
+    others = parent / "holdfast-calls-others"
     others.mkdir()
-    (others / "lock").touch()
     os.chown(others, 12_345, 12_345)
 
     remove_abandoned(parent)
 
-    assert (others / "lock").exists()
+    assert others.exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ast import literal_eval
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -77,8 +76,3 @@ def _cut(text: str, limit: int) -> str:
         return text
     note = f"function output was truncated since it exceeded the character limit ({len(text)} > {limit})"
     return f"{text[:limit]}... [NOTE: {note}]"
-
-
-def parse_literal(text: str) -> Any:
-    """What the model is shown as Python writes it, as the value itself."""
-    return literal_eval(text)

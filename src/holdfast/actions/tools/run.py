@@ -21,7 +21,7 @@ from holdfast.store.transaction import Database, Transaction
 from holdfast.tools import agents as talk
 from holdfast.tools import archival as archival_tools
 from holdfast.tools import builtin, history
-from holdfast.tools.base import Job, Sandbox, parse_literal
+from holdfast.tools.base import Job, Sandbox
 from holdfast.tools.code_with_tools import with_tools
 from holdfast.wire.tools import (
     ToolExecutionResult,
@@ -81,7 +81,7 @@ async def run_attached(
         performed = await InlineTools(database, clock, archival).run_by_hand(agent, tool, arguments)
         result = execution_view(performed.status, performed.content, (), (), None)
         if tool.name in (archival_tools.INSERT, archival_tools.SEARCH, history.NAME) and performed.status == "success":
-            result["func_return"] = parse_literal(str(performed.content))
+            result["func_return"] = ast.literal_eval(str(performed.content))
         return result
     _require_python(tool.source_type)
     secrets = {secret.key: secretbox.open(secret.sealed) for secret in sealed}

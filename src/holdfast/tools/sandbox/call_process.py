@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from typing import Final
@@ -13,6 +12,7 @@ from holdfast.tools.sandbox import call_limits
 from holdfast.tools.sandbox.contract import IDLE_MARK, EndReason, Run
 
 CHUNK: Final = 1 << 16
+NEVER: Final = float("inf")
 
 
 class PipeBuffer:
@@ -73,7 +73,7 @@ class CallProcess:
         self.forked = forked
         self.pipes = pipes
         self.number = 0
-        self.deadline: float | None = None
+        self.deadline = NEVER
         self.watched_from = 0.0
         self.end_reason: EndReason = "exited"
         self.open_pipes = len(pipes)
@@ -87,8 +87,10 @@ class CallProcess:
         self.deadline = now + run.timeout_s
         self.watched_from = now + call_limits.CHECK_S
         write_all(self._job_fd, run.job)
-        with contextlib.suppress(BrokenPipeError):  # it has ended already, and SIGCHLD will say so
+        try:  # noqa: SIM105 - the pages of `contextlib` would be copied for every call
             os.write(self._start_pipe, b"!")
+        except BrokenPipeError:
+            pass  # it has ended already, and SIGCHLD will say so
         self.close_inputs()
 
     @property

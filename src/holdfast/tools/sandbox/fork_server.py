@@ -3,6 +3,9 @@
 One thread with one loop serves the server's messages, the output and the exits of the children, and deadlines. It never
 runs a tool's code and decodes no job: a tool that breaks its process breaks one call. When the server's connection
 closes, the fork server ends and takes all its children with it.
+
+What the loop does for every call is written with few objects: each page that it touches after a fork is copied, and
+context managers, enums and comprehensions have many (decision 33).
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from holdfast.tools.sandbox import (
     reaper,
     sandbox_child,
 )
-from holdfast.tools.sandbox.call_process import CHUNK, CallProcess, ForkedProcess, PipeBuffer, write_all
+from holdfast.tools.sandbox.call_process import CHUNK, NEVER, CallProcess, ForkedProcess, PipeBuffer, write_all
 from holdfast.tools.sandbox.contract import (
     CALL,
     IDLE_MARK,
@@ -43,7 +46,6 @@ from holdfast.tools.sandbox.contract import (
     Ended,
     EndReason,
     ForkServerConfig,
-    Kill,
     Ready,
     Run,
     ToForkServer,
@@ -58,6 +60,7 @@ _PRELOADED: Final = "collections datetime enum functools itertools json math re 
 # are put off until the loop was idle this long, so that no caller waits for them. With no call and no spare, a spare is
 # made at once.
 _IDLE_S: Final = 0.008
+_SIGKILL: Final = int(signal.SIGKILL)  # without the enum, whose pages a fork would have copied
 _EXIT_WAIT_S: Final = 1.0  # how long an idle child waits to be killed; far longer than the fork server takes
 
 _messages = msgspec.msgpack.Decoder(ToForkServer)
@@ -83,10 +86,11 @@ class ForkServer:
         self._imported: set[str] = set()  # on demand
         self._to_import: set[str] = set()  # before the next spare is forked
         self._children_exited = False
-        self._own_pids = -1
         self._setup: list[isolation.Step] = []  # of every call, where all have the same
         if active.namespaces:
-            self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY)
+            own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY)
+            self._leave_pid_namespace = linux.unshare_call(linux.CLONE_NEWPID)
+            self._return_to_pid_namespace = linux.enter_pid_namespace_call(own_pids)
             self._setup += sandbox_child.setup(active, CallPlace(os.path.join(active.config.scratch, CALL)))
 
     def serve(self) -> NoReturn:
@@ -119,26 +123,33 @@ class ForkServer:
             self._epoll.unregister(fd)
 
     def _poll_timeout(self, at_most: float | None) -> float | None:
+        if not self._calls and not self._answered:
+            return at_most
         now = time.monotonic()
-        waits = [call.deadline - now for call in self._calls.values() if call.deadline is not None]
-        waits += [due - now for due in self._answered.values()]
-        waits += [self._usage.due(call.watched_from) - now for call in self._calls.values()]
-        waits += [at_most] if at_most is not None else []
-        return max(0.0, min(waits)) if waits else None
+        soonest = NEVER if at_most is None else now + at_most
+        for call in self._calls.values():
+            soonest = min(soonest, call.deadline, self._usage.due(call.watched_from))
+        for due in self._answered.values():
+            soonest = min(soonest, due)
+        return max(0.0, soonest - now)
 
     def _end_overdue(self) -> None:
+        if not self._calls and not self._answered:
+            return
         now = time.monotonic()
+        watched: list[int] = []
         for call in self._calls.values():
-            if call.deadline is not None and call.deadline <= now:
+            if call.deadline <= now:
                 self._kill(call, "timeout")
-        watched = [
-            call.pid for call in self._calls.values() if call.watched_from <= now and call.end_reason == "exited"
-        ]
-        for pid, excess in self._usage.excesses(watched, now):
-            self._kill(self._calls[pid], excess)
-        for pid in [pid for pid, due in self._answered.items() if due <= now]:
-            del self._answered[pid]
-            os.kill(pid, signal.SIGKILL)
+            if call.watched_from <= now and call.end_reason == "exited":
+                watched.append(call.pid)
+        if watched:
+            for pid, excess in self._usage.excesses(watched, now):
+                self._kill(self._calls[pid], excess)
+        for pid in tuple(self._answered):
+            if self._answered[pid] <= now:
+                del self._answered[pid]
+                os.kill(pid, _SIGKILL)
 
     def _receive(self) -> None:
         data = self._control.recv(CHUNK)
@@ -146,13 +157,12 @@ class ForkServer:
             self._shut_down()
         for body in self._unpacker.feed(data):
             message: ToForkServer = _messages.decode(body)
-            match message:
-                case Run():
-                    self._start(message)
-                case Kill(number):
-                    for call in self._calls.values():
-                        if call.number == number:
-                            self._kill(call, "killed")
+            if isinstance(message, Run):
+                self._start(message)
+                continue
+            for call in self._calls.values():
+                if call.number == message.number:
+                    self._kill(call, "killed")
 
     def _shut_down(self) -> NoReturn:
         """Without namespaces each reaper has to be signalled; with them, the kernel kills all that process 1 leaves."""
@@ -167,7 +177,7 @@ class ForkServer:
 
     def _kill(self, call: CallProcess, reason: EndReason) -> None:
         call.end_reason = reason
-        call.deadline = None
+        call.deadline = NEVER
         if call.pid in self._cgroups:
             self._cgroups[call.pid].kill()
         os.kill(call.pid, signal.SIGKILL if self._active.namespaces else signal.SIGTERM)
@@ -198,38 +208,47 @@ class ForkServer:
         self._spares[child.pid] = child
 
     def _fork_child(self) -> CallProcess:
-        with contextlib.ExitStack() as on_failure:
-            ends = [os.pipe() for _ in range(4)]
-            job_fd = os.memfd_create("job")
-            for fd in (job_fd, *(fd for pair in ends for fd in pair)):
-                on_failure.callback(os.close, fd)
-            (wait_pipe, start_pipe), *outputs = ends
-            cgroup = self._active.calls.add() if self._active.calls else None
+        opened: list[int] = []
+        cgroup = None
+        try:
+            for _ in range(4):
+                opened += os.pipe()
+            opened.append(os.memfd_create("job"))
+            wait_pipe, start_pipe, out, out_end, error, error_end, answer, answer_end, job_fd = opened
+            if self._active.calls is not None:
+                cgroup = self._active.calls.add()
+            forked = self._fork(sandbox_child.Pipes(wait_pipe, job_fd, out_end, error_end, answer_end), cgroup)
+        except OSError:
+            for fd in opened:
+                os.close(fd)
             if cgroup is not None:
-                on_failure.callback(cgroup.remove)
-            forked = self._fork(sandbox_child.Pipes(wait_pipe, job_fd, *(write for _, write in outputs)), cgroup)
-            on_failure.pop_all()
+                cgroup.remove()
+            raise
         if cgroup is not None:
             self._cgroups[forked.pid] = cgroup
-        os.close(wait_pipe)
-        for read, write in outputs:
-            os.close(write)
-            os.set_blocking(read, False)
-        keep = (self._limits.output_bytes, self._limits.output_bytes, self._limits.result_bytes)
-        stdout, stderr, answer = (PipeBuffer(read, cap) for (read, _), cap in zip(outputs, keep, strict=True))
-        return CallProcess(forked, start_pipe, job_fd, (stdout, stderr, answer))
+        for fd in (wait_pipe, out_end, error_end, answer_end):
+            os.close(fd)
+        for fd in (out, error, answer):
+            os.set_blocking(fd, False)
+        limits = self._limits
+        outputs = (
+            PipeBuffer(out, limits.output_bytes),
+            PipeBuffer(error, limits.output_bytes),
+            PipeBuffer(answer, limits.result_bytes),
+        )
+        return CallProcess(forked, start_pipe, job_fd, outputs)
 
     def _fork(self, pipes: sandbox_child.Pipes, cgroup: cgroups.Cgroup | None) -> ForkedProcess:
         if not self._active.namespaces:
             return self._fork_reaper(pipes, cgroup)
-        linux.unshare(linux.CLONE_NEWPID)
+        self._leave_pid_namespace()
         try:
             pid = os.fork()
             if pid == 0:
                 os.setsid()
                 _become_sandbox_child(self._active, pipes, cgroup, self._setup)
         finally:
-            linux.enter_pid_namespace(self._own_pids)
+            self._return_to_pid_namespace()
         return ForkedProcess(pid)
 
     def _fork_reaper(self, pipes: sandbox_child.Pipes, cgroup: cgroups.Cgroup | None) -> ForkedProcess:
@@ -281,8 +300,7 @@ class ForkServer:
             os.kill(call.pid, signal.SIGKILL)
 
     def _note_exits(self, exits: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(exits, CHUNK)
+        os.read(exits, CHUNK)  # there is something, or the loop would not have been told
         self._children_exited = True
 
     def _reap_exited(self) -> None:
@@ -313,9 +331,11 @@ class ForkServer:
             self._unwatch(pipe.fd)
             os.close(pipe.fd)
         self._may_spare = True
-        stdout, stderr, answer = (pipe.bytes() for pipe in call.pipes)
+        stdout, stderr, answer = call.pipes
         code = 128 - code if code > 128 and not self._active.namespaces else code
-        self._control.sendall(pack(Ended(call.number, call.end_reason, code, answer, stdout, stderr)))
+        self._control.sendall(
+            pack(Ended(call.number, call.end_reason, code, answer.bytes(), stdout.bytes(), stderr.bytes()))
+        )
 
     def _reaper_finding(self, child: CallProcess) -> CallProcess:
         """Takes over the limit that its reaper found exceeded, if any, and frees its user id."""
@@ -368,7 +388,7 @@ def _become_sandbox_child(
 
 def _is_alone() -> bool:
     """The tool has left nothing behind that could go on."""
-    return not reaper.has_children() and len(os.listdir("/proc/self/task")) == 1
+    return not linux.has_children() and len(os.listdir("/proc/self/task")) == 1
 
 
 def _ignore(number: int, frame: object) -> None:
@@ -446,4 +466,4 @@ def _try_namespaces(config: ForkServerConfig) -> None:
 
     if not linux.works(as_call):
         raise OSError("no namespaces for a single call")
-    linux.enter_pid_namespace(own)
+    linux.enter_pid_namespace_call(own)()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import importlib
 import json
@@ -79,6 +78,7 @@ def load(job: Job, models: ArgumentModels) -> Callable[..., Any]:
 
 
 def _last_function(source: str) -> str:
+    ast = importlib.import_module("ast")  # few tools need it, and it is large
     names = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return names[-1] if names else ""
 
@@ -167,7 +167,7 @@ def _encoded(result: Any) -> str:
 
 def _writable(text: str) -> str:
     """Halves of characters, as some libraries leave them in text, cannot be stored: pairs are joined, others marked."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def own_traceback(problem: BaseException, filename: str) -> str:

@@ -213,7 +213,7 @@ def steps(active: ActiveIsolation, scratch: str, user: int | None) -> Iterator[S
         yield rules.enforce
     elif active.shared_rules is not None:
         yield landlock.enforce_call(active.shared_rules)
-    yield partial(linux.close_from, JOB_FD + 1)
+    yield linux.close_from_call(JOB_FD + 1)
     if active.seccomp_program:
         yield seccomp.install_call(active.seccomp_program)
 

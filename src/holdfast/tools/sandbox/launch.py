@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -40,8 +41,6 @@ _ENTRY: Final = f"import sys; sys.path.append(sys.argv[1]){LOAD}main(sys.argv[2]
 def compile_modules(directory: Path = _SANDBOX) -> None:
     """The fork server can only read the package, so what it compiled would be compiled again at every start. Compiling
     also leaves it with memory that makes every call dearer (decision 33)."""
-    import compileall  # noqa: PLC0415 - for this alone
-
     if not sys.dont_write_bytecode:
         compileall.compile_dir(directory, maxlevels=0, quiet=2)  # which is silent where nothing can be written
 

@@ -10,6 +10,7 @@ import signal
 import stat
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -24,6 +25,13 @@ _MNT_DETACH: Final = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _CAPABILITY_VERSION_3: Final = 0x2008_0522
 _CLOSE_RANGE: Final = 436  # the same on every architecture
+_CLOSE_RANGE_SINCE: Final = (5, 9)
+_ANY_CHILD: Final = (
+    ctypes.c_int(os.P_ALL),
+    ctypes.c_uint(0),
+    ctypes.create_string_buffer(128),  # a siginfo_t
+    ctypes.c_int(os.WEXITED | os.WNOHANG | os.WNOWAIT),
+)
 _RESET_SIGNALS: Final = tuple(int(one) for one in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM))
 _DEFAULT_ACTION: Final = int(signal.SIG_DFL)
 _signal: Final[Any] = importlib.import_module("_signal")  # what `signal` wraps in enums
@@ -162,9 +170,9 @@ def unshare(flags: int) -> None:
     unshare_call(flags)()
 
 
-def enter_pid_namespace(fd: int) -> None:
+def enter_pid_namespace_call(fd: int) -> SystemCall:
     """Affects children to come, never the caller."""
-    call("setns", ctypes.c_int(fd), ctypes.c_int(CLONE_NEWPID))
+    return SystemCall("setns", ctypes.c_int(fd), ctypes.c_int(CLONE_NEWPID))
 
 
 def create_namespaces() -> None:
@@ -188,11 +196,15 @@ def create_namespaces() -> None:
     mount_proc()
 
 
-def close_from(lowest: int) -> None:
-    try:
-        syscall(_CLOSE_RANGE, ctypes.c_uint(lowest), ctypes.c_uint(0xFFFF_FFFF), ctypes.c_uint(0))
-    except OSError:  # before Linux 5.9
-        os.closerange(lowest, os.sysconf("SC_OPEN_MAX"))
+def close_from_call(lowest: int) -> Callable[[], object]:
+    if release() < _CLOSE_RANGE_SINCE:
+        return partial(os.closerange, lowest, os.sysconf("SC_OPEN_MAX"))
+    return syscall_call(_CLOSE_RANGE, ctypes.c_uint(lowest), ctypes.c_uint(0xFFFF_FFFF), ctypes.c_uint(0))
+
+
+def has_children() -> bool:
+    """Python's own would raise for none, which is the usual case, and an exception touches many pages."""
+    return _libc.waitid(*_ANY_CHILD) == 0
 
 
 mount_proc: Final = mount_call("proc", "/proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)

@@ -83,7 +83,7 @@ def reap() -> dict[int, int]:
 
 def kill_children(spare: Collection[int] = (), config: ReaperConfig | None = None) -> None:
     """Kill until none is left. Each round makes the last one's orphans our children, so all have their turn."""
-    while has_children():
+    while linux.has_children():
         if config is not None:
             _kill_all_below(config)
         targets = [pid for pid in _children() if pid not in spare]
@@ -93,15 +93,6 @@ def kill_children(spare: Collection[int] = (), config: ReaperConfig | None = Non
             os.kill(pid, signal.SIGKILL)
         for pid in targets:
             os.waitpid(pid, 0)
-
-
-def has_children() -> bool:
-    """The usual case, a tool that leaves nothing behind, needs one system call instead of a walk through /proc."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
 
 
 def remove_directory(directory: str) -> None:

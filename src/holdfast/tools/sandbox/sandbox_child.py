@@ -6,7 +6,6 @@ forbids reaching out, so both come last. A step that fails ends the call: a laye
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import time
@@ -135,8 +134,10 @@ def _private_mounts(config: ForkServerConfig, scratch: str) -> Iterator[Step]:
 
 
 def _limit_pids(most: str) -> None:
-    with contextlib.suppress(OSError):
+    try:  # noqa: SIM105 - the pages of `contextlib` would be copied for every call
         linux.write_file("/proc/sys/kernel/pid_max", most)
+    except OSError:
+        pass
 
 
 def _most_tasks(active: ActiveIsolation) -> int:

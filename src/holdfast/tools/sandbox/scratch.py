@@ -1,7 +1,7 @@
 """The directory in which calls have their own, where bubblewrap does not provide one.
 
 A server that is killed leaves it behind, with whatever its calls had written; the next server removes it. Each holds a
-lock on a file in its directory for as long as it lives, so that nobody removes what is in use.
+lock on its directory for as long as it lives, so that nobody removes what is in use.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 from holdfast.tools.sandbox.contract import CALL
 
 _log = logging.getLogger(__name__)
-_PREFIX: Final = "holdfast-tools-"
-_LOCK: Final = "lock"
+_PREFIX: Final = "holdfast-calls-"
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Scratch:
@@ -32,15 +32,15 @@ class Scratch:
 
 
 def make_scratch() -> Scratch:
-    remove_abandoned(Path(tempfile.gettempdir()))
-    path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    path.chmod(0o711)  # a call's own user has to pass through
-    (path / CALL).mkdir()
+    parent = Path(tempfile.gettempdir())
+    remove_abandoned(parent)
+    new = Path(tempfile.mkdtemp(prefix=f"new-{_PREFIX}"))
+    new.chmod(0o711)  # a call's own user has to pass through
+    (new / CALL).mkdir()
     # Locked before it has its name: whoever finds it under that name finds it locked.
-    lock = os.open(path / f"new-{_LOCK}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    lock = os.open(new, _DIRECTORY)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    (path / f"new-{_LOCK}").rename(path / _LOCK)
-    return Scratch(path, lock)
+    return Scratch(new.rename(parent / new.name.removeprefix("new-")), lock)
 
 
 def remove_abandoned(parent: Path) -> None:
@@ -52,9 +52,9 @@ def remove_abandoned(parent: Path) -> None:
         return
     for path in ours:
         try:
-            lock = os.open(os.path.join(path, _LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            continue  # it is being made, or removed
+            lock = os.open(path, _DIRECTORY)
+        except FileNotFoundError:
+            continue  # removed meanwhile
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
