@@ -25,6 +25,7 @@ class ArgumentModels:
     """The types that a schema describes. What it leaves open, or says in a way that is not understood, is `Any`."""
 
     def __init__(self, root: Schema) -> None:
+        self.is_empty = not root  # then nobody need ask, which would touch pages in every call
         self._root = root
         self._definitions = _object(root.get("$defs"))
         self._made: dict[str, Any] = {}

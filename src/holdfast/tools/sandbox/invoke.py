@@ -68,10 +68,13 @@ def load(job: Job, models: ArgumentModels) -> Callable[..., Any]:
     linecache.cache[filename] = (len(job.source_code), None, job.source_code.splitlines(keepends=True), filename)
     module = types.ModuleType(_MODULE)
     sys.modules[_MODULE] = module  # dataclasses and pydantic look annotations up through it
-    module.__dict__.update({"__builtins__": _BUILTINS, "client": None} | models.named())
-    exec(compile(job.source_code, filename, "exec", dont_inherit=True), module.__dict__)
-    named = job.tool_name if job.tool_name in module.__dict__ else _last_function(job.source_code)
-    function = module.__dict__.get(named)
+    names = module.__dict__
+    names["__builtins__"] = _BUILTINS
+    names["client"] = None
+    if not models.is_empty:
+        names.update(models.named())
+    exec(compile(job.source_code, filename, "exec", dont_inherit=True), names)
+    function = names.get(job.tool_name if job.tool_name in names else _last_function(job.source_code))
     if not callable(function):
         raise NameError(f"the source defines no function named {job.tool_name!r}")
     return function
@@ -126,7 +129,9 @@ def fit(function: Callable[..., Any], job: Job, models: ArgumentModels) -> dict[
         given["agent_id"] = job.agent_id
     if "self" in keywords.names:  # of a method that was sent as a function
         given["self"] = None
-    hints = models.of_parameters() | _hints(function)
+    hints = _hints(function)
+    if not models.is_empty:
+        hints = models.of_parameters() | hints
     for name in keywords.required:
         # To the model such a parameter is optional, whether or not its author wrote `= None`.
         if name not in given and _allows_none(hints.get(name)):
