@@ -21,7 +21,7 @@ PROJECT = HERE.parents[2]
 QEMU = "qemu-system-x86_64"
 LIMIT_S = 600
 MODULES = """
-    drivers/virtio/virtio drivers/virtio/virtio_ring drivers/virtio/virtio_pci_legacy_dev
+    drivers/virtio/virtio_ring drivers/virtio/virtio drivers/virtio/virtio_pci_legacy_dev
     drivers/virtio/virtio_pci_modern_dev drivers/virtio/virtio_pci fs/netfs/netfs fs/fscache/fscache net/9p/9pnet
     net/9p/9pnet_virtio fs/9p/9p fs/overlayfs/overlay
 """
@@ -63,7 +63,7 @@ def run_in_machine(directory: Path) -> int:
     with console.open("wb") as file:
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, timeout=LIMIT_S, check=False)
     said = console.read_text(errors="replace").replace("\r", "")
-    print(re.sub(r"^.*Killed process.*\n", "", said[said.find("user ") :], flags=re.MULTILINE))
+    print(re.sub(r"^.*Killed process.*\n", "", said[max(0, said.find("user ")) :], flags=re.MULTILINE))
     return 0 if re.findall(r"^user \d+: ended with (\d+)$", said, re.MULTILINE) == ["0", "0"] else 1
 
 

@@ -170,7 +170,7 @@ async def held(sandbox: ForkServerSandbox, listener: socket.socket, children: in
 async def test_a_fork_bomb_is_refused_by_the_kernel_and_told_the_limit(sandbox: ForkServerSandbox) -> None:
     outcome = await sandbox.run(job(BOMB))
     assert "more than 40 processes" in text_of(outcome)
-    assert outcome.stdout == ("refused after 40\n",)
+    assert outcome.stdout in ((), ("refused after 40\n",))  # the call may be ended before it has said so
 
 
 async def test_processes_that_need_too_much_memory_together_are_killed_and_no_other_call_is(
