@@ -191,7 +191,10 @@ async def test_a_cancel_racing_the_last_commit_and_everyone_agreeing_who_won(
 async def test_a_summary_waits_for_a_message_that_is_being_accepted_and_gives_way_to_it(
     template: Template, tmp_path: Path
 ) -> None:
-    """On SQLite there is one writer, so that one is all done before the other looks."""
+    """On SQLite there is one writer, so that one is all done before the other looks.
+
+    The run stalls: whoever waits for a lock may get it last, and would find that the run has ended and the messages
+    have changed."""
     written, go_on = asyncio.Event(), asyncio.Event()
     async with world_from(template, tmp_path) as world:
         node = world.node()
@@ -210,7 +213,7 @@ async def test_a_summary_waits_for_a_message_that_is_being_accepted_and_gives_wa
             return await write(slow, performed, settled)
 
         node.database.write = slow_write  # type: ignore[method-assign]
-        sending = asyncio.create_task(node.send("three"))
+        sending = asyncio.create_task(node.send("three [[stall]]"))
         await written.wait()
         node.database.write = write
         compacting = asyncio.create_task(
@@ -229,7 +232,9 @@ async def test_a_summary_waits_for_a_message_that_is_being_accepted_and_gives_wa
         go_on.set()
         with pytest.raises(Conflict, match="is active"):
             await compacting
-        await node.worker.stopped((await sending).run.id)
+        run_id = (await sending).run.id
+        await node.cancel.of_thread(world.agent_id)
+        await node.worker.stopped(run_id)
         await assert_invariants(world.database, idle=True)
 
 
