@@ -9,7 +9,17 @@ from contextlib import aclosing
 
 import pytest
 
-from holdfast.core.frames import AbandonedFrame, Frame, ReasoningFrame, RetryFrame, StopFrame, TextFrame, UsageFrame
+from holdfast.core.failures import RetryPolicy
+from holdfast.core.frames import (
+    AbandonedFrame,
+    CompactionFrame,
+    Frame,
+    ReasoningFrame,
+    RetryFrame,
+    StopFrame,
+    TextFrame,
+    UsageFrame,
+)
 from holdfast.core.usage import Usage
 from holdfast.engine import streams as streams_module
 from holdfast.engine.streams import Numbered, RunStream, Streams, without_abandoned
@@ -318,6 +328,36 @@ async def test_two_owners_who_die_before_they_have_stored_anything_show_differen
             await node.die()
     await nodes[-1].cancel.one(run_id)
     await assert_invariants(world.database, idle=True)
+
+
+async def test_an_owner_that_lets_go_before_it_has_shown_anything_does_not_hide_that_the_one_before_it_died(
+    world: World,
+) -> None:
+    world.retry_policy = RetryPolicy(retries=3, first_pause_s=60.0)
+    dying, leaving, last = world.node(), world.node(), world.node()
+    await dying.ask("[[say:fine]] remember")
+    text = "[[say:fine]] [[usage:127000,10]] [[summary_error:rate_limit]]"
+    run_id = (await dying.send(text, background=True, include_compaction_messages=True)).run.id
+    shown = [await announced(dying, run_id)]
+    await dying.die()
+    await leaving.take_over_all()
+    for owned in leaving.worker._owned.values():
+        owned.scope.cancel("shutdown")  # sooner than its task begins
+    await leaving.worker.drain()
+    await last.worker.recover()
+    shown.append(await announced(last, run_id))
+    assert shown == sorted(set(shown)), "a number was shown twice"
+    await last.cancel.one(run_id)
+    await assert_invariants(world.database, idle=True)
+
+
+async def announced(node: Node, run_id: str) -> int:
+    """The number of the frame that announces a summary, once it is shown."""
+    stream = node.streams.live(run_id)
+    assert stream is not None
+    while not (stream.frames and isinstance(stream.frames[-1], CompactionFrame)):
+        await stream.changed()
+    return stream.last
 
 
 async def test_numbers_go_on_where_they_were_when_a_run_is_handed_over(world: World) -> None:

@@ -190,3 +190,15 @@ async def test_a_released_run_is_free_at_once_but_only_its_holder_can_release_it
     assert await call(database, leases.claim, run.id, "you", NOW, SECOND) is None
     assert await call(database, leases.release, run.id, 1)
     assert (await call(database, leases.claim, run.id, "you", NOW, SECOND)).lease == 2
+
+
+async def test_a_run_that_is_let_go_as_if_its_owner_had_died_is_free_at_once_and_not_renewed(
+    database: Database,
+) -> None:
+    run = await add_run(database, await add_agent(database))
+    await call(database, leases.claim, run.id, "me", NOW, 60 * SECOND)
+    assert not await call(database, leases.expire, run.id, 0)
+    assert await call(database, leases.expire, run.id, 1)
+    assert await call(database, leases.renew, "me", 60 * SECOND) == []
+    (taken,) = await call(database, leases.claim_many, [run.id], "you", NOW, SECOND)
+    assert (taken.run.lease, taken.owner_died) == (2, True)

@@ -148,7 +148,7 @@ class Worker:
         else:
             session.mark_abandoned(unstored_replies)
         self._expected.discard(run.id)
-        owned = _Owned(run.id, run.background, run.lease)
+        owned = _Owned(run.id, run.background, run.lease, after_death=owner_died)
         self._replace(self._owned.get(run.id), owned)
         if run.cancel_asked_us is not None:
             owned.scope.cancel("user")
@@ -342,7 +342,7 @@ class Worker:
             # An acceptance that came to nothing ends like a lost lease, and lost none.
             lost = isinstance(interruption, LeaseLost) or owned.scope.reason == "lease_lost"
             self.counts.lease_losses += lost and session.is_stored
-            await self._release(session)
+            await self._release(session, owned)
         except Exception:
             # Its failure could not even be recorded; its lease is renewed no more, runs out, and a sweep tries again.
             log.exception("run %s could not be driven", session.run.id)
@@ -369,11 +369,15 @@ class Worker:
         elif self._settings.most_runs_per_agent or self._room == 1:
             self._sweep_due.set()
 
-    async def _release(self, session: Session) -> None:
+    async def _release(self, session: Session, owned: _Owned) -> None:
         try:
             if session.run.background:
                 await self._streams.flush_last(session.run.id)
-            await self._database.write(lambda tx: leases.release(tx, session.run.id, session.lease))
+            # While none of its frames are stored, nothing else tells the next owner which numbers the one that died may
+            # have shown (decision 13).
+            hides_a_death = owned.after_death and session.stream.stored == session.stream.first
+            let_go = leases.expire if hides_a_death else leases.release
+            await self._database.write(lambda tx: let_go(tx, session.run.id, session.lease))
             self.offer(session.run.id)
         except DatabaseError as error:
             log.warning("run %s keeps its lease until it runs out: %s", session.run.id, error)
@@ -423,10 +427,11 @@ class Worker:
 
 
 class _Owned:
-    def __init__(self, run_id: str, background: bool, lease: int) -> None:
+    def __init__(self, run_id: str, background: bool, lease: int, *, after_death: bool) -> None:
         self.run_id = run_id
         self.background = background
         self.lease = lease
+        self.after_death = after_death  # of the run's owner before this one
         self.scope = CancelScope()
         self.stopped = asyncio.Event()
 

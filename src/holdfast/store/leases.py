@@ -99,7 +99,7 @@ _EXPIRE_OTHERS = (
 )
 _RENEW = (
     update(runs)
-    .where(runs.c.lease_owner == bindparam("owner"), IS_ACTIVE)
+    .where(runs.c.lease_owner == bindparam("owner"), runs.c.lease_expires_us > 0, IS_ACTIVE)  # 0: see `expire`
     .values(lease_expires_us=database_now_us() + bindparam("ttl_us", type_=BigInteger()))
     .returning(runs.c.id, runs.c.lease, runs.c.cancel_asked_us)
 )
@@ -108,6 +108,7 @@ _held = select(runs.c.id, runs.c.lease).where(in_array(runs.c.id, "ids"), IS_ACT
 _HELD = _held.with_for_update(read=True)
 _HELD_UNLOCKED = _held.with_for_update(read=True, skip_locked=True)
 _RELEASE = update(runs).where(THIS_RUN, THIS_LEASE).values(lease_owner=None, lease_expires_us=None)
+_EXPIRE = update(runs).where(THIS_RUN, THIS_LEASE).values(lease_expires_us=0)
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -206,3 +207,9 @@ async def still_held(tx: Transaction, held: Mapping[str, int], *, wait: bool = T
 async def release(tx: Transaction, run_id: str, lease: int) -> bool:
     """Give the lease up, so that another worker can claim the run at once. No owner stays on record."""
     return await tx.execute(_RELEASE, {"run": run_id, "held_lease": lease}) == 1
+
+
+async def expire(tx: Transaction, run_id: str, lease: int) -> bool:
+    """As `release`, but the owner stays on record, as if it had died: see `expire_other_leases`. It cannot renew the
+    lease any more."""
+    return await tx.execute(_EXPIRE, {"run": run_id, "held_lease": lease}) == 1
