@@ -1,6 +1,6 @@
 """What a fleet carries: several processes on one PostgreSQL, next to one process on SQLite, in one run.
 
-python -m bench.scaling [--only turns,accepting,streams,readers,bytes] [--seconds 5] [--streams 500] [--docs]
+python -m bench.scaling [--only turns,tools,accepting,streams,readers,bytes] [--seconds 5] [--streams 500] [--docs]
 
 It takes some minutes and prints one table; --docs puts it into docs/scaling.md. PostgreSQL is started for the purpose.
 It does not wait for the disk, and SQLite does: compare rows of one database with each other.
@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import uvloop
 from tests.postgres import running_server
 
-from bench.client import Client
+from bench.client import ECHO_TOOL, Client
 from bench.postgres import Kind
 from bench.process import Server
 from bench.socket_client import async_lines
@@ -77,17 +77,32 @@ async def serving(setup: Setup, chosen: Chosen, **environment: str) -> AsyncGene
 async def turns(setup: Setup, chosen: Chosen) -> list[Line]:
     """Blocking turns without a tool, and what each costs all our processes."""
     async with serving(setup, chosen) as server, Client(server.url) as client:
-        agents = await _agents(client, CLIENTS)
-        await _at_once(1.0, lambda number: client.turn(agents[number]))
-        before = server.family_cpu_s()
-        done, took_s = await _at_once(chosen.seconds, lambda number: client.turn(agents[number]))
-        cpu_ms = (server.family_cpu_s() - before) / done * 1e3
+        rate, cpu_ms = await _turns(server, client, chosen.seconds, await _agents(client, CLIENTS), "hello")
         memory = server.memory_mb()
     return [
-        Line(f"turns, {CLIENTS} clients", setup, done / took_s, "/s"),
-        Line("CPU of a turn, all processes of ours", setup, cpu_ms, "ms"),
+        Line(f"turns, {CLIENTS} clients", setup, rate, "/s"),
+        Line("CPU of a turn, all processes of ours", setup, cpu_ms, "ms", "≤ 2.5"),
         Line("memory of all processes under this load", setup, memory, "MB", "≤ 120 for one process"),
     ]
+
+
+async def tool_turns(setup: Setup, chosen: Chosen) -> list[Line]:
+    """Blocking turns with one call of a custom tool. The sandbox is among our processes."""
+    async with serving(setup, chosen) as server, Client(server.url) as client:
+        agents = await _agents(client, CLIENTS, await client.tool(ECHO_TOOL))
+        rate, cpu_ms = await _turns(server, client, chosen.seconds, agents, "Call bench_echo with 'hi'")
+    return [
+        Line(f"one-tool turns, {CLIENTS} clients", setup, rate, "/s"),
+        Line("CPU of a one-tool turn, all processes of ours", setup, cpu_ms, "ms", "≤ 8"),
+    ]
+
+
+async def _turns(server: Server, client: Client, seconds: float, agents: list[str], text: str) -> tuple[float, float]:
+    """How many per second, and how many milliseconds of CPU each takes."""
+    await _at_once(1.0, lambda number: client.turn(agents[number], text))
+    before = server.family_cpu_s()
+    done, took_s = await _at_once(seconds, lambda number: client.turn(agents[number], text))
+    return done / took_s, (server.family_cpu_s() - before) / done * 1e3
 
 
 async def accepting(setup: Setup, chosen: Chosen) -> list[Line]:
@@ -177,10 +192,10 @@ async def stored(setup: Setup, chosen: Chosen) -> list[Line]:
     return [Line(what, setup, value, unit) for what, value, unit in await stored_bytes(setup.kind, chosen.postgres)]
 
 
-async def _agents(client: Client, count: int) -> list[str]:
+async def _agents(client: Client, count: int, *tools: str) -> list[str]:
     made: list[str] = []
     while len(made) < count:
-        made += await asyncio.gather(*(client.agent() for _ in range(CLIENTS)))
+        made += await asyncio.gather(*(client.agent(*tools) for _ in range(CLIENTS)))
     return made[:count]
 
 
@@ -206,6 +221,7 @@ MARKS: Final = "<!-- scaling:start -->", "<!-- scaling:end -->"
 POSTGRES: Final = Setup("postgresql", 1)
 SECTIONS: Final = {
     "turns": (turns, FLEETS),
+    "tools": (tool_turns, FLEETS),
     "accepting": (accepting, (SQLITE, POSTGRES, Setup("postgresql", 2))),
     "streams": (streams, (SQLITE, POSTGRES, Setup("postgresql", 2))),
     "readers": (readers, (SQLITE, POSTGRES)),

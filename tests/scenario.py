@@ -49,7 +49,7 @@ from holdfast.store.database import open_database
 from holdfast.store.holds import HoldRow
 from holdfast.store.signals import Signals
 from holdfast.store.tables import agents as agent_rows
-from holdfast.store.transaction import Database, DatabaseError, Job, TookTooLong, Transaction
+from holdfast.store.transaction import CommitUnknown, Database, DatabaseError, Job, TookTooLong, Transaction
 from holdfast.wire.requests import LettaRequest, NewMessage, ParsedInput
 from tests.wrapping import WrappedDatabase
 
@@ -120,7 +120,7 @@ class FragileDatabase(WrappedDatabase):
             self.lost += 1
             if lost == "after":
                 await self._inner.write(job)
-            error = DatabaseError("the connection was lost")
+            error = CommitUnknown("the connection was lost")
             if settled is not None:
                 settled(error)
             raise error

@@ -20,10 +20,10 @@ MARGIN: Final = 1.04
 BUDGETS: Final[dict[tuple[str, What], Cost]] = {
     ("sqlite", "create an agent"): Cost(calls=650, statements=6),
     ("sqlite", "no-tool turn"): Cost(calls=1835, statements=22),
-    ("sqlite", "one-tool turn"): Cost(calls=4248, statements=47),
-    ("postgres", "create an agent"): Cost(calls=806, statements=3),
-    ("postgres", "no-tool turn"): Cost(calls=2672, statements=14),
-    ("postgres", "one-tool turn"): Cost(calls=5975, statements=32),
+    ("sqlite", "one-tool turn"): Cost(calls=4239, statements=47),
+    ("postgres", "create an agent"): Cost(calls=810, statements=3),
+    ("postgres", "no-tool turn"): Cost(calls=2582, statements=8),
+    ("postgres", "one-tool turn"): Cost(calls=5705, statements=17),
 }
 
 

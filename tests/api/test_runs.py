@@ -291,7 +291,7 @@ async def test_a_run_driven_elsewhere_is_followed_through_the_database(client: S
 
     async def end(tx: Transaction) -> None:
         await frames.append(tx, run.id, 1, 2, encode([StopFrame("end_turn"), UsageFrame(Usage(), 1)]))
-        await runs.checkpoint(tx, run.id, 1, 1, status="completed", stop_reason="end_turn", unless_cancelling=False)
+        await runs.checkpoint(tx, run, 1, status="completed", stop_reason="end_turn", unless_cancelling=False)
 
     await client.deps.database.write(end)
     kinds = [event if isinstance(event, str) else event["message_type"] for event in await following]

@@ -139,9 +139,18 @@ async def test_an_acceptance_whose_commit_was_cut_off_is_carried_on_and_not_refu
     await assert_invariants(world.database, idle=True)
 
 
-async def test_an_acceptance_that_was_not_committed_is_refused_and_leaves_nothing(world: World) -> None:
+async def test_an_acceptance_whose_connection_was_lost_is_tried_again(world: World) -> None:
     node = world.node()
     node.database.lose_write(1, "before")
+    run = await node.ask("hello")
+    assert (run.status, run.stop_reason) == ("completed", "end_turn")
+    assert [row.role for row in await world.window()] == ["system", "user", "assistant"]
+    await assert_invariants(world.database, idle=True)
+
+
+async def test_an_acceptance_that_was_not_committed_twice_is_refused_and_leaves_nothing(world: World) -> None:
+    node = world.node()
+    node.database.lose_write(1, "before", times=2)
     with pytest.raises(DatabaseError):
         await node.send("hello")
     assert [row.role for row in await world.window()] == ["system"]

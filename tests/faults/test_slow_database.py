@@ -66,9 +66,9 @@ class SlowTransaction:
         await self._slowness.pause()
         await self._inner.execute_many(statement, parameters)
 
-    async def execute_one(self, statement: Statement, parameters: Parameters, otherwise: HoldfastError) -> None:
+    async def execute_one(self, statement: Statement, parameters: Parameters) -> bool:
         await self._slowness.pause()
-        await self._inner.execute_one(statement, parameters, otherwise)
+        return await self._inner.execute_one(statement, parameters)
 
     async def fetch_all(self, statement: Statement, parameters: Parameters | None = None) -> list[Row]:
         await self._slowness.pause()

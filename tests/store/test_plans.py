@@ -122,7 +122,7 @@ class Explaining:
     async def execute_many(self, statement: Statement, parameters: Any) -> None:
         raise AssertionError("a list does not write")
 
-    async def execute_one(self, statement: Statement, parameters: Any, otherwise: Exception) -> None:
+    async def execute_one(self, statement: Statement, parameters: Any) -> bool:
         raise AssertionError("a list does not write")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import pytest
 from sqlalchemy import bindparam, select, update
 
@@ -50,15 +51,18 @@ def test_parameters_are_numbered_on_from_part_to_part_and_from_row_to_row() -> N
 
 def test_of_parts_that_must_affect_one_row_the_rows_are_counted() -> None:
     row, change = "INSERT INTO t (a) VALUES ($1::VARCHAR)", "UPDATE u SET a=$1::VARCHAR"
-    assert joined((Part(change, counted=True), Part(row), Part(change, counted=True))) == (
+    parts = (Part(change, must_affect_one=True), Part(row), Part(change, must_affect_one=True))
+    first, second = "(SELECT count(*) FROM part_0)", "(SELECT count(*) FROM part_2)"
+    assert joined(parts) == (
         "WITH part_0 AS (UPDATE u SET a=$1::VARCHAR RETURNING 1), "
         "part_1 AS (INSERT INTO t (a) VALUES ($2::VARCHAR)), "
         "part_2 AS (UPDATE u SET a=$3::VARCHAR RETURNING 1) "
-        "SELECT (SELECT count(*) FROM part_0), (SELECT count(*) FROM part_2)"
+        f"SELECT CASE WHEN {first} = 1 AND {second} = 1 THEN 1 "
+        f"ELSE ('rows affected by a write of one row: ' || {first} || ' ' || {second})::int END"
     )
 
 
-def test_many_rows_and_rows_that_are_not_plainly_inserted_are_sent_by_themselves() -> None:
+def test_many_rows_and_rows_that_are_not_inserted_are_sent_by_themselves() -> None:
     row, change = "INSERT INTO t (a) VALUES ($1::VARCHAR)", "UPDATE t SET a=$1::VARCHAR"
     batch = Batch()
     assert not batch.add(row, [["x"]] * 9)
@@ -83,12 +87,12 @@ async def test_inserts_upserts_and_updates_that_are_put_off_are_all_done(databas
 
     async def job(tx: Transaction) -> None:
         await tx.execute_many(_CHANGE, [{"of": "a", "to": "2"}])
-        await tx.execute_many(_SAVE, [fact("b", "2")])
+        await tx.execute_many(_SAVE, [fact("b", "2"), fact("f", "2")])
         await tx.execute_many(_ADD, [fact("c", "2"), fact("d", "2")])
         await tx.execute_many(_INSERT, [fact("e", "2")])
 
     await database.write(job)
-    assert await database.read(everything) == {"a": "2", "b": "2", "c": "1", "d": "2", "e": "2"}
+    assert await database.read(everything) == {"a": "2", "b": "2", "c": "1", "d": "2", "e": "2", "f": "2"}
 
 
 async def test_what_follows_in_the_transaction_sees_what_was_put_off(database: Database) -> None:
@@ -130,9 +134,18 @@ async def either(request: pytest.FixtureRequest) -> AsyncIterator[Database]:
     await opened.aclose()
 
 
+class Taken(NotFound):
+    """Raised by a job that is told that a row was there already."""
+
+
+async def add(tx: Transaction, key: str) -> None:
+    if not await tx.execute_one(_ADD, fact(key, "1")):
+        raise Taken(key)
+
+
 async def test_a_statement_that_must_affect_one_row_and_does_is_joined_with_others(either: Database) -> None:
     async def job(tx: Transaction) -> None:
-        await tx.execute_one(_ADD, fact("a", "1"), NotFound("a is there already"))
+        await add(tx, "a")
         await tx.execute_many(_INSERT, [fact("b", "1")])
 
     await either.write(job)
@@ -140,27 +153,45 @@ async def test_a_statement_that_must_affect_one_row_and_does_is_joined_with_othe
 
 
 @pytest.mark.parametrize("there", ["b", "c"])
-async def test_the_first_that_affects_no_row_raises_its_own_error_and_nothing_is_done(
-    either: Database, there: str
-) -> None:
+async def test_the_first_that_affects_no_row_is_told_and_nothing_is_done(either: Database, there: str) -> None:
     await either.write(lambda tx: tx.execute_many(_INSERT, [fact(there, "0")]))
 
     async def job(tx: Transaction) -> None:
         await tx.execute_many(_INSERT, [fact("a", "1")])
-        await tx.execute_one(_ADD, fact("b", "1"), NotFound("b"))
-        await tx.execute_one(_ADD, fact("c", "1"), NotFound("c"))
+        await add(tx, "b")
+        await add(tx, "c")
         await tx.execute_many(_INSERT, [fact("d", "1")])
 
-    with pytest.raises(NotFound, match=f"^{there}$"):
+    with pytest.raises(Taken, match=f"^{there}$"):
         await either.write(job)
     assert await either.read(everything) == {there: "0"}
+
+
+async def test_a_job_that_is_told_so_may_go_on_otherwise(either: Database) -> None:
+    await either.write(lambda tx: tx.execute_many(_INSERT, [fact("a", "0")]))
+
+    async def job(tx: Transaction) -> str:
+        await tx.execute_many(_INSERT, [fact("b", "1")])
+        if await tx.execute_one(_ADD, fact("a", "1")):
+            return "added"
+        await tx.execute(_CHANGE, {"of": "a", "to": "2"})
+        return "changed"
+
+    assert await either.write(job) == "changed"
+    assert await either.read(everything) == {"a": "2", "b": "1"}
+
+
+async def test_one_that_affects_several_rows_is_told_too(either: Database) -> None:
+    await either.write(lambda tx: tx.execute_many(_INSERT, [fact("a", "0"), fact("b", "0")]))
+    everywhere = update(facts).values(value=bindparam("to"))
+    assert not await either.write(lambda tx: tx.execute_one(everywhere, {"to": "1"}))
 
 
 async def test_a_row_that_is_refused_beside_one_that_is_counted_is_named_by_its_constraint(either: Database) -> None:
     await either.write(lambda tx: tx.execute_many(_INSERT, [fact("b", "0")]))
 
     async def job(tx: Transaction) -> None:
-        await tx.execute_one(_ADD, fact("a", "1"), NotFound("a"))
+        await add(tx, "a")
         await tx.execute_many(_INSERT, [fact("b", "1")])
 
     with pytest.raises(IntegrityError, match="facts"):
@@ -170,8 +201,58 @@ async def test_a_row_that_is_refused_beside_one_that_is_counted_is_named_by_its_
 
 async def test_what_is_executed_next_sees_what_was_counted(either: Database) -> None:
     async def job(tx: Transaction) -> int:
-        await tx.execute_one(_INSERT, fact("a", "1"), NotFound("a"))
+        await add(tx, "a")
         return await tx.execute(_CHANGE, {"of": "a", "to": "2"})
 
     assert await either.write(job) == 1
     assert await either.read(everything) == {"a": "2"}
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is sent to PostgreSQL, by its first word."""
+    words: list[str] = []
+    driver: Any = asyncpg.Connection
+    execute = driver.execute
+
+    def noted(connection: Any, query: str, *values: Any, **named: Any) -> Any:
+        words.append(query.split()[0])
+        return execute(connection, query, *values, **named)
+
+    monkeypatch.setattr(driver, "execute", noted)
+    return words
+
+
+async def test_a_job_that_is_one_guarded_statement_needs_no_transaction_around_it(
+    database: Database, sent: list[str]
+) -> None:
+    async def job(tx: Transaction) -> None:
+        await add(tx, "a")
+        await tx.execute_many(_INSERT, [fact("b", "1")])
+
+    await database.write(job)
+    assert sent == ["WITH"]
+    assert await database.read(everything) == {"a": "1", "b": "1"}
+
+
+async def test_one_that_could_happen_twice_has_a_transaction(database: Database, sent: list[str]) -> None:
+    """If its connection is lost before the commit, it certainly did not happen, and is tried again."""
+    await database.write(lambda tx: tx.execute_many(_INSERT, [fact("a", "1")]))
+    assert sent == ["BEGIN", "INSERT", "COMMIT"]
+
+
+async def test_a_job_that_sends_nothing_needs_no_transaction(database: Database, sent: list[str]) -> None:
+    async def job(tx: Transaction) -> str:
+        return "nothing to do"
+
+    assert await database.write(job) == "nothing to do"
+    assert sent == []
+
+
+async def test_sessions_that_are_read_only_by_default_write_all_the_same(postgres_url: str) -> None:
+    opened = await open_database(f"{postgres_url}{'&' if '?' in postgres_url else '?'}default_transaction_read_only=on")
+    try:
+        await opened.write(lambda tx: add(tx, "a"))
+        assert await opened.read(everything) == {"a": "1"}
+    finally:
+        await opened.aclose()

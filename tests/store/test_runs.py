@@ -119,13 +119,12 @@ async def test_a_run_is_found_by_any_otid_it_was_sent_and_the_newest_wins(databa
 async def test_a_checkpoint_changes_what_it_names_and_nothing_else(database: Database) -> None:
     run = await add_run(database, await add_agent(database), metadata={"kept": 1, "error": "old"})
     await call(
-        database, runs.checkpoint, run.id, 0, 1, status="running", started_us=NOW + 1, ttft_ns=5, unless_cancelling=True
+        database, runs.checkpoint, run, 1, status="running", started_us=NOW + 1, ttft_ns=5, unless_cancelling=True
     )
     await call(
         database,
         runs.checkpoint,
-        run.id,
-        0,
+        run,
         2,
         status="failed",
         stop_reason="error",
@@ -150,10 +149,10 @@ async def test_a_checkpoint_changes_what_it_names_and_nothing_else(database: Dat
 
 async def test_a_checkpoint_under_an_old_lease_is_fenced_and_changes_nothing(database: Database) -> None:
     run = await add_run(database, await add_agent(database))
-    await call(database, leases.claim, run.id, "me", NOW, SECOND)
+    mine = await call(database, leases.claim, run.id, "me", NOW, SECOND)
     taken = await call(database, leases.claim, run.id, "you", NOW + SECOND, SECOND)
     outcome = await call(
-        database, runs.checkpoint, run.id, 1, 1, status="completed", metadata_merge={"x": 1}, unless_cancelling=False
+        database, runs.checkpoint, mine, 1, status="completed", metadata_merge={"x": 1}, unless_cancelling=False
     )
     assert outcome == "fenced"
     assert await stored(database, run) == taken
@@ -163,24 +162,24 @@ async def test_a_run_ends_once(database: Database) -> None:
     run = await add_run(database, await add_agent(database))
 
     async def end(status: str) -> str:
-        return await call(database, runs.checkpoint, run.id, 0, 1, status=status, unless_cancelling=False)
+        return await call(database, runs.checkpoint, run, 1, status=status, unless_cancelling=False)
 
     outcomes = await asyncio.gather(*(end(status) for status in ("completed", "failed", "cancelled") * 5))
     assert Counter(outcomes) == {"ok": 1, "repeated": 14}
-    assert await call(database, runs.checkpoint, run.id, 0, 2, status="failed", unless_cancelling=False) == "fenced"
-    assert await call(database, runs.checkpoint, "run-none", 0, 1, unless_cancelling=False) == "fenced"
+    assert await call(database, runs.checkpoint, run, 2, status="failed", unless_cancelling=False) == "fenced"
+    assert await call(database, runs.checkpoint, a_run(run.agent_id), 1, unless_cancelling=False) == "fenced"
 
 
 async def test_a_checkpoint_that_was_written_already_is_told_as_repeated_and_changes_nothing(
     database: Database,
 ) -> None:
     run = await add_run(database, await add_agent(database))
-    assert await call(database, runs.checkpoint, run.id, 0, 1, status="running", unless_cancelling=True) == "ok"
+    assert await call(database, runs.checkpoint, run, 1, status="running", unless_cancelling=True) == "ok"
     await call(database, runs.ask_cancel, run.id, NOW)
     before = await stored(database, run)
-    again = await call(database, runs.checkpoint, run.id, 0, 1, status="completed", unless_cancelling=True)
+    again = await call(database, runs.checkpoint, run, 1, status="completed", unless_cancelling=True)
     assert (again, await stored(database, run)) == ("repeated", before)
-    assert await call(database, runs.checkpoint, run.id, 0, 2, unless_cancelling=True) == "cancelling"
+    assert await call(database, runs.checkpoint, run, 2, unless_cancelling=True) == "cancelling"
 
 
 async def test_a_cancel_on_record_stops_every_checkpoint_but_the_one_that_carries_it_out(database: Database) -> None:
@@ -188,10 +187,10 @@ async def test_a_cancel_on_record_stops_every_checkpoint_but_the_one_that_carrie
     asked = await call(database, runs.ask_cancel, run.id, NOW + 1)
     assert asked.cancel_asked_us == NOW + 1
     assert (await call(database, runs.ask_cancel, run.id, NOW + 2)).cancel_asked_us == NOW + 1
-    refused = await call(database, runs.checkpoint, run.id, 0, 1, status="completed", unless_cancelling=True)
+    refused = await call(database, runs.checkpoint, run, 1, status="completed", unless_cancelling=True)
     assert refused == "cancelling"
     assert (await stored(database, run)).status == "created"
-    assert await call(database, runs.checkpoint, run.id, 0, 1, status="cancelled", unless_cancelling=False) == "ok"
+    assert await call(database, runs.checkpoint, run, 1, status="cancelled", unless_cancelling=False) == "ok"
     assert await call(database, runs.ask_cancel, run.id, NOW + 3) is None
 
 
@@ -199,7 +198,7 @@ async def test_a_cancel_and_an_end_at_the_same_moment_are_ordered_by_the_databas
     for _ in range(10):
         run = await add_run(database, await add_agent(database))
         ended, asked = await asyncio.gather(
-            call(database, runs.checkpoint, run.id, 0, 1, status="completed", unless_cancelling=True),
+            call(database, runs.checkpoint, run, 1, status="completed", unless_cancelling=True),
             call(database, runs.ask_cancel, run.id, NOW),
         )
         assert (ended, asked is None) in {("ok", True), ("cancelling", False)}
@@ -365,8 +364,6 @@ async def test_metrics_name_the_tools_that_were_called(database: Database) -> No
 async def test_a_run_began_when_its_first_checkpoint_said_so(database: Database) -> None:
     run = await add_run(database, await add_agent(database))
     for number in (1, 2):
-        written = await call(
-            database, runs.checkpoint, run.id, 0, number, started_us=NOW + number, unless_cancelling=True
-        )
+        written = await call(database, runs.checkpoint, run, number, started_us=NOW + number, unless_cancelling=True)
         assert written == "ok"
     assert (await look(database, runs.get, run.id)).started_us == NOW + 1

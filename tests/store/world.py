@@ -93,7 +93,7 @@ async def add_run(database: Database, agent_id: str, thread_id: str | None = Non
 async def end_run(database: Database, run: Run, status: RunStatus = "completed", **fields: Any) -> None:
     given = {"stop_reason": "end_turn", "completed_us": NOW + 1, "unless_cancelling": False} | fields
     number = run.checkpoints + 1
-    assert await call(database, runs.checkpoint, run.id, run.lease, number, status=status, **given) == "ok"
+    assert await call(database, runs.checkpoint, run, number, status=status, **given) == "ok"
 
 
 def a_step(run: Run, number: int = 1, **fields: Any) -> Step:

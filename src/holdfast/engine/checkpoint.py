@@ -160,8 +160,7 @@ async def _write(tx: Transaction, session: Session, frames: list[Frame]) -> _Wri
     next_position = await _write_rows(tx, session, end)
     events = [_encoder.encode(event).decode() for event in draft.events]
     await journal.append(tx, run.id, session.journalled + 1, events, session.clock.now_us())
-    for step in draft.steps.values():
-        await steps.save(tx, step)
+    await steps.save(tx, *draft.steps.values())
     if end is not None:
         await agents.record_last_run(tx, run.agent_id, end.stop_reason, end.now_us, end.duration_ns)
     for step_id, took_ns in session.late_tool_ns.items():
@@ -224,8 +223,8 @@ async def _advance(
     started_us: int | None = None,
     ttft_ns: int | None = None,
 ) -> bool:
-    """The only writer of a run's row after its acceptance, and of every end. The lease is the fencing token: it is
-    compared before anything else is written."""
+    """The only writer of a run's row after its acceptance, and of every end. The lease is the fencing token: unless it
+    is the current one, nothing of the transaction is written."""
     if run.stop_reason == "requires_approval":  # nobody drives it, so it has no lease: the open hold is its fence
         outcome = "ok" if await runs.end_parked(tx, run.id) else "fenced"
     else:
@@ -234,8 +233,7 @@ async def _advance(
             status = STATUS_OF_STOP.get(end.stop_reason, "failed")
         outcome = await runs.checkpoint(
             tx,
-            run.id,
-            run.lease,
+            run,
             number,
             status=status,
             stop_reason=end.stop_reason if end else None,
@@ -255,36 +253,40 @@ async def _advance(
 
 
 async def _write_rows(tx: Transaction, session: Session, end: _End | None) -> int | None:
-    """As `_write`. Only our own moves of the end are counted: if somebody else moves it too, their change of the window
-    is one that we do not know, and ours is never taken for the one that ends there.
+    """As `_write`. If somebody else has moved the end of the thread, they may have changed the window: then it is not
+    known any more.
 
-    Positions are asked for before anything is inserted, so that PostgreSQL is sent all inserts together.
+    Positions are set aside before anything is inserted, so that PostgreSQL is sent all of it together.
     """
     draft, agent_id, thread_id = session.draft, session.run.agent_id, session.run.thread_id
     rows: Sequence[Message] = draft.rows
     appended = [row.id for row in rows if row.id not in draft.positions]
-    moves = len(draft.changed)
+    known_end = session.next_position
     if draft.cut is not None:
         appended.remove(draft.cut.summary_id)
         await messages.insert_many(tx, agent_id, rows)  # the summary is there before it takes its place
         await threads.replace_window(tx, thread_id, draft.cut.evicted_ids, draft.cut.summary_id)
-        rows, moves = (), moves + 1
+        rows, known_end = (), _moved(known_end, 1)
     first = 0
     if appended or end is not None:
-        first = await threads.reserve(tx, thread_id, len(appended), end.now_us if end else None)
+        first = await threads.reserve(tx, thread_id, len(appended), end.now_us if end else None, end=known_end)
+        known_end = _moved(known_end, len(appended)) if first == known_end else None
     await messages.insert_many(tx, agent_id, rows)
     await threads.place(tx, thread_id, list(enumerate(appended, first)))
-    moves += len(appended)
     if draft.positions:
         await threads.place_reserved(
             tx, thread_id, [(position, row_id) for row_id, position in draft.positions.items()]
         )
-        moves += 1
+        known_end = _moved(known_end, 1)
     for row in draft.changed.values():
         await messages.replace_parts(tx, row.id, row.parts)
     if draft.system_digest is not None:
         await threads.set_system_digest(tx, thread_id, draft.system_digest)
-    return None if session.next_position is None else session.next_position + moves
+    return _moved(known_end, len(draft.changed))
+
+
+def _moved(end: int | None, by: int) -> int | None:
+    return None if end is None else end + by
 
 
 async def _write_passages(tx: Transaction, write: PassageWrite) -> None:

@@ -24,6 +24,7 @@ from holdfast.store.migrations import revision
 from holdfast.store.postgres_transaction import JoinedRefused, OneStatement, PostgresTransaction
 from holdfast.store.statements import database_now_us
 from holdfast.store.transaction import (
+    CommitUnknown,
     Connections,
     DatabaseError,
     DatabaseUsage,
@@ -206,7 +207,7 @@ class PostgresDatabase:
 
     async def _transact(self, pool: Any, job: Job[T], begin: str | None, *, joins: bool = True) -> T:
         """`begin`: None for a job of one statement, which is a transaction by itself."""
-        asked_at = time.perf_counter()
+        asked_at, writes = time.perf_counter(), begin is _BEGIN_WRITE
         try:
             connection = await pool.acquire(timeout=self._timeout_s)
         except TimeoutError as error:
@@ -218,34 +219,28 @@ class PostgresDatabase:
             raise translate(error) from error
         begun_at = time.perf_counter()
         limit = _TimeLimit(connection, self._timeout_s)
-        is_open, committing = True, False
+        tx = OneStatement(connection) if begin is None else PostgresTransaction(connection, begin, joins=joins)
+        is_open = True
         try:
             # Cutting the connection ends nearly every wait. The driver's for room to send more it does not.
             async with asyncio.timeout(self._timeout_s + CUT_S):
-                if begin is None:
-                    result = await job(OneStatement(connection))
-                    is_open = False
-                    return result
-                await connection.execute(begin)
-                tx = PostgresTransaction(connection, joins=joins)
                 result = await job(tx)
-                await tx.flush()
-                committing = begin is _BEGIN_WRITE
-                await connection.execute("COMMIT")
+                if begin is not None:
+                    await tx.commit()
                 is_open = False
                 if tx.changes:
                     self._on_commit(tx.changes)
                 return result
         except DRIVER_ERRORS as error:
-            raise _failure(error, connection, limit, committing=committing) from error
+            raise _failure(error, connection, limit, committing=writes and tx.is_committing) from error
         except AttributeError as error:
             # Between two messages of one statement asyncpg does not notice that it has let go of a lost connection.
             if not _is_lost(connection):
                 raise
-            raise _failure(error, connection, limit, committing=committing) from error
+            raise _failure(error, connection, limit, committing=writes and tx.is_committing) from error
         finally:
             limit.cancel()
-            timing = self._written if begin is _BEGIN_WRITE else self._reads
+            timing = self._written if writes else self._reads
             timing.add(begun_at - asked_at, time.perf_counter() - begun_at)
             await self._give_back(pool, connection, is_open=is_open)
 
@@ -316,7 +311,7 @@ def _failure(error: Exception, connection: Any, limit: _TimeLimit, *, committing
         return limit.error()
     lost = _is_lost(connection)
     if committing and (lost or isinstance(error, OSError)):
-        return DatabaseError(f"PostgreSQL: the connection was lost during a commit, which may have happened: {error}")
+        return CommitUnknown(f"PostgreSQL: the connection was lost during a commit, which may have happened: {error}")
     return translate(error, connection_lost=lost)
 
 

@@ -100,7 +100,6 @@ def _checkpoint(names: tuple[str, ...]) -> Update:
                 "checkpoints": bindparam("number", type_=BigInteger()),
             }
         )
-        .returning(runs.c.metadata, runs.c.agent_id, runs.c.thread_id)
     )
 
 
@@ -251,10 +250,12 @@ async def insert(
     columns |= {name: _encode(getattr(run, name)).decode() for name in _JSON}
     refused = otherwise or BugError(f"run {run.id} cannot be stored beside those that are")
     if lease_ttl_us is None:
-        await tx.execute_one(_INSERT, columns, refused)
+        stored = await tx.execute_one(_INSERT, columns)
     else:
         del columns["lease_expires_us"]
-        await tx.execute_one(_INSERT_LEASED, columns | {"lease_ttl_us": lease_ttl_us}, refused)
+        stored = await tx.execute_one(_INSERT_LEASED, columns | {"lease_ttl_us": lease_ttl_us})
+    if not stored:
+        raise refused
     tx.changes.append(Change("run", run.id, run.status, run.agent_id, run.thread_id))
 
 
@@ -337,8 +338,7 @@ async def _percentile(tx: Transaction, filters: RunFilter, percentile: int) -> i
 
 async def checkpoint(
     tx: Transaction,
-    run_id: str,
-    lease: int,
+    run: Run,
     number: int,
     *,
     status: RunStatus | None = None,
@@ -351,16 +351,13 @@ async def checkpoint(
     metadata_merge: Mapping[str, Any] | None = None,
     unless_cancelling: bool,
 ) -> Literal["ok", "repeated", "fenced", "cancelling"]:
-    """Fence first, then write: the update locks the run's row, so nothing else about the run can commit in between.
-
-    The caller writes the rest of the checkpoint (events, rows, frames) in the same transaction and after this one, so a
-    fenced worker writes nothing at all (I2).
+    """The update locks the run's row, so nothing else about the run can commit in between. The caller writes the rest
+    of the checkpoint (events, rows, frames) in the same transaction, so a fenced worker writes nothing at all (I2).
 
     What is None stays as it is; when a run began is written once. Without a status nothing of an end is written.
-    `repeated`: this owner has written the checkpoint of
-    that `number` already, in a commit that it did not hear of. `fenced`: another owner has it, or it has ended.
-    `cancelling`: a cancel is on record, and the caller did not come to carry it out. In none of these cases was
-    anything changed.
+    `repeated`: this owner has written the checkpoint of that `number` already, in a commit that it did not hear of.
+    `fenced`: another owner has it, or it has ended. `cancelling`: a cancel is on record, and the caller did not come to
+    carry it out. In none of these cases was anything changed.
     """
     new: dict[str, Any] = {"new_started_us": started_us, "new_ttft_ns": ttft_ns}
     if status is None:
@@ -374,18 +371,17 @@ async def checkpoint(
             "new_total_duration_ns": total_duration_ns,
             "new_callback_due_us": callback_due_us,
         }
-    row = await tx.fetch_one(statement, {"run": run_id, "held_lease": lease, "number": number, **new})
-    if row is None:
-        run = await find(tx, run_id)
-        if run is None or run.lease != lease:
+    if not await tx.execute_one(statement, {"run": run.id, "held_lease": run.lease, "number": number, **new}):
+        stored = await find(tx, run.id)
+        if stored is None or stored.lease != run.lease:
             return "fenced"
-        if run.checkpoints >= number:
-            tx.changes.append(Change("run", run_id, run.status, run.agent_id, run.thread_id, run.stop_reason))
+        if stored.checkpoints >= number:
+            tx.changes.append(Change("run", run.id, stored.status, run.agent_id, run.thread_id, stored.stop_reason))
             return "repeated"
-        return "cancelling" if run.is_active else "fenced"
+        return "cancelling" if stored.is_active else "fenced"
     if metadata_merge:
-        await _set_metadata(tx, run_id, row["metadata"], metadata_merge)
-    tx.changes.append(Change("run", run_id, status or "running", row["agent_id"], row["thread_id"], stop_reason))
+        await _merge_metadata(tx, run.id, metadata_merge)
+    tx.changes.append(Change("run", run.id, status or "running", run.agent_id, run.thread_id, stop_reason))
     return "ok"
 
 
@@ -481,8 +477,8 @@ async def count_waiting(tx: Transaction, at_most: int) -> int:
     return await _count(tx, _WAITING_AT_MOST, {"at_most": at_most})
 
 
-async def _set_metadata(tx: Transaction, run_id: str, stored: str, changes: Mapping[str, Any]) -> None:
-    merged = _encode(_decode_object(stored) | dict(changes)).decode()
+async def _merge_metadata(tx: Transaction, run_id: str, changes: Mapping[str, Any]) -> None:
+    merged = _encode((await get(tx, run_id)).metadata | dict(changes)).decode()
     await tx.execute(_SET_METADATA, {"run": run_id, "merged": merged})
 
 

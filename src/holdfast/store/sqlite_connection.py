@@ -89,9 +89,8 @@ class SQLiteTransaction:
         except sqlite3.Error as error:
             raise translate(error) from error
 
-    async def execute_one(self, statement: Statement, parameters: Parameters, otherwise: HoldfastError) -> None:
-        if self._run(statement, parameters).rowcount != 1:
-            raise otherwise
+    async def execute_one(self, statement: Statement, parameters: Parameters) -> bool:
+        return self._run(statement, parameters).rowcount == 1
 
     async def fetch_all(self, statement: Statement, parameters: Parameters | None = None) -> list[Row]:
         cursor = self._run(statement, parameters)

@@ -62,9 +62,9 @@ class StepFilter(msgspec.Struct, frozen=True, kw_only=True):
     end_us: int | None = None
 
 
-async def save(tx: Transaction, step: Step) -> None:
-    """Insert it, or bring what is stored up to date; feedback and tags are left as they are."""
-    await tx.execute_many(_SAVE, [_columns(step)])
+async def save(tx: Transaction, *saved: Step) -> None:
+    """Insert them, or bring what is stored up to date; feedback and tags are left as they are."""
+    await tx.execute_many(_SAVE, [_columns(step) for step in saved])
 
 
 async def add_tool_time(tx: Transaction, step_id: str, more_ns: int) -> None:

@@ -97,7 +97,7 @@ _DELETE_UNSHARED = delete(messages).where(
     messages.c.id.in_(select(thread_messages.c.message_id).where(_here)), ~_shared
 )
 _FORGET = delete(thread_messages).where(_here)
-_RESERVE = (
+_reserve = (
     change(threads)
     .where(_this_thread)
     .values(
@@ -106,11 +106,13 @@ _RESERVE = (
             bindparam("ended_us", type_=BigInteger()), threads.c.last_run_completion_us
         ),
     )
-    .returning(threads.c.next_position)
 )
+_RESERVE = _reserve.returning(threads.c.next_position)
+_ends_there = threads.c.next_position == bindparam("end")
+_RESERVE_AT = _reserve.where(_ends_there)
 _EXTEND = (
     change(threads)
-    .where(_this_thread, threads.c.next_position == bindparam("end"))
+    .where(_this_thread, _ends_there)
     .values(next_position=threads.c.next_position + bindparam("count"), last_message_us=bindparam("at_us"))
 )
 _PLACE = insert_into(thread_messages)
@@ -273,12 +275,18 @@ async def soft_delete(tx: Transaction, thread_id: str, deleted_us: int) -> None:
     await tx.execute(_FORGET, {"thread": thread_id})
 
 
-async def reserve(tx: Transaction, thread_id: str, count: int, ended_us: int | None = None) -> int:
+async def reserve(
+    tx: Transaction, thread_id: str, count: int, ended_us: int | None = None, *, end: int | None = None
+) -> int:
     """Set aside `count` positions at the end and give the first. `ended_us`: when a run of the thread ended with this.
+    `end`: where its history ends, as far as is known. If it does, PostgreSQL is told with what follows, not asked.
 
     Positions are an order and not a count: one that stays unused is a gap, which no reader can see (decision 5).
     """
-    row = await tx.fetch_one(_RESERVE, {"thread": thread_id, "count": count, "ended_us": ended_us})
+    given = {"thread": thread_id, "count": count, "ended_us": ended_us}
+    if end is not None and await tx.execute_one(_RESERVE_AT, {**given, "end": end}):
+        return end
+    row = await tx.fetch_one(_RESERVE, given)
     if row is None:
         raise _unknown(thread_id)
     return row["next_position"] - count
@@ -293,7 +301,8 @@ async def extend(
     An optimistic lock. `next_position` only grows, and every change of the window moves it, so an equal value means
     that nobody has changed the thread since it was read (decision 11).
     """
-    await tx.execute_one(_EXTEND, {"thread": thread_id, "end": end, "count": count, "at_us": at_us}, otherwise)
+    if not await tx.execute_one(_EXTEND, {"thread": thread_id, "end": end, "count": count, "at_us": at_us}):
+        raise otherwise
 
 
 async def place(tx: Transaction, thread_id: str, places: Sequence[tuple[int, str]]) -> None:

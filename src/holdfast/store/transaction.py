@@ -51,9 +51,9 @@ class Transaction(Protocol):
         and reads nothing that the others write."""
         ...
 
-    async def execute_one(self, statement: Statement, parameters: Parameters, otherwise: HoldfastError) -> None:
-        """Raises `otherwise` unless it affects one row. It may be put off as `execute_many`, and then raises later, but
-        never after the job: whoever catches `otherwise` does so around the whole transaction."""
+    async def execute_one(self, statement: Statement, parameters: Parameters) -> bool:
+        """Whether it affects one row. It may be put off as `execute_many`: then the answer is yes, and should it turn
+        out to be no, the whole job is undone and run again, and told so. It has no RETURNING."""
         ...
 
     async def fetch_all(self, statement: Statement, parameters: Parameters | None = None) -> list[Row]: ...
@@ -116,6 +116,10 @@ class Database(Protocol):
     async def aclose(self) -> None:
         """Finish what was asked for, then close."""
         ...
+
+
+class CommitUnknown(DatabaseError):
+    """The connection was lost during the commit, which may have happened."""
 
 
 class TookTooLong(DatabaseError):

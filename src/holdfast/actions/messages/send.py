@@ -36,7 +36,7 @@ from holdfast.llm.base import Catalog
 from holdfast.store import agents, holds, journal, messages, runs, specs, steps, threads, tools
 from holdfast.store.holds import HoldRow
 from holdfast.store.specs import SharedSpec
-from holdfast.store.transaction import Database, DatabaseError, IntegrityError, Transaction
+from holdfast.store.transaction import CommitUnknown, Database, DatabaseError, IntegrityError, Transaction
 from holdfast.wire.requests import LettaRequest, NewMessage, ParsedInput
 
 KEEP_ALIVE: Final = (
@@ -208,13 +208,19 @@ class SendMessage:
             if begun == [None] and error is None:
                 self._worker.dispatch(accepting.run.id)
 
+        def store() -> Awaitable[None]:
+            return self._store(accepting, sending, now_us, begin, settle)
+
         try:
             self._worker.expect(accepting.run)
-            await self._store(accepting, sending, now_us, begin, settle)
-        except _Overtaken:
-            return None
-        except DatabaseError:
+            try:
+                await store()
+            except CommitUnknown:
+                await store()  # the same run, so it is refused if it is stored after all
+        except (_Overtaken, DatabaseError) as error:
             if begun or not await self._is_stored(accepting.run.id):
+                if isinstance(error, _Overtaken):
+                    return None
                 raise
             begin(_started(accepting, _places(accepting)[1]))
             settle(None)
