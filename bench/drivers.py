@@ -27,7 +27,7 @@ from bench.postgres import new_database
 from holdfast.core.changes import Change
 from holdfast.core.messages import Message
 from holdfast.core.records import Run, Step
-from holdfast.errors import BugError, HoldfastError
+from holdfast.errors import BugError
 from holdfast.store import agents, journal, messages, runs, steps, threads
 from holdfast.store.database import open_database
 from holdfast.store.postgres_transaction import PostgresTransaction
@@ -79,9 +79,8 @@ class PsycopgTransaction:
         for each in parameters:
             await self._run(statement, each)
 
-    async def execute_one(self, statement: Statement, parameters: Parameters, otherwise: HoldfastError) -> None:
-        if await self.execute(statement, parameters) != 1:
-            raise otherwise
+    async def execute_one(self, statement: Statement, parameters: Parameters) -> bool:
+        return await self.execute(statement, parameters) == 1
 
     async def fetch_all(self, statement: Statement, parameters: Parameters | None = None) -> list[Row]:
         return await (await self._run(statement, parameters or {})).fetchall()
@@ -108,12 +107,10 @@ class PsycopgTransaction:
 
 
 async def with_asyncpg(connection: Any, job: Job[Any], read_only: bool) -> Any:
-    kind = {"isolation": "repeatable_read", "readonly": True} if read_only else {"isolation": "read_committed"}
-    async with connection.transaction(**kind):
-        tx = PostgresTransaction(connection)
-        result = await job(tx)
-        await tx.flush()
-        return result
+    tx = PostgresTransaction(connection, READ_ONLY if read_only else "BEGIN")
+    result = await job(tx)
+    await tx.commit()
+    return result
 
 
 async def with_psycopg(connection: Any, job: Job[Any], read_only: bool) -> Any:
@@ -183,11 +180,12 @@ def accept(turn: Turn, end: int) -> Job[Any]:
 
 
 def checkpoint(turn: Turn) -> Job[Any]:
-    """As `engine/checkpoint.py` does at the end of a run: 8 statements, 2 of them with a result that is needed."""
+    """As `engine/checkpoint.py` does at the end of a run: 7 statements, of which one must affect a row and one has a
+    result that is needed."""
 
     async def job(tx: Any) -> None:
         ended: dict[str, Any] = {"status": "completed", "stop_reason": "end_turn", "completed_us": NOW, "ttft_ns": 1}
-        assert await runs.checkpoint(tx, turn.run.id, 1, 1, unless_cancelling=True, **ended) == "ok"
+        assert await runs.checkpoint(tx, turn.run, 1, unless_cancelling=True, **ended) == "ok"
         await journal.append(tx, turn.run.id, 2, ['{"event":"model_replied"' + "x" * 180], NOW)
         await steps.save(tx, turn.step)
         await messages.insert_many(tx, turn.run.agent_id, [turn.answered])
