@@ -20,10 +20,10 @@ MARGIN: Final = 1.04
 BUDGETS: Final[dict[tuple[str, What], Cost]] = {
     ("sqlite", "create an agent"): Cost(calls=650, statements=6),
     ("sqlite", "no-tool turn"): Cost(calls=1835, statements=22),
-    ("sqlite", "one-tool turn"): Cost(calls=4239, statements=47),
+    ("sqlite", "one-tool turn"): Cost(calls=4212, statements=47),
     ("postgres", "create an agent"): Cost(calls=810, statements=3),
-    ("postgres", "no-tool turn"): Cost(calls=2582, statements=8),
-    ("postgres", "one-tool turn"): Cost(calls=5705, statements=17),
+    ("postgres", "no-tool turn"): Cost(calls=2511, statements=7),
+    ("postgres", "one-tool turn"): Cost(calls=5596, statements=14),
 }
 
 

@@ -77,6 +77,19 @@ async def test_attaching_twice_is_attaching_once_and_a_label_is_taken_once(datab
     assert await look(database, blocks.of_label, agent_id, "human") == first
 
 
+async def test_the_blocks_of_an_agent_come_oldest_first_each_with_all_its_tags(database: Database) -> None:
+    agent_id = await add_agent(database)
+    attached = [
+        await add(database, label="plain", created_us=NOW + 1),
+        await add(database, label="tagged", created_us=NOW + 2, tags=("a", "b", "c")),
+        await add(database, label="newest", created_us=NOW + 3, tags=("b",)),
+    ]
+    await add(database, label="of nobody", tags=("a",))
+    for block in reversed(attached):
+        await call(database, blocks.attach, agent_id, block)
+    assert await look(database, blocks.of_agent, agent_id) == attached
+
+
 async def test_blocks_of_many_agents_come_oldest_first(database: Database) -> None:
     one, two = await add_agent(database), await add_agent(database)
     late = await add(database, label="late", created_us=NOW + 2, tags=("x",))

@@ -295,7 +295,8 @@ class InlineTools:
             directories = await directories_in_view(tx, session.agent) if session.directories else ""
             return await blocks_in_view(tx, session.thread), directories
 
-        return await self._database.read(read)
+        has_more = session.directories or session.thread.isolated_block_ids
+        return await (self._database.read(read) if has_more else self._database.read_one(read))
 
     async def call(self, session: Session, call: OpenCall) -> tuple[ToolReturn, Effect | None]:
         """The return and the effect of a call within a run; the next checkpoint commits both."""

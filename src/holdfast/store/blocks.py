@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -55,10 +57,11 @@ _OF_LABEL = (
     .where(agent_blocks.c.agent_id == bindparam("agent_id"), agent_blocks.c.label == bindparam("label"))
 )
 _OF_AGENT = (
-    select(blocks)
+    select(blocks, block_tags.c.tag)
     .join(agent_blocks, agent_blocks.c.block_id == blocks.c.id)
+    .outerjoin(block_tags, block_tags.c.block_id == blocks.c.id)
     .where(agent_blocks.c.agent_id == bindparam("agent_id"))
-    .order_by(blocks.c.created_us, blocks.c.id)
+    .order_by(blocks.c.created_us, blocks.c.id, block_tags.c.tag)
 )
 _TAGS = (
     select(block_tags.c.block_id, block_tags.c.tag)
@@ -117,8 +120,10 @@ async def of_label(tx: Transaction, agent_id: str, label: str) -> Block:
 
 
 async def of_agent(tx: Transaction, agent_id: str) -> list[Block]:
-    """Oldest first."""
-    return await _records(tx, await tx.fetch_all(_OF_AGENT, {"agent_id": agent_id}))
+    """Oldest first. One statement, because every turn asks: a block comes with each of its tags, or once without."""
+    rows = await tx.fetch_all(_OF_AGENT, {"agent_id": agent_id})
+    of_each = (list(same) for _, same in groupby(rows, itemgetter("id")))
+    return [_record(same[0], (row["tag"] for row in same if row["tag"] is not None)) for same in of_each]
 
 
 async def of_agents(tx: Transaction, agent_ids: Collection[str]) -> dict[str, list[Block]]:

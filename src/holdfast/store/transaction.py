@@ -123,8 +123,8 @@ class CommitUnknown(DatabaseError):
 
 
 class TookTooLong(DatabaseError):
-    """The transaction passed its time limit and was cut off: it is undone, unless it was just being committed. A read of
-    much may pass it each time it is tried."""
+    """The transaction passed its time limit and was cut off: undone, unless it was being committed. A read of much may
+    pass it each time it is tried."""
 
 
 class IntegrityError(BugError):

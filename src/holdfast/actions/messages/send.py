@@ -33,7 +33,7 @@ from holdfast.engine.streams import RunStream
 from holdfast.engine.worker import Worker
 from holdfast.errors import Busy, HoldfastError, Invalid, PendingApproval
 from holdfast.llm.base import Catalog
-from holdfast.store import agents, holds, journal, messages, runs, specs, steps, threads, tools
+from holdfast.store import agents, holds, journal, messages, runs, specs, steps, threads
 from holdfast.store.holds import HoldRow
 from holdfast.store.specs import SharedSpec
 from holdfast.store.transaction import CommitUnknown, Database, DatabaseError, IntegrityError, Transaction
@@ -322,7 +322,7 @@ async def load_accept_context(
     claims: bool = True,
 ) -> AcceptContext:
     """Raises _LongWindow when the window may have more than `longest` messages that are not in memory."""
-    standing = await threads.head(tx, sending.thread_id)
+    standing, tools_of_agent = await threads.head_with_tools(tx, sending.thread_id)
     thread, parsed = standing.thread, sending.parsed
     window: list[Message] | None = None if claims else []
     if claims and windows:
@@ -338,7 +338,7 @@ async def load_accept_context(
     return AcceptContext(
         agent=standing.agent,
         thread=thread,
-        tools=await tools.of_agent(tx, thread.agent_id),
+        tools=tools_of_agent,
         blocks=await blocks_in_view(tx, thread) if claims else [],
         window=await threads.window(tx, thread.id) if window is None else window,
         end=standing.end,
