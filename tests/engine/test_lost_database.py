@@ -130,18 +130,13 @@ async def test_frames_of_a_checkpoint_that_was_not_confirmed_are_kept_when_the_s
     await assert_invariants(world.database, idle=True)
 
 
-async def test_an_acceptance_whose_commit_was_cut_off_is_carried_on_and_not_refused(world: World) -> None:
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_an_acceptance_whose_connection_was_lost_is_stored_once_and_not_refused(
+    world: World, when: Literal["before", "after"]
+) -> None:
+    """`after`: it was stored, and the second try finds that out."""
     node = world.node()
-    node.database.lose_write(1, "after")
-    run = await node.ask("hello")
-    assert (run.status, run.stop_reason) == ("completed", "end_turn")
-    assert [row.role for row in await world.window()] == ["system", "user", "assistant"]
-    await assert_invariants(world.database, idle=True)
-
-
-async def test_an_acceptance_whose_connection_was_lost_is_tried_again(world: World) -> None:
-    node = world.node()
-    node.database.lose_write(1, "before")
+    node.database.lose_write(1, when)
     run = await node.ask("hello")
     assert (run.status, run.stop_reason) == ("completed", "end_turn")
     assert [row.role for row in await world.window()] == ["system", "user", "assistant"]
