@@ -177,14 +177,14 @@ async def test_more_rows_than_the_connection_can_hold_end_with_the_timeout_too(
 async def test_a_pool_without_a_free_connection_is_a_database_error_and_leases_are_renewed_all_the_same(
     database: PostgresDatabase,
 ) -> None:
-    taken = [await database._pool.acquire() for _ in range(2)]
+    taken = [await database._pool.acquire(1.0) for _ in range(2)]
     await database.write_lease(lambda tx: kv.set_number(tx, "lease", 1))
     assert await database.check() > 0
     async with asyncio.timeout(60):
         with pytest.raises(DatabaseError, match="no connection could be had within 2 s"):
             await database.read(lambda tx: kv.number(tx, "n"))
     for connection in taken:
-        await database._pool.release(connection)
+        database._pool.release(connection)
     assert await database.read(lambda tx: kv.number(tx, "lease")) == 1
 
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from holdfast.core.changes import Change, tell_nobody
 from holdfast.errors import BugError, ConfigError, HoldfastError
 from holdfast.store import kv
 from holdfast.store.migrations import revision
+from holdfast.store.postgres_pool import Pool
 from holdfast.store.postgres_transaction import JoinedRefused, OneStatement, PostgresTransaction
 from holdfast.store.statements import database_now_us
 from holdfast.store.transaction import (
@@ -100,7 +101,7 @@ class PostgresDatabase:
     `lease_pool` serves only what must not wait behind other work: the renewal of leases, and the readiness check.
     """
 
-    def __init__(self, pool: Any, lease_pool: Any, timeout_s: float) -> None:
+    def __init__(self, pool: Pool, lease_pool: Pool, timeout_s: float) -> None:
         self._pool = pool
         self._lease_pool = lease_pool
         self._timeout_s = timeout_s
@@ -110,6 +111,11 @@ class PostgresDatabase:
         self._closed = False
         self._reads, self._written = Timing(), Timing()
         self._on_commit: Callable[[Sequence[Change]], None] = tell_nobody
+
+    async def open_first(self) -> None:
+        """One connection of each pool, so that a database that cannot be used is noticed now."""
+        for pool in (self._pool, self._lease_pool):
+            pool.release(await pool.acquire(self._timeout_s))
 
     async def write(
         self,
@@ -184,7 +190,7 @@ class PostgresDatabase:
     async def now_us(self) -> int:
         return await self.read_one(_now_us)
 
-    async def _retried(self, pool: Any, job: Job[T], begin: str | None) -> T:
+    async def _retried(self, pool: Pool, job: Job[T], begin: str | None) -> T:
         """A job that was certainly not committed is run again: after a deadlock, and while a restarting database
         comes back."""
         loop = asyncio.get_running_loop()
@@ -205,11 +211,11 @@ class PostgresDatabase:
             await asyncio.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 5)))
             attempt += 1
 
-    async def _transact(self, pool: Any, job: Job[T], begin: str | None, *, joins: bool = True) -> T:
+    async def _transact(self, pool: Pool, job: Job[T], begin: str | None, *, joins: bool = True) -> T:
         """`begin`: None for a job of one statement, which is a transaction by itself."""
         asked_at, writes = time.perf_counter(), begin is _BEGIN_WRITE
         try:
-            connection = await pool.acquire(timeout=self._timeout_s)
+            connection = await pool.acquire(self._timeout_s)
         except TimeoutError as error:
             raise DatabaseError(
                 f"PostgreSQL: no connection could be had within {self._timeout_s:g} s. All of them are in use, or the "
@@ -218,12 +224,12 @@ class PostgresDatabase:
         except DRIVER_ERRORS as error:
             raise translate(error) from error
         begun_at = time.perf_counter()
-        limit = _TimeLimit(connection, self._timeout_s)
+        cancelling = asyncio.timeout(None)
+        limit = _TimeLimit(connection, self._timeout_s, cancelling)
         tx = OneStatement(connection) if begin is None else PostgresTransaction(connection, begin, joins=joins)
         is_open = True
         try:
-            # Cutting the connection ends nearly every wait. The driver's for room to send more it does not.
-            async with asyncio.timeout(self._timeout_s + CUT_S):
+            async with cancelling:
                 result = await job(tx)
                 if begin is not None:
                     await tx.commit()
@@ -235,7 +241,7 @@ class PostgresDatabase:
             raise _failure(error, connection, limit, committing=writes and tx.is_committing) from error
         except AttributeError as error:
             # Between two messages of one statement asyncpg does not notice that it has let go of a lost connection.
-            if not _is_lost(connection):
+            if not connection.is_closed():
                 raise
             raise _failure(error, connection, limit, committing=writes and tx.is_committing) from error
         finally:
@@ -244,11 +250,11 @@ class PostgresDatabase:
             timing.add(begun_at - asked_at, time.perf_counter() - begun_at)
             await self._give_back(pool, connection, is_open=is_open)
 
-    async def _give_back(self, pool: Any, connection: Any, *, is_open: bool) -> None:
+    async def _give_back(self, pool: Pool, connection: Any, *, is_open: bool) -> None:
         """`is_open`: a transaction may have begun, and is not known to have ended. A single statement is one, too: when
         it has been prepared and is not executed, PostgreSQL stays in it, and the driver does not say so."""
-        if not is_open or _is_lost(connection):
-            await _release(pool, connection)
+        if not is_open or connection.is_closed():
+            pool.release(connection)
             return
         # In a task of its own and shielded: whoever waited may be cancelled again and again, at each of its steps.
         task = asyncio.get_running_loop().create_task(_roll_back(pool, connection))
@@ -257,9 +263,7 @@ class PostgresDatabase:
         await asyncio.shield(task)
 
     def usage(self) -> DatabaseUsage:
-        open_ = self._pool.get_size()
-        used = open_ - self._pool.get_idle_size()
-        connections = Connections(open=open_, used=used, most=self._pool.get_max_size())
+        connections = Connections(open=self._pool.open, used=self._pool.used, most=self._pool.most)
         return DatabaseUsage(reads=self._reads, writes=self._written, connections=connections)
 
     async def is_newest(self) -> bool:
@@ -286,12 +290,15 @@ class PostgresDatabase:
 
 
 class _TimeLimit:
-    """Cuts a connection when its transaction takes too long: a server that hangs would not answer a cancel request."""
+    """Cuts a connection when its transaction takes too long: a server that hangs would not answer a cancel request.
+    That ends nearly every wait. The driver's for room to send more it does not, and so that is cancelled after it."""
 
-    def __init__(self, connection: Any, seconds: float) -> None:
+    def __init__(self, connection: Any, seconds: float, cancelling: asyncio.Timeout) -> None:
         self._connection = connection
         self._seconds = seconds
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._cut)
+        self._cancelling = cancelling
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(seconds, self._cut)
         self.passed = False
 
     def cancel(self) -> None:
@@ -302,48 +309,33 @@ class _TimeLimit:
 
     def _cut(self) -> None:
         self.passed = True
-        if not _is_lost(self._connection):
-            self._connection.terminate()
+        self._connection.terminate()
+        self._cancelling.reschedule(self._loop.time() + CUT_S)
 
 
 def _failure(error: Exception, connection: Any, limit: _TimeLimit, *, committing: bool) -> HoldfastError:
     if limit.passed:
         return limit.error()
-    lost = _is_lost(connection)
+    lost = connection.is_closed()
     if committing and (lost or isinstance(error, OSError)):
         return CommitUnknown(f"PostgreSQL: the connection was lost during a commit, which may have happened: {error}")
     return translate(error, connection_lost=lost)
 
 
-def _is_lost(connection: Any) -> bool:
-    try:
-        return connection.is_closed()
-    except asyncpg.InterfaceError:  # the pool has taken a closed one back already
-        return True
-
-
-async def _roll_back(pool: Any, connection: Any) -> None:
+async def _roll_back(pool: Pool, connection: Any) -> None:
+    is_open = True
     try:
         async with asyncio.timeout(CLOSE_S):
             await connection.execute("ROLLBACK")
+        is_open = False
     except (*DRIVER_ERRORS, AttributeError) as error:
-        if isinstance(error, AttributeError) and not _is_lost(connection):  # see `_transact`
+        if isinstance(error, AttributeError) and not connection.is_closed():  # see `_transact`
             raise
         _log.warning("a transaction was lost with its connection to PostgreSQL: %s", error or type(error).__name__)
     finally:
-        await _release(pool, connection)
-
-
-async def _release(pool: Any, connection: Any) -> None:
-    try:
-        await pool.release(connection, timeout=CLOSE_S)
-    except DRIVER_ERRORS as error:  # the pool has closed it, and makes another when it is needed
-        _log.warning("a connection to PostgreSQL was given up: %s", error or type(error).__name__)
-
-
-async def _keep_session(connection: Any) -> None:
-    """No transaction of ours changes its session, so there is nothing to reset; the driver would do so with four more
-    commands for each transaction. One that was left open is rolled back all the same."""
+        if is_open:
+            connection.terminate()
+        pool.release(connection)
 
 
 async def _is_newest(tx: Transaction) -> bool:
@@ -370,7 +362,7 @@ def _report_unseen(task: asyncio.Task[Any]) -> None:
         report_unseen(error)
 
 
-async def connect(dsn: str, *, pool_size: int, timeout_s: float, name: str = SERVER_NAME) -> PostgresDatabase:
+def _unopened(dsn: str, *, pool_size: int, timeout_s: float, name: str) -> PostgresDatabase:
     """The server ends what a client that was cut off has left behind, so that its locks do not outlive it for long."""
     left_behind_ms = str(int(timeout_s * 2_000))
     settings = {
@@ -380,20 +372,17 @@ async def connect(dsn: str, *, pool_size: int, timeout_s: float, name: str = SER
         "statement_timeout": left_behind_ms,
         "idle_in_transaction_session_timeout": left_behind_ms,
     }
-    pools = [
-        await _driver.create_pool(
+
+    def connect() -> Awaitable[Any]:
+        return _driver.connect(
             dsn,
-            min_size=1,
-            max_size=size,
             timeout=timeout_s,
             statement_cache_size=1_000,
             max_cached_statement_lifetime=0,
             server_settings=settings,
-            reset=_keep_session,
         )
-        for size in (pool_size, LEASE_CONNECTIONS)
-    ]
-    return PostgresDatabase(*pools, timeout_s=timeout_s)
+
+    return PostgresDatabase(Pool(connect, pool_size), Pool(connect, LEASE_CONNECTIONS), timeout_s)
 
 
 _HAS_TABLES: Final = "SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = current_schema())"
@@ -437,9 +426,10 @@ async def read_revision(connection: Any) -> str | None:
 async def open_postgres(dsn: str, *, pool_size: int, timeout_s: float, name: str = SERVER_NAME) -> PostgresDatabase:
     """Migrated to the newest schema. One that is needs no connection for that: looking takes one of the pool's."""
     with explained(dsn):
-        database = await connect(dsn, pool_size=pool_size, timeout_s=timeout_s, name=name)
+        database = _unopened(dsn, pool_size=pool_size, timeout_s=timeout_s, name=name)
         async with AsyncExitStack() as on_failure:
             on_failure.push_async_callback(database.aclose)
+            await database.open_first()
             if not await database.is_newest():
                 await migrate(dsn)
             on_failure.pop_all()
