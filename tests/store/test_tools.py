@@ -11,7 +11,8 @@ import pytest
 from holdfast import ids
 from holdfast.core.records import Tool
 from holdfast.errors import NotFound
-from holdfast.store import threads, tools
+from holdfast.store import agents, threads, tools
+from holdfast.store.agents import SealedSecret
 from holdfast.store.paging import Page
 from holdfast.store.threads import ThreadHead
 from holdfast.store.tools import ToolFilter
@@ -65,6 +66,19 @@ async def test_a_tool_comes_back_as_it_went_in(database: Database) -> None:
     assert await call(database, tools.find_named, "roll") == tool
     assert await look(database, tools.find_many, [tool.id]) == {tool.id: tool}
     assert await call(database, tools.find_many_named, ["roll", "none"]) == {"roll": tool}
+
+
+async def test_a_tool_is_read_with_the_secrets_of_the_agent_that_calls_it(database: Database) -> None:
+    tool, agent_id, other_id = await add(database), await add_agent(database), await add_agent(database)
+    secrets = [SealedSecret("agent-env-1", "A", b"\x00\xff"), SealedSecret("agent-env-2", "B", b"b", "why")]
+    await call(database, agents.set_secrets, agent_id, secrets)
+
+    async def read(tool_id: str, agent_id: str) -> tuple[Tool, list[SealedSecret]] | None:
+        return await database.read_one(lambda tx: tools.find_with_secrets(tx, tool_id, agent_id))
+
+    assert await read(tool.id, agent_id) == (tool, secrets)
+    assert await read(tool.id, other_id) == (tool, [])
+    assert await read(ids.new("tool"), agent_id) is None
 
 
 async def test_the_tools_of_an_agent_are_read_with_the_head_of_its_thread(database: Database) -> None:

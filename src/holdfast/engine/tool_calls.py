@@ -32,8 +32,9 @@ from holdfast.engine.database_retries import until_database_answers
 from holdfast.engine.run_loading import blocks_in_view
 from holdfast.engine.run_session import MemoryWrite, Session
 from holdfast.engine.tracing import Spans
-from holdfast.errors import Invalid, NotFound, ToolFailed
+from holdfast.errors import Invalid, ToolFailed
 from holdfast.store import agents, blocks, memory_edits, messages, tools
+from holdfast.store.agents import SealedSecret
 from holdfast.store.passage_search import PassageFilter
 from holdfast.store.transaction import Database, TookTooLong, Transaction
 from holdfast.tools import archival as archival_tools
@@ -173,10 +174,14 @@ class SandboxExecutor:
         if tool is None or tool.tool_id is None:
             return NOT_FOUND
         tool_id = tool.tool_id
-        found = await self._database.read(lambda tx: self._look_up(tx, tool_id, spec.agent_id))
+        found = await self._database.read_one(lambda tx: tools.find_with_secrets(tx, tool_id, spec.agent_id))
+        attached: list[Tool] = []
+        if found is not None and found[0].calls_others:
+            found, attached = await self._database.read(lambda tx: _look_up_with_others(tx, tool_id, spec.agent_id))
         if found is None:
             return NOT_FOUND
-        stored, attached, environment = found
+        stored, secrets = found
+        environment = {secret.key: self._open_secret(secret.sealed) for secret in secrets}
         # What was read here is what runs: the database is not asked again.
         if call.approved is not None and identity_of(stored, environment, attached) != call.approved:
             return changed_text(stored.name, again=call.status == "started")
@@ -201,17 +206,12 @@ class SandboxExecutor:
         at_client = [other.name for other in spec.tools if other.effect == "client"]
         return with_tools(job, known, spec.rules, environment, at_client)
 
-    async def _look_up(
-        self, tx: Transaction, tool_id: str, agent_id: str
-    ) -> tuple[Tool, list[Tool], dict[str, str]] | None:
-        """The tool, the agent's tools if it calls them, and the agent's secrets."""
-        try:
-            tool = await tools.get(tx, tool_id)
-        except NotFound:
-            return None
-        attached = await tools.of_agent(tx, agent_id) if tool.calls_others else []
-        secrets = (await agents.secrets_of(tx, [agent_id])).get(agent_id, [])
-        return tool, attached, {secret.key: self._open_secret(secret.sealed) for secret in secrets}
+
+async def _look_up_with_others(
+    tx: Transaction, tool_id: str, agent_id: str
+) -> tuple[tuple[Tool, list[SealedSecret]] | None, list[Tool]]:
+    """The tool again, as it is beside the agent's tools: all of them are read at one moment."""
+    return await tools.find_with_secrets(tx, tool_id, agent_id), await tools.of_agent(tx, agent_id)
 
 
 def changed_text(name: str, *, again: bool) -> str:

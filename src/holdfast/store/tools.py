@@ -11,10 +11,11 @@ from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, upda
 from holdfast.core.changes import Change
 from holdfast.core.records import Tool
 from holdfast.errors import NotFound
+from holdfast.store.agents import SealedSecret
 from holdfast.store.blocks import contains_text
 from holdfast.store.paging import Ordering, Page, fetch_page, save_tombstone
 from holdfast.store.statements import in_array, insert_or_ignore
-from holdfast.store.tables import agent_tools, tools
+from holdfast.store.tables import agent_secrets, agent_tools, tools
 from holdfast.store.transaction import Row, Transaction, flag
 
 _encode = msgspec.json.Encoder().encode
@@ -44,6 +45,18 @@ _MANY_KEPT = _MANY.with_for_update(read=True, key_share=True)
 _MANY_NAMED_KEPT = select(tools).where(in_array(tools.c.name, "names")).with_for_update(read=True, key_share=True)
 _OF_MCP_SERVER = (
     select(tools).where(tools.c.mcp_server_id == bindparam("server_id")).order_by(tools.c.id).with_for_update()
+)
+_WITH_SECRETS = (
+    select(
+        tools,
+        agent_secrets.c.id.label("secret_id"),
+        agent_secrets.c.key.label("secret_key"),
+        agent_secrets.c.value_enc.label("secret_value_enc"),
+        agent_secrets.c.description.label("secret_description"),
+    )
+    .outerjoin(agent_secrets, agent_secrets.c.agent_id == bindparam("agent_id"))
+    .where(tools.c.id == bindparam("id"))
+    .order_by(agent_secrets.c.key)
 )
 _PAIRS = select(agent_tools.c.agent_id, agent_tools.c.tool_id).where(in_array(agent_tools.c.agent_id, "ids"))
 _OF_AGENT = (
@@ -77,6 +90,19 @@ async def get(tx: Transaction, tool_id: str, *, lock: bool = False) -> Tool:
     if row is None:
         raise NotFound(f"Tool {tool_id} not found")
     return record_of(row)
+
+
+async def find_with_secrets(tx: Transaction, tool_id: str, agent_id: str) -> tuple[Tool, list[SealedSecret]] | None:
+    """The tool and the secrets of an agent that calls it, in one statement: every call of a tool reads both."""
+    rows = await tx.fetch_all(_WITH_SECRETS, {"id": tool_id, "agent_id": agent_id})
+    if not rows:
+        return None
+    secrets = [
+        SealedSecret(row["secret_id"], row["secret_key"], bytes(row["secret_value_enc"]), row["secret_description"])
+        for row in rows
+        if row["secret_id"] is not None
+    ]
+    return record_of(rows[0]), secrets
 
 
 async def find_named(tx: Transaction, name: str) -> Tool | None:
