@@ -15,6 +15,7 @@ from sqlalchemy import text
 
 from holdfast.actions.threads.compact import compact_thread
 from holdfast.core.frames import StopFrame
+from holdfast.core.messages import text_of
 from holdfast.core.records import Run
 from holdfast.engine.compacting import Compactor
 from holdfast.engine.streams import Numbered
@@ -235,6 +236,30 @@ async def test_a_summary_waits_for_a_message_that_is_being_accepted_and_gives_wa
         run_id = (await sending).run.id
         await node.cancel.of_thread(world.agent_id)
         await node.worker.stopped(run_id)
+        await assert_invariants(world.database, idle=True)
+
+
+@on_both_databases
+async def test_a_turn_that_comes_and_goes_while_a_message_is_accepted_is_part_of_its_history(
+    template: Template, tmp_path: Path
+) -> None:
+    """The window is read after the head of the thread, in a transaction of its own."""
+    async with world_from(template, tmp_path) as world:
+        node, other = world.node(), world.node()
+        await node.ask("one")
+        await other.ask("two")  # so that the first one has to read the window
+        read_one = node.database.read_one
+
+        async def read_and_be_overtaken(job: Job[Any]) -> Any:
+            head = await read_one(job)
+            node.database.read_one = read_one
+            await other.ask("three")
+            return head
+
+        node.database.read_one = read_and_be_overtaken  # type: ignore[method-assign]
+        await node.ask("four")
+        said = [text_of(message.parts) for message in await world.window() if message.role == "user"]
+        assert said == ["one", "two", "three", "four"]
         await assert_invariants(world.database, idle=True)
 
 

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from holdfast import ids
-from holdfast.core.records import Block
+from holdfast.core.records import Block, Tool
 from holdfast.errors import Conflict, NotFound
-from holdfast.store import blocks
+from holdfast.store import blocks, threads
 from holdfast.store.blocks import BlockFilter
 from holdfast.store.paging import Page
+from holdfast.store.threads import ThreadHead
 from holdfast.store.transaction import Database, IntegrityError
 
 from .world import NOW, add_agent, call, look, walk
@@ -88,6 +89,28 @@ async def test_the_blocks_of_an_agent_come_oldest_first_each_with_all_its_tags(d
     for block in reversed(attached):
         await call(database, blocks.attach, agent_id, block)
     assert await look(database, blocks.of_agent, agent_id) == attached
+
+
+async def test_the_blocks_of_an_agent_are_read_with_the_head_of_its_thread(database: Database) -> None:
+    agent_id = await add_agent(database)
+
+    async def read() -> tuple[ThreadHead, list[Tool], list[Block]]:
+        return await database.read_one(lambda tx: threads.head_with_tools_and_blocks(tx, agent_id))
+
+    assert await read() == (await look(database, threads.head, agent_id), [], [])
+    odd = '\t\'\\ " \u2028 é 😀 {"a": null}'
+    attached = [
+        await add(database, label="tagged", tags=("a", "B", "ä", odd), value=odd, description=odd, limit=2**40),
+        await add(database, label="plain", created_us=NOW + 1, metadata={"k": [odd, 1.5]}, hidden=True, read_only=True),
+        await add(database, label="newest", created_us=NOW + 2, is_template=True, template_name="sam", project_id="p"),
+    ]
+    await add(database, label="of nobody", tags=("a",))
+    for block in reversed(attached):
+        await call(database, blocks.attach, agent_id, block)
+    assert (await read())[2] == await look(database, blocks.of_agent, agent_id)
+    assert [(block.label, set(block.tags)) for block in (await read())[2]] == [
+        (block.label, set(block.tags)) for block in attached
+    ]
 
 
 async def test_blocks_of_many_agents_come_oldest_first(database: Database) -> None:

@@ -51,7 +51,7 @@ MODULES = (
 )
 # Statements that are for a person or a sweep, and may read one table from end to end; and what others begin with.
 MAY_SCAN = {"_RECENTLY_DECIDED", "_ALL"}
-ONLY_POSTGRES = {"_HEAD_WITH_TOOLS"}
+ONLY_POSTGRES = {"_HEAD_WITH_TOOLS", "_HEAD_WITH_TOOLS_AND_BLOCKS"}
 
 
 @pytest.fixture

@@ -121,7 +121,11 @@ async def of_label(tx: Transaction, agent_id: str, label: str) -> Block:
 
 async def of_agent(tx: Transaction, agent_id: str) -> list[Block]:
     """Oldest first. One statement, because every turn asks: a block comes with each of its tags, or once without."""
-    rows = await tx.fetch_all(_OF_AGENT, {"agent_id": agent_id})
+    return records_with_tags(await tx.fetch_all(_OF_AGENT, {"agent_id": agent_id}))
+
+
+def records_with_tags(rows: Sequence[Row | Mapping[str, Any]]) -> list[Block]:
+    """Of rows with the columns of a block and one of its tags, or none; those of a block stand together."""
     of_each = (list(same) for _, same in groupby(rows, itemgetter("id")))
     return [_record(same[0], (row["tag"] for row in same if row["tag"] is not None)) for same in of_each]
 
@@ -284,7 +288,7 @@ async def _records(tx: Transaction, rows: Sequence[Row]) -> list[Block]:
     return [_record(row, tags.get(row["id"], ())) for row in rows]
 
 
-def _record(row: Row, tags: Iterable[str]) -> Block:
+def _record(row: Row | Mapping[str, Any], tags: Iterable[str]) -> Block:
     return Block(
         id=row["id"],
         label=row["label"],

@@ -14,20 +14,35 @@ from typing import Any, Literal
 import msgspec
 from sqlalchemy import BigInteger, ColumnElement, bindparam, delete, exists, func, literal_column, select
 from sqlalchemy import update as change
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from holdfast import ids
 from holdfast.core.messages import Message
-from holdfast.core.records import Agent, Thread, Tool
+from holdfast.core.records import Agent, Block, Thread, Tool
 from holdfast.errors import BugError, HoldfastError, NotFound
 from holdfast.store.agents import COLUMNS as AGENT_COLUMNS
 from holdfast.store.agents import agent_of
 from holdfast.store.archive_tables import agent_folders
+from holdfast.store.blocks import of_agent as blocks_of_agent
+from holdfast.store.blocks import records_with_tags
 from holdfast.store.messages import COLUMNS as MESSAGE_COLUMNS
 from holdfast.store.messages import message_of
 from holdfast.store.paging import Ordering, Page, fetch_page
 from holdfast.store.runs import IS_ACTIVE
 from holdfast.store.statements import in_array, insert_into
-from holdfast.store.tables import agent_tools, agents, holds, messages, runs, thread_messages, threads, tools
+from holdfast.store.tables import (
+    agent_blocks,
+    agent_tools,
+    agents,
+    block_tags,
+    blocks,
+    holds,
+    messages,
+    runs,
+    thread_messages,
+    threads,
+    tools,
+)
 from holdfast.store.tools import by_age, of_agent, record_of
 from holdfast.store.transaction import Row, Transaction, flag
 
@@ -38,6 +53,7 @@ _decode_rows = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 _SPECIAL = ("model_settings", "isolated_block_ids", "hidden")
 _PLAIN = tuple(name for name in Thread.__struct_fields__ if name not in _SPECIAL)
+_OF_BLOCK: tuple[ColumnElement[Any], ...] = (*blocks.c, block_tags.c.tag)
 _COLUMNS = [threads.columns[name] for name in Thread.__struct_fields__]
 _FIXED = ("id", "agent_id", "created_us")
 _CHANGED = tuple(name for name in Thread.__struct_fields__ if name not in _FIXED)
@@ -70,7 +86,7 @@ _HEAD = (
     .join_from(threads, agents, agents.c.id == threads.c.agent_id)
     .where(_this_thread, _live)
 )
-# With the tools of the agent, too, as text in JSON: one round trip less for PostgreSQL, where that counts.
+# With the tools and the blocks of the agent, as text in JSON: fewer round trips for PostgreSQL, where they count.
 _TOOLS = (
     select(func.json_agg(func.json_build_object(*(part for column in tools.c for part in _named_in_json(column)))))
     .join_from(agent_tools, tools, tools.c.id == agent_tools.c.tool_id)
@@ -78,7 +94,25 @@ _TOOLS = (
     .correlate(threads)
     .scalar_subquery()
 )
+_BLOCKS = (
+    select(
+        func.json_agg(
+            aggregate_order_by(
+                func.json_build_object(*(part for column in _OF_BLOCK for part in _named_in_json(column))),
+                blocks.c.created_us,
+                blocks.c.id,
+                block_tags.c.tag,
+            )
+        )
+    )
+    .join_from(agent_blocks, blocks, blocks.c.id == agent_blocks.c.block_id)
+    .outerjoin(block_tags, block_tags.c.block_id == blocks.c.id)
+    .where(agent_blocks.c.agent_id == threads.c.agent_id)
+    .correlate(threads)
+    .scalar_subquery()
+)
 _HEAD_WITH_TOOLS = _HEAD.add_columns(_TOOLS.label("tools"))
+_HEAD_WITH_TOOLS_AND_BLOCKS = _HEAD_WITH_TOOLS.add_columns(_BLOCKS.label("blocks"))
 _UPDATE = (
     change(threads)
     .where(_this_thread, _live)
@@ -235,7 +269,22 @@ async def head_with_tools(tx: Transaction, thread_id: str) -> tuple[ThreadHead, 
     row = await tx.fetch_one(_HEAD_WITH_TOOLS, {"thread": thread_id})
     found = _head(row, thread_id)
     assert row is not None
-    return found, [] if row["tools"] is None else by_age(record_of(each) for each in _decode_rows(row["tools"]))
+    return found, _tools(row)
+
+
+async def head_with_tools_and_blocks(tx: Transaction, thread_id: str) -> tuple[ThreadHead, list[Tool], list[Block]]:
+    """As `head_with_tools`, with the blocks of the agent, too: what every turn begins with."""
+    if tx.dialect == "sqlite":
+        found, its_tools = await head_with_tools(tx, thread_id)
+        return found, its_tools, await blocks_of_agent(tx, found.agent.id)
+    row = await tx.fetch_one(_HEAD_WITH_TOOLS_AND_BLOCKS, {"thread": thread_id})
+    found = _head(row, thread_id)
+    assert row is not None
+    return found, _tools(row), [] if row["blocks"] is None else records_with_tags(_decode_rows(row["blocks"]))
+
+
+def _tools(row: Row) -> list[Tool]:
+    return [] if row["tools"] is None else by_age(record_of(each) for each in _decode_rows(row["tools"]))
 
 
 def _head(row: Row | None, thread_id: str) -> ThreadHead:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from holdfast import ids
 from holdfast.actions.messages.send import (
     AcceptContext,
@@ -24,14 +26,20 @@ from holdfast.engine.model_call import build_request
 from holdfast.engine.run_loading import prompt_counts
 from holdfast.errors import BugError, Invalid
 from holdfast.llm.base import Catalog
-from holdfast.store.transaction import Database
+from holdfast.store import threads
+from holdfast.store.transaction import Database, Transaction
 
 
 async def preview_request(
     sending: SendRequest, *, database: Database, catalog: Catalog, clock: Clock
 ) -> dict[str, Any]:
     """The vendor's own request object for the first model call of the run that the request would start."""
-    context = await database.read(lambda tx: load_accept_context(tx, sending))
+
+    async def read(tx: Transaction) -> AcceptContext:
+        found = await load_accept_context(tx, sending)
+        return msgspec.structs.replace(found, window=await threads.window(tx, found.thread.id))
+
+    context = await database.read(read)
     if sending.parsed.decisions is not None:
         raise Invalid("Only messages can be previewed: after an answer to an approval, tools run first.")
     refuse_while_pending(context)

@@ -27,7 +27,7 @@ from holdfast.core.spec import RunSpec
 from holdfast.engine.admission import Admission
 from holdfast.engine.attached_files import directories_in_view
 from holdfast.engine.clock import Clock
-from holdfast.engine.run_loading import LoadedRun, SharedParts, Windows, blocks_in_view, own_part
+from holdfast.engine.run_loading import LoadedRun, SharedParts, blocks_in_view, own_part
 from holdfast.engine.run_session import pending_step
 from holdfast.engine.streams import RunStream
 from holdfast.engine.worker import Worker
@@ -114,10 +114,6 @@ class _Overtaken(HoldfastError):
     """Rolls the acceptance back: the thread, or the request key, is no longer as it was when this was decided."""
 
 
-class _LongWindow(HoldfastError):
-    """Ends a read on the event loop: it would take too long there."""
-
-
 class SendMessage:
     def __init__(
         self,
@@ -167,18 +163,23 @@ class SendMessage:
                 return accepted
 
     async def _load_context(self, sending: SendRequest) -> AcceptContext:
-        """A long window that is not in memory is read where it holds up nobody."""
-        windows, claims = self._worker.windows, self._worker.claims(background=sending.background)
-        if not claims and not sending.parsed.request_key and sending.parsed.decisions is None:
-            context = await self._database.read_one(lambda tx: _load_waiting(tx, sending))
-            if context is not None:
-                return context
-        try:
-            return await self._database.read(
-                lambda tx: load_accept_context(tx, sending, windows, longest=_LONGEST_WINDOW, claims=claims)
-            )
-        except _LongWindow:
-            return await self._database.read_long(lambda tx: load_accept_context(tx, sending, windows))
+        claims, context = self._worker.claims(background=sending.background), None
+        if not sending.parsed.request_key and sending.parsed.decisions is None:
+            context = await self._database.read_one(lambda tx: _load_new_message(tx, sending, claims=claims))
+        if context is None:
+            context = await self._database.read(lambda tx: load_accept_context(tx, sending, claims=claims))
+        if not claims or context.repeated is not None or context.active is not None:
+            return context
+        return msgspec.structs.replace(context, window=await self._window(context.thread.id, context.end))
+
+    async def _window(self, thread_id: str, end: int) -> list[Message]:
+        """Read by itself, after all else: whoever changes a window moves the end of its thread, and then the message
+        is not accepted. A long one that is not in memory is read where it holds up nobody."""
+        known = self._worker.windows.of(thread_id, end)
+        if known is not None:
+            return known
+        read = self._database.read_long if end > _LONGEST_WINDOW else self._database.read_one
+        return await read(lambda tx: threads.window(tx, thread_id))
 
     async def _wait(self, active: Run, deadline: float) -> None:
         left_s = deadline - asyncio.get_running_loop().time()
@@ -313,22 +314,10 @@ def _loaded(accepting: _Plan, context: AcceptContext, started: RunStarted) -> Lo
     )
 
 
-async def load_accept_context(
-    tx: Transaction,
-    sending: SendRequest,
-    windows: Windows | None = None,
-    longest: int | None = None,
-    *,
-    claims: bool = True,
-) -> AcceptContext:
-    """Raises _LongWindow when the window may have more than `longest` messages that are not in memory."""
+async def load_accept_context(tx: Transaction, sending: SendRequest, *, claims: bool = True) -> AcceptContext:
+    """All of it but the window."""
     standing, tools_of_agent = await threads.head_with_tools(tx, sending.thread_id)
     thread, parsed = standing.thread, sending.parsed
-    window: list[Message] | None = None if claims else []
-    if claims and windows:
-        window = windows.of(thread.id, standing.end)
-    if window is None and longest is not None and standing.end > longest:
-        raise _LongWindow("a long window is to be read")
     repeated = await runs.by_request_key(tx, thread.id, parsed.request_key) if parsed.request_key else None
     hold = await holds.open_of_thread(tx, thread.id) if standing.is_held else None
     answered = None
@@ -340,7 +329,7 @@ async def load_accept_context(
         thread=thread,
         tools=tools_of_agent,
         blocks=await blocks_in_view(tx, thread) if claims else [],
-        window=await threads.window(tx, thread.id) if window is None else window,
+        window=[],
         end=standing.end,
         directories=await directories_in_view(tx, standing.agent) if standing.has_folders else "",
         system_digest=standing.system_digest,
@@ -355,17 +344,23 @@ async def load_accept_context(
     )
 
 
-async def _load_waiting(tx: Transaction, sending: SendRequest) -> AcceptContext | None:
-    """As `load_accept_context`, in one statement, for a new message that is to wait for a worker. None when more must
-    be read, because the thread is not free."""
-    standing, tools_of_agent = await threads.head_with_tools(tx, sending.thread_id)
+async def _load_new_message(tx: Transaction, sending: SendRequest, *, claims: bool) -> AcceptContext | None:
+    """As `load_accept_context`, in one statement, for a message that is no answer. None when more must be read: the
+    thread is not free, or the agent sees more than its own blocks."""
+    in_view: list[Block] = []
+    if claims:
+        standing, tools_of_agent, in_view = await threads.head_with_tools_and_blocks(tx, sending.thread_id)
+    else:
+        standing, tools_of_agent = await threads.head_with_tools(tx, sending.thread_id)
     if standing.is_busy or standing.is_held:
+        return None
+    if claims and (standing.has_folders or standing.thread.isolated_block_ids):
         return None
     return AcceptContext(
         agent=standing.agent,
         thread=standing.thread,
         tools=tools_of_agent,
-        blocks=[],
+        blocks=in_view,
         window=[],
         end=standing.end,
         directories="",
@@ -374,7 +369,7 @@ async def _load_waiting(tx: Transaction, sending: SendRequest) -> AcceptContext 
         repeated=None,
         hold=None,
         answered=None,
-        claims=False,
+        claims=claims,
     )
 
 
