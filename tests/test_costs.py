@@ -19,11 +19,11 @@ pytestmark = pytest.mark.slow
 MARGIN: Final = 1.04
 BUDGETS: Final[dict[tuple[str, What], Cost]] = {
     ("sqlite", "create an agent"): Cost(calls=650, statements=6),
-    ("sqlite", "no-tool turn"): Cost(calls=1835, statements=22),
-    ("sqlite", "one-tool turn"): Cost(calls=4212, statements=47),
-    ("postgres", "create an agent"): Cost(calls=810, statements=3),
-    ("postgres", "no-tool turn"): Cost(calls=2511, statements=7),
-    ("postgres", "one-tool turn"): Cost(calls=5596, statements=14),
+    ("sqlite", "no-tool turn"): Cost(calls=1811, statements=22),
+    ("sqlite", "one-tool turn"): Cost(calls=4181, statements=46),
+    ("postgres", "create an agent"): Cost(calls=718, statements=3),
+    ("postgres", "no-tool turn"): Cost(calls=2005, statements=3),
+    ("postgres", "one-tool turn"): Cost(calls=4675, statements=8),
 }
 
 
