@@ -22,8 +22,8 @@ BUDGETS: Final[dict[tuple[str, What], Cost]] = {
     ("sqlite", "no-tool turn"): Cost(calls=1811, statements=22),
     ("sqlite", "one-tool turn"): Cost(calls=4181, statements=46),
     ("postgres", "create an agent"): Cost(calls=718, statements=3),
-    ("postgres", "no-tool turn"): Cost(calls=2005, statements=3),
-    ("postgres", "one-tool turn"): Cost(calls=4675, statements=8),
+    ("postgres", "no-tool turn"): Cost(calls=2040, statements=4),
+    ("postgres", "one-tool turn"): Cost(calls=4710, statements=9),
 }
 
 
