@@ -97,6 +97,24 @@ def test_a_stop_ends_the_run_and_says_what_ran(
     assert run.status == "cancelled"
 
 
+def test_a_stop_that_overtakes_its_message_stops_the_run_all_the_same(
+    open_page: Open, server: ServerProcess, client: Letta
+) -> None:
+    agent = client.agents.create(name="overtaken", include_base_tools=False)
+    page = open_page(server.url, chat_of(agent.id))
+    held: list[Route] = []
+    page.route("**/messages/stream", lambda route: held.append(route))
+    say(page, "[[stall]]")
+    with page.expect_response("**/messages/cancel") as answer:
+        page.get_by_role("button", name="Stop").click()
+    assert answer.value.status == 409
+    [message] = held
+    message.continue_()
+    expect(page.locator(".stopped")).to_contain_text("Stopped before the first word.")
+    [run] = client.runs.list(agent_id=agent.id).items
+    assert run.status == "cancelled"
+
+
 def test_a_stop_tells_apart_what_ran_what_did_not_and_what_is_unknown(
     open_page: Open, server: ServerProcess, client: Letta
 ) -> None:

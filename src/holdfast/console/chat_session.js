@@ -52,7 +52,7 @@ class Session {
     this.transcript = new Transcript();
     this.choices = new Map(); // of held calls that are decided here but not sent, because others of their run are not
     this.active = this.error = this.stopped = this.oldest = null;
-    this.sending = this.lost = this.all = this.loading = this.paused = this.ready = false;
+    this.sending = this.lost = this.all = this.loading = this.paused = this.ready = this.stopAsked = false;
     this.queue = this.kept.read();
     this.abort = new AbortController();
     this.frame = 0;
@@ -130,6 +130,7 @@ class Session {
 
   async attend(given) {
     this.sending = true;
+    this.stopAsked = false;
     this.error = this.stopped = null;
     this.draw();
     let runId = given.runId ?? null;
@@ -141,6 +142,7 @@ class Session {
         take: (event) => {
           this.lost = false;
           this.active = event.run_id ?? this.active;
+          if (this.stopAsked && this.active) this.stop();
           this.transcript.fold(event);
           this.drawSoon();
         },
@@ -232,11 +234,12 @@ class Session {
 
   async stop() {
     this.paused = this.queue.length > 0;
+    this.stopAsked = !this.active; // it may overtake its message: then the run is stopped as soon as it is known
     this.draw();
     try {
       await post(this.conversation ? `/conversations/${this.conversation}/cancel` : `/agents/${this.agentId}/messages/cancel`, this.active && !this.conversation ? { run_ids: [this.active] } : {});
     } catch (error) {
-      this.error = error.status === 409 ? null : error; // it had just ended
+      this.error = error.status === 409 ? null : error; // it had just ended, or has not begun
     }
     this.draw();
   }
